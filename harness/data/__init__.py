@@ -1,0 +1,1 @@
+"""Datasets by name, file formats, generated graphs, partitioning and their cache."""

@@ -1,0 +1,51 @@
+"""Errors that are the user's to mend, told in one line each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class UserError(Exception):
+    """A user's mistake: one line that names the file, the key, the value and the fix; exit code 2."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: Path | str | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        self.message, self.file, self.line, self.key, self.fix = message, file, line, key, fix
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = "" if self.file is None else f"{self.file}{f':{self.line}' if self.line else ''}: "
+        key = f"{self.key}: " if self.key else ""
+        fix = f" ({self.fix})" if self.fix else ""
+        return f"{where}{key}{self.message}{fix}"
+
+
+class DataError(UserError):
+    """A file that is damaged, truncated or not of the format it should have; nothing of it is cached."""
+
+
+class DataUnavailable(Exception):
+    """Data that is not on this machine; `reason` says what is missing, `command` how to get it.
+
+    A trial that needs it is recorded as `skipped`, not failed.
+    """
+
+    def __init__(self, reason: str, command: str) -> None:
+        self.reason, self.command = reason, command
+        super().__init__(f"{reason}; get it with: {command}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean 'x'?" or the list of what there is, for an unknown `name`."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(names)

@@ -1,0 +1,30 @@
+"""What a suite says of training."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.data.spec import Spec
+
+
+class TrainSpec(Spec):
+    """Training settings, the same for every method of a suite."""
+
+    epochs: int = Field(100, ge=1, description="epochs at most")
+    lr: float = Field(0.01, gt=0, description="learning rate")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
+    eval_every: int = Field(10, ge=0, description="epochs between evaluations; 0: only after the last")
+    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
+    target: float | None = Field(None, gt=0, le=1, description="validation score whose time is recorded")
+    stop_at_target: bool = Field(False, description="stop once `target` is reached")
+    precision: Literal["float32", "float64"] = Field("float32", description="of features, weights, messages")
+    inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
+    threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: cores / ranks")
+    spmm: Literal["auto", "torch", "dgl", "numba"] = Field("auto", description="SpMM engine")
+    warmup: int | None = Field(
+        None, ge=0, description="epochs left out of timings; default: a tenth of them, 1 to 5, but never all"
+    )
+    checksum_every: int = Field(10, ge=1, description="epochs between checks that replicas are bit-identical")
