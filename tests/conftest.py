@@ -1,0 +1,34 @@
+"""Fixtures and the one place where skips are decided."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Directory of the real graphs, or a skip that says how to give it."""
+    path = os.environ.get("HARNESS_DATA")
+    if not path or not Path(path).is_dir():
+        pytest.skip("HARNESS_DATA names no directory of graphs (see README, Data)")
+    return Path(path).resolve()
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tests away from the user's cache; one cache is shared by a test session."""
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, with the reason."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
