@@ -1,0 +1,120 @@
+"""Block: the bipartite graph that one layer runs on."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from harness.graph.csr import CSR
+from harness.graph.spmm import Engine, choose_engine
+
+Norm = Literal["mean", "sym"]
+
+
+class Block:
+    """Edges from source rows to destination rows; the destinations are the first of the sources.
+
+    A full-graph layer, a sampled layer and a subgraph are all Blocks. The propagation weights of the models
+    factor into scalings of rows, so a Block stores none per edge unless `adjacency.values` is given:
+    `mean` is 1/deg_i (GraphSAGE), `sym` is 1/sqrt((deg_i+1)(deg_j+1)) with self loops (GCN).
+
+    Args:
+        adjacency: [num_dst, num_src], structure and optional edge weights that multiply the model's.
+        degree: float [num_src], in-degrees in the *full* (training) graph, never those of a sample.
+        dst_scale: float [num_dst] or None: multiplies the sum over a destination's neighbours (not its self
+            loop), e.g. deg/k where k of deg neighbours were drawn.
+        engine: name of the SpMM engine.
+        transposed: the transpose of `adjacency` if it is known already.
+    """
+
+    def __init__(
+        self,
+        adjacency: CSR,
+        degree: Tensor,
+        *,
+        dst_scale: Tensor | None = None,
+        engine: str = "auto",
+        transposed: CSR | None = None,
+    ) -> None:
+        if degree.numel() != adjacency.num_cols or adjacency.num_rows > adjacency.num_cols:
+            raise ValueError("a block needs the degree of every source row, destinations first")
+        self.adjacency, self.degree, self.dst_scale = adjacency, degree, dst_scale
+        self.engine: Engine = choose_engine(
+            engine, weighted=adjacency.values is not None, device=adjacency.indptr.device
+        )
+        self._transposed = transposed
+        self._scales: dict[Norm, tuple[Tensor, Tensor | None, Tensor | None]] = {}
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination rows."""
+        return self.adjacency.num_rows
+
+    @property
+    def num_src(self) -> int:
+        """Number of source rows, the destinations included."""
+        return self.adjacency.num_cols
+
+    @cached_property
+    def transposed(self) -> CSR:
+        """The transpose, for the backward pass; built once."""
+        if self._transposed is not None:
+            return self._transposed
+        return self.adjacency.to(torch.device("cpu")).transpose().to(self.adjacency.indptr.device)
+
+    def scales(self, norm: Norm) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Columns (left [num_dst, 1], right [num_src, 1] or None, self loop [num_dst, 1] or None).
+
+        The propagation matrix is diag(left) adjacency diag(right) + diag(self loop).
+        """
+        if norm not in self._scales:
+            right = own = None
+            if norm == "mean":
+                left = 1 / self.degree[: self.num_dst].clamp(min=1)
+            else:
+                inverse = torch.rsqrt(self.degree + 1)
+                left, right = inverse[: self.num_dst], inverse.unsqueeze(1)
+                own = (left * left).unsqueeze(1)
+            if self.dst_scale is not None:
+                left = left * self.dst_scale
+            self._scales[norm] = (left.unsqueeze(1), right, own)
+        return self._scales[norm]
+
+    def aggregate(self, h: Tensor, norm: Norm) -> Tensor:
+        """Return the propagated rows [num_dst, width] of the source rows `h` [num_src, width].
+
+        Raises:
+            ValueError: `h` has not one row for every source.
+        """
+        if h.shape[0] != self.num_src:
+            raise ValueError(f"the block has {self.num_src} source rows, the matrix {h.shape[0]}")
+        result: Tensor = _Propagate.apply(h, self, norm)
+        return result
+
+
+class _Propagate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, h: Tensor, block: Block, norm: Norm) -> Tensor:  # type: ignore[override]
+        left, right, own = block.scales(norm)
+        out = block.engine.multiply(block.adjacency, h if right is None else h * right)
+        out.mul_(left)
+        if own is not None:
+            out.addcmul_(own, h[: block.num_dst])
+        ctx.block, ctx.norm = block, norm  # type: ignore[attr-defined]
+        return out
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        block, norm = ctx.block, ctx.norm  # type: ignore[attr-defined]
+        left, right, own = block.scales(norm)
+        (grad,) = grads
+        result = block.engine.multiply(block.transposed, grad * left)
+        if right is not None:
+            result.mul_(right)
+        if own is not None:
+            result[: block.num_dst].addcmul_(own, grad)
+        return result, None, None

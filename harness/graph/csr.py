@@ -1,0 +1,114 @@
+"""Compressed sparse rows, and the linear passes that build and reverse them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CSR:
+    """A sparse matrix by rows: `indptr` int64 [rows + 1], `indices` int32 [nnz], `values` [nnz] or None.
+
+    Without `values` every stored entry counts one. `handles` keeps what an SpMM engine derives from the
+    structure, so that it is derived once.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    num_cols: int
+    values: Tensor | None = None
+    handles: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.indptr.numel() - 1
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return self.indices.numel()
+
+    def transpose(self) -> CSR:
+        """Return the transpose by one counting pass; columns come out ascending in every row."""
+        indptr, indices, order = _transpose(
+            self.indptr.numpy(), self.indices.numpy(), self.num_cols, self.values is not None
+        )
+        values = None if self.values is None else self.values[torch.from_numpy(order)]
+        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_rows, values)
+
+    def to(self, device: torch.device) -> CSR:
+        """Return the matrix on `device` (itself where it is there already)."""
+        if self.indptr.device == device:
+            return self
+        values = None if self.values is None else self.values.to(device)
+        return CSR(self.indptr.to(device), self.indices.to(device), self.num_cols, values)
+
+
+@numba.njit(cache=True, nogil=True)
+def _transpose(indptr, indices, num_cols, with_order):  # type: ignore[no-untyped-def]
+    out_ptr = np.zeros(num_cols + 1, np.int64)
+    for e in range(indices.size):
+        out_ptr[indices[e] + 1] += 1
+    for c in range(num_cols):
+        out_ptr[c + 1] += out_ptr[c]
+    cursor = out_ptr[:-1].copy()
+    out = np.empty(indices.size, np.int32)
+    order = np.empty(indices.size if with_order else 0, np.int64)
+    for r in range(indptr.size - 1):
+        for e in range(indptr[r], indptr[r + 1]):
+            at = cursor[indices[e]]
+            cursor[indices[e]] = at + 1
+            out[at] = r
+            if with_order:
+                order[at] = e
+    return out_ptr, out, order
+
+
+@numba.njit(cache=True, nogil=True)
+def induce_columns(indptr, indices, first, new_column):  # type: ignore[no-untyped-def]
+    """Keep columns below `first`, and those from `first` on whose `new_column` [cols - first] is not -1.
+
+    Returns `indptr` int64 and `indices` int32 of the matrix over the kept columns.
+    """
+    rows = indptr.size - 1
+    out_ptr = np.empty(rows + 1, np.int64)
+    out = np.empty(indices.size, np.int32)
+    at = 0
+    out_ptr[0] = 0
+    for r in range(rows):
+        for e in range(indptr[r], indptr[r + 1]):
+            c = indices[e]
+            if c < first:
+                out[at] = c
+                at += 1
+            else:
+                new = new_column[c - first]
+                if new >= 0:
+                    out[at] = new
+                    at += 1
+        out_ptr[r + 1] = at
+    return out_ptr, out[:at].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def select_rows(indptr, indices, first, kept):  # type: ignore[no-untyped-def]
+    """Rows below `first`, then rows `first + kept[k]`, of a CSR; returns `indptr` and `indices`."""
+    out_ptr = np.empty(first + kept.size + 1, np.int64)
+    out_ptr[: first + 1] = indptr[: first + 1]
+    for k in range(kept.size):
+        row = first + kept[k]
+        out_ptr[first + k + 1] = out_ptr[first + k] + indptr[row + 1] - indptr[row]
+    out = np.empty(out_ptr[-1], np.int32)
+    head = indptr[first]
+    out[:head] = indices[:head]
+    for k in range(kept.size):
+        row = first + kept[k]
+        out[out_ptr[first + k] : out_ptr[first + k + 1]] = indices[indptr[row] : indptr[row + 1]]
+    return out_ptr, out

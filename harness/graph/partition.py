@@ -1,0 +1,115 @@
+"""Partition: one rank's part of a graph, and what of it its peers need."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.graph.block import Block
+from harness.graph.csr import CSR, induce_columns, select_rows
+
+
+@dataclass(frozen=True)
+class Halo:
+    """Who sends which inner rows to whom, for one exchange of boundary rows.
+
+    Attributes:
+        send_index: int64 [sum(send_counts)], inner rows to send, grouped by peer in rank order.
+        send_counts: rows sent to each rank.
+        recv_counts: rows received from each rank; they arrive in the order of the receiver's boundary.
+        scale: None, or [sum(recv_counts), 1]: what received rows are multiplied with (1/p of a sample).
+    """
+
+    send_index: Tensor
+    send_counts: list[int]
+    recv_counts: list[int]
+    scale: Tensor | None = None
+
+
+class Partition:
+    """The inner nodes of one rank, their in-edges, and the boundary (halo) those edges start from.
+
+    Source rows are numbered inner nodes first, then boundary nodes sorted by (owner, node). Arrays are the
+    memory-mapped files of `harness.data.partition_store`; a rank opens only its own.
+    """
+
+    def __init__(self, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype) -> None:
+        self.meta: dict[str, Any] = json.loads((view / "meta.json").read_text())
+        self.view, self.rank, self.parts = view, rank, int(self.meta["parts"])
+        self._engine, self._device, self._dtype = engine, device, dtype
+        self.inner = self._load("inner")
+        self.boundary = self._load("boundary")
+        self.boundary_ptr = self._load("boundary_ptr")
+        self.send_index = self._load("send_index")
+        self.send_ptr = self._load("send_ptr")
+
+    def _load(self, name: str) -> NDArray[Any]:
+        array: NDArray[Any] = np.load(self.view / f"rank{self.rank}" / f"{name}.npy", mmap_mode="r")
+        return array
+
+    @property
+    def num_inner(self) -> int:
+        """Number of inner nodes."""
+        return self.inner.size
+
+    @property
+    def num_boundary(self) -> int:
+        """Number of boundary nodes."""
+        return self.boundary.size
+
+    @cached_property
+    def _structure(self) -> CSR:
+        indptr, indices = (torch.from_numpy(np.array(self._load(n))) for n in ("indptr", "indices"))
+        return CSR(indptr, indices, self.num_inner + self.num_boundary)
+
+    @cached_property
+    def _reverse(self) -> CSR:
+        return self._structure.transpose()
+
+    @cached_property
+    def _degree(self) -> Tensor:
+        return torch.from_numpy(self._load("degree").astype(np.float64)).to(self._dtype)
+
+    @cached_property
+    def full_block(self) -> Block:
+        """All in-edges of the inner nodes, from inner and all boundary nodes."""
+        return self._block(self._structure, self._degree, self._reverse)
+
+    def block(self, kept: NDArray[np.int64]) -> Block:
+        """Return the block induced on the inner nodes and the boundary nodes at the ascending positions `kept`."""
+        if kept.size == self.num_boundary:
+            return self.full_block
+        column = np.full(self.num_boundary, -1, np.int32)
+        column[kept] = np.arange(self.num_inner, self.num_inner + kept.size, dtype=np.int32)
+        full, reverse = self._structure, self._reverse
+        forward = induce_columns(full.indptr.numpy(), full.indices.numpy(), self.num_inner, column)
+        backward = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
+        degree = torch.cat([self._degree[: self.num_inner], self._degree[self.num_inner + torch.from_numpy(kept)]])
+        return self._block(
+            CSR(torch.from_numpy(forward[0]), torch.from_numpy(forward[1]), self.num_inner + kept.size),
+            degree,
+            CSR(torch.from_numpy(backward[0]), torch.from_numpy(backward[1]), self.num_inner),
+        )
+
+    def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR) -> Block:
+        device = self._device
+        return Block(
+            adjacency.to(device), degree.to(device), engine=self._engine, transposed=transposed.to(device)
+        )
+
+    @cached_property
+    def full_halo(self) -> Halo:
+        """The exchange of every boundary row."""
+        return Halo(
+            torch.from_numpy(np.array(self.send_index)).to(self._device),
+            np.diff(self.send_ptr).tolist(),
+            np.diff(self.boundary_ptr).tolist(),
+        )

@@ -1,0 +1,110 @@
+"""GNN: graph layers and linear layers, as every method trains and every evaluation runs them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from harness.graph.block import Block, Norm
+from harness.models.functional import dropout
+from harness.models.layers import LAYERS, GraphLayer
+from harness.models.spec import ModelSpec
+from harness.runtime.exchange import Exchange
+
+
+class GNN(nn.Module):
+    """`layers` graph layers, then `linear_layers` linear ones; the last yields logits.
+
+    Each layer's input is dropped out, before any exchange, so that a node has one mask wherever its row
+    goes; behind every layer but the last come the normalisation (if any) and ReLU.
+
+    Args:
+        spec: the architecture.
+        inputs: width of the input features.
+        outputs: number of classes.
+        seed: of the initial weights, which do not depend on rank or device.
+        dtype: of the weights.
+    """
+
+    def __init__(self, spec: ModelSpec, inputs: int, outputs: int, *, seed: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        total = spec.layers + spec.linear_layers
+        widths = [inputs, *[spec.hidden] * (total - 1), outputs]
+        self.spec, self.depth = spec, spec.layers
+        self.graph_layers = nn.ModuleList(LAYERS[spec.name](*widths[i : i + 2]) for i in range(spec.layers))
+        self.linear_layers = nn.ModuleList(_Linear(*widths[i : i + 2]) for i in range(spec.layers, total))
+        self.norms = nn.ModuleList(
+            nn.LayerNorm(width) if spec.norm == "layer" else nn.Identity() for width in widths[1:-1]
+        )
+        self.double()
+        generator = torch.Generator().manual_seed(seed)
+        for layer in (*self.graph_layers, *self.linear_layers):
+            layer.reset(generator)
+        self.to(dtype)
+
+    @property
+    def propagation(self) -> Norm:
+        """The weighting of edges this model aggregates with."""
+        layer = self.graph_layers[0]
+        assert isinstance(layer, GraphLayer)
+        return layer.propagation
+
+    @property
+    def widths(self) -> list[tuple[int, int]]:
+        """Input and output width of each graph layer."""
+        return [(layer.inputs, layer.outputs) for layer in self.graph_layers if isinstance(layer, GraphLayer)]
+
+    def narrows(self, layer: int) -> bool:
+        """Whether exchanging H W of a graph layer is fewer bytes than H.
+
+        The input layer's H needs no gradient sent back, its H W does.
+        """
+        inputs, outputs = self.widths[layer]
+        return (2 if layer == 0 else 1) * outputs < inputs
+
+    def forward(
+        self,
+        blocks: list[Block],
+        h: Tensor,
+        exchange: Exchange | None = None,
+        *,
+        narrow: bool = False,
+        aggregated: Tensor | None = None,
+    ) -> Tensor:
+        """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
+        for i, (layer, block) in enumerate(zip(self.graph_layers, blocks, strict=True)):
+            x = self._drop(h)
+            first = None if i or aggregated is None else self._drop(aggregated)
+
+            def fetch(rows: Tensor, layer: int = i) -> Tensor:
+                return rows if exchange is None else exchange(rows, layer)
+
+            out = layer(block, x, fetch, narrow=narrow and self.narrows(i), aggregated=first)
+            h = self._between(i, h, out)
+        for i, linear in enumerate(self.linear_layers, start=self.depth):
+            h = self._between(i, h, linear(self._drop(h)))
+        return h
+
+    def _drop(self, h: Tensor) -> Tensor:
+        return dropout(h, self.spec.dropout) if self.training else h
+
+    def _between(self, index: int, before: Tensor, out: Tensor) -> Tensor:
+        if index == len(self.norms):
+            return out
+        if self.spec.residual and before.shape[1] == out.shape[1]:
+            out = out + before[: out.shape[0]]
+        return torch.relu(self.norms[index](out))
+
+
+class _Linear(nn.Linear):
+    def reset(self, generator: torch.Generator) -> None:
+        """Glorot-uniform weights and zero biases."""
+        nn.init.xavier_uniform_(self.weight, generator=generator)
+        nn.init.zeros_(self.bias)
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of trained weights."""
+    return sum(p.numel() for p in model.parameters())
+
+

@@ -1,0 +1,175 @@
+"""Communicator: every byte between ranks passes here, counted by purpose, layer, direction and peer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.runtime.clock import Clock, Phase
+
+Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+Direction = Literal["forward", "backward", "none"]
+Scope = Literal["setup", "epoch", "eval"]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What a transfer was for. `layer` is -1 where none applies; `peer` is the other rank, -1 for collectives."""
+
+    scope: Scope
+    purpose: Purpose
+    layer: int
+    direction: Direction
+    peer: int
+
+
+@dataclass
+class Volume:
+    """Payload bytes over one channel, and the number of calls."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    calls: int = 0
+
+
+class Traffic:
+    """Counts payload bytes by channel. What a rank keeps for itself is not traffic."""
+
+    def __init__(self) -> None:
+        self.scope: Scope = "setup"
+        self._volumes: dict[Channel, Volume] = defaultdict(Volume)
+
+    def count(
+        self, purpose: Purpose, layer: int, direction: Direction, peer: int, sent: int, received: int
+    ) -> None:
+        """Add one transfer of so many bytes."""
+        volume = self._volumes[Channel(self.scope, purpose, layer, direction, peer)]
+        volume.sent_bytes += sent
+        volume.received_bytes += received
+        volume.calls += 1
+
+    def sent(self, scope: Scope = "epoch") -> dict[str, int]:
+        """Bytes sent by this rank so far in `scope`, by purpose."""
+        totals = dict.fromkeys(PURPOSES, 0)
+        for channel, volume in self._volumes.items():
+            if channel.scope == scope:
+                totals[channel.purpose] += volume.sent_bytes
+        return totals
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a channel, for the record."""
+        return [asdict(channel) | asdict(volume) for channel, volume in self._volumes.items()]
+
+    @contextmanager
+    def during(self, scope: Scope) -> Iterator[None]:
+        """Count what is enclosed under `scope`."""
+        before, self.scope = self.scope, scope
+        try:
+            yield
+        finally:
+            self.scope = before
+
+
+class Communicator:
+    """A thin face on torch.distributed, gloo or nccl.
+
+    With gloo and a GPU (several ranks on one device) tensors are staged through the host.
+    A group of one rank needs no process group and moves nothing.
+    """
+
+    def __init__(self, rank: int, world: int, device: torch.device, clock: Clock, traffic: Traffic) -> None:
+        self.rank, self.world, self.device = rank, world, device
+        self.clock, self.traffic = clock, traffic
+        self._staged = device.type == "cuda" and world > 1 and dist.get_backend() == "gloo"
+
+    def exchange_rows(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        purpose: Purpose,
+        layer: int = -1,
+        direction: Direction = "none",
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Send `send_counts[q]` rows to each rank q and receive `recv_counts[q]` from it.
+
+        Args:
+            rows: [sum(send_counts), ...], grouped by receiver in rank order.
+            send_counts: rows for each rank; what a rank sends itself is moved but not counted.
+            recv_counts: rows from each rank.
+            purpose: what the bytes are counted as.
+            layer: graph layer, -1 where none applies.
+            direction: forward or backward pass.
+            out: [sum(recv_counts), ...], contiguous: where to receive; allocated if None.
+
+        Returns:
+            `out`, grouped by sender in rank order.
+        """
+        if out is None:
+            out = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
+        if self.world == 1:
+            return out.copy_(rows)
+        width = rows.element_size() * (rows[0].numel() if rows.shape[0] else out[0].numel() if len(out) else 0)
+        for peer in range(self.world):
+            if peer != self.rank and (send_counts[peer] or recv_counts[peer]):
+                sent, received = send_counts[peer] * width, recv_counts[peer] * width
+                self.traffic.count(purpose, layer, direction, peer, sent, received)
+        with self.clock.phase("comm"):
+            source, target = rows.contiguous(), out
+            if self._staged:
+                source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
+            dist.all_to_all_single(target, source, list(recv_counts), list(send_counts))
+            if self._staged:
+                out.copy_(target)
+        return out
+
+    def exchange_counts(self, counts: Sequence[int]) -> list[int]:
+        """Tell every rank q the number `counts[q]`; return what each told this one (8 bytes a peer, control)."""
+        ones = [1] * self.world
+        received = self.exchange_rows(
+            torch.tensor(counts, dtype=torch.int64, device=self.device), ones, ones, purpose="control"
+        )
+        return [int(c) for c in received.tolist()]
+
+    def all_reduce(self, tensor: Tensor, *, purpose: Purpose, phase: Phase = "reduce") -> Tensor:
+        """Sum `tensor` over all ranks, in place.
+
+        Counted as what a bandwidth-optimal all-reduce sends, 2 (P-1)/P of the tensor for each rank, the
+        remainder of the division given to the first ranks, so that all ranks together count 2 (P-1) tensors.
+        """
+        if self.world == 1:
+            return tensor
+        total = 2 * (self.world - 1) * tensor.numel() * tensor.element_size()
+        share = total // self.world + (self.rank < total % self.world)
+        self.traffic.count(purpose, -1, "none", -1, share, share)
+        with self.clock.phase(phase):
+            if self._staged:
+                staged = tensor.cpu()
+                dist.all_reduce(staged)
+                return tensor.copy_(staged)
+            dist.all_reduce(tensor)
+        return tensor
+
+    def all_gather(self, values: Tensor, *, purpose: Purpose = "control") -> list[Tensor]:
+        """Return the tensors `values`, equal in shape, of all ranks; each is sent to every peer."""
+        if self.world == 1:
+            return [values]
+        copies = values.reshape(1, -1).repeat(self.world, 1)
+        ones = [1] * self.world
+        return list(self.exchange_rows(copies, ones, ones, purpose=purpose).reshape(self.world, *values.shape))
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.world > 1:
+            with self.clock.phase("wait"):
+                dist.barrier()

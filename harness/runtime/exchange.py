@@ -1,0 +1,91 @@
+"""Exchanges: how a full-graph layer's inner rows become its source rows."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from harness.graph.partition import Halo, Partition
+from harness.runtime.comm import Communicator
+
+
+class Exchange(Protocol):
+    """Turns the inner rows [n_in, width] of a layer into its source rows [num_src, width]."""
+
+    def __call__(self, h: Tensor, layer: int) -> Tensor:
+        """Return the source rows, inner rows first; gradients flow back to the owners."""
+
+
+class SyncExchange:
+    """Every boundary row of this very layer, waited for (vanilla partition parallelism)."""
+
+    def __init__(self, comm: Communicator, halo: Halo) -> None:
+        self.comm, self.halo = comm, halo
+
+    def __call__(self, h: Tensor, layer: int) -> Tensor:
+        """See `Exchange`."""
+        if self.comm.world == 1:
+            return h
+        result: Tensor = _SyncExchange.apply(h, self, layer)
+        return result
+
+
+class _SyncExchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, h: Tensor, exchange: SyncExchange, layer: int) -> Tensor:  # type: ignore[override]
+        halo, comm = exchange.halo, exchange.comm
+        inner = h.shape[0]
+        source = h.new_empty((inner + sum(halo.recv_counts), h.shape[1]))
+        source[:inner] = h
+        received = comm.exchange_rows(
+            h.index_select(0, halo.send_index),
+            halo.send_counts,
+            halo.recv_counts,
+            purpose="feature" if layer == 0 else "embedding",
+            layer=layer,
+            direction="forward",
+            out=source[inner:],
+        )
+        if halo.scale is not None:
+            received.mul_(halo.scale)
+        ctx.exchange, ctx.layer, ctx.inner = exchange, layer, inner  # type: ignore[attr-defined]
+        return source
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        exchange, layer, inner = ctx.exchange, ctx.layer, ctx.inner  # type: ignore[attr-defined]
+        halo: Halo = exchange.halo
+        (grad,) = grads
+        outgoing = grad[inner:]
+        if halo.scale is not None:
+            outgoing = outgoing * halo.scale
+        incoming = exchange.comm.exchange_rows(
+            outgoing, halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
+        )
+        return grad[:inner].index_add(0, halo.send_index, incoming), None, None
+
+
+def announce(comm: Communicator, partition: Partition, kept: NDArray[np.int64], scale: Tensor | None) -> Halo:
+    """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
+
+    Args:
+        comm: the ranks' communicator; every rank must call.
+        partition: this rank's part.
+        kept: ascending positions in `partition.boundary`.
+        scale: [len(kept), 1] or None: what the received rows count.
+
+    Returns:
+        The halo of the kept nodes. Traffic (control): 8 bytes a peer and 4 bytes for each kept node.
+    """
+    counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
+    wanted = comm.exchange_counts(counts)
+    owner_start = np.repeat(partition.boundary_ptr[:-1], counts)
+    positions = torch.from_numpy((kept - owner_start).astype(np.int32)).to(comm.device)
+    asked = comm.exchange_rows(positions, counts, wanted, purpose="control").cpu().numpy()
+    rows = partition.send_index[asked + np.repeat(partition.send_ptr[:-1], wanted)]
+    return Halo(torch.from_numpy(np.ascontiguousarray(rows)).to(comm.device), wanted, counts, scale)

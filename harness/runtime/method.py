@@ -1,0 +1,57 @@
+"""Method: what a training method has to say, and the options it takes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from harness.data.spec import Spec
+from harness.runtime.step import Step
+
+if TYPE_CHECKING:
+    from harness.runtime.worker import Worker
+
+Family = Literal["full-graph", "mini-batch"]
+
+
+class MethodOptions(Spec):
+    """Options of a method: fields with defaults and descriptions, checked when a suite is read."""
+
+
+class FullGraphOptions(MethodOptions):
+    """Options of every full-graph method."""
+
+    precompute: bool = Field(
+        False, description="exchange and aggregate the input features once, before the first epoch"
+    )
+    narrow: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
+
+
+O = TypeVar("O", bound=MethodOptions)
+
+
+class Method(ABC, Generic[O]):
+    """A training method: a generator of steps.
+
+    A subclass sets `name`, `family` and `Options`, and says in `steps` which blocks each layer runs on, where
+    rows come from and which rows the loss reads. One object lives as long as a trial, on each rank.
+    """
+
+    name: ClassVar[str]
+    family: ClassVar[Family]
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
+
+    def __init__(self, worker: Worker, options: O) -> None:
+        self.worker, self.options = worker, options
+
+    @abstractmethod
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """Yield the steps of `epoch` (0-based); every rank must yield equally many."""
+
+    @classmethod
+    def summary(cls) -> str:
+        """First line of the class's docstring."""
+        return (cls.__doc__ or "").strip().split("\n")[0]

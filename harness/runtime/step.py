@@ -1,0 +1,54 @@
+"""Step: what a method says of one optimizer step; the trainer does the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.graph.block import Block
+from harness.runtime.exchange import Exchange
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Which destination rows the loss reads.
+
+    Attributes:
+        rows: int64, rows of the model's output.
+        labels: their labels, int64 [len(rows)] or float [len(rows), C].
+        total: rows of all ranks in this step: the loss is the sum over the rows divided by it.
+        weights: None, or [len(rows)]: factors of the rows' losses.
+    """
+
+    rows: Tensor
+    labels: Tensor
+    total: int
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward pass, backward pass and update. Every rank yields equally many in an epoch.
+
+    Attributes:
+        blocks: one for each graph layer, input layer first.
+        loss: what is learnt from.
+        inputs: ids of the nodes whose features the first layer reads, fetched from their owners, or the
+            features themselves (the inner rows of a full-graph method).
+        exchange: turns a layer's inner rows into its source rows; None where the blocks need no other rows.
+        narrow: exchange H W instead of H where that is fewer bytes.
+        aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
+        stats: figures of the method's own, recorded with the epoch (summed over its steps).
+    """
+
+    blocks: list[Block]
+    loss: Loss
+    inputs: NDArray[np.int64] | Tensor
+    exchange: Exchange | None = None
+    narrow: bool = False
+    aggregated: Tensor | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
