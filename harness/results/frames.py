@@ -1,0 +1,152 @@
+"""Results as pandas frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import UserError
+from harness.results.record import Record
+from harness.results.store import read_at, records_under
+
+PHASES = ("sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "other")
+PURPOSES = ("feature", "embedding", "gradient", "model", "control", "swap")
+
+COLUMNS = (
+    *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options", "parts"),
+    *("partitioner", "network", "seed", "device", "status", "reason"),
+    *("epoch_time_s", "epochs", "throughput_epochs_s", "best_val", "test_at_best_val", "time_to_target_s"),
+    *(f"time_{phase}_s" for phase in PHASES),
+    *(f"bytes_{purpose}" for purpose in PURPOSES),
+    *("peak_memory_bytes", "peak_memory_source", "boundary_nodes", "inner_nodes", "imbalance"),
+    *("wall_s", "setup_s", "started"),
+    *("epoch_time_low_s", "epoch_time_high_s", "noisy", "final_val", "final_test"),
+)
+TEXT = frozenset(
+    (
+        *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options"),
+        *("partitioner", "network", "device", "status", "reason", "peak_memory_source", "started", "noisy"),
+    )
+)
+EPOCH_COLUMNS = (
+    *("suite", "trial", "epoch", "rank", "epoch_time_s", "loss", "lr"),
+    *("train_score", "val_score", "test_score", "eval_s"),
+)
+
+
+def load_results(path: Path | str) -> pd.DataFrame:
+    """Return one row a trial of a results directory, a suite's directory or one trial's.
+
+    Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
+    rank, scores as fractions. A figure that a trial lacks is NaN (None for text). No records: no rows, all
+    columns. UserError if the directory does not exist or a record is damaged.
+    """
+    rows = [_row(read_at(place)) for place in _places(Path(path))]
+    extra = dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, *extra])
+    for column in frame.columns:
+        if column not in TEXT:
+            frame[column] = pd.to_numeric(frame[column])
+    return frame
+
+
+def load_epochs(path: Path | str) -> pd.DataFrame:
+    """Return one row an epoch and rank of every trial under `path` (as for `load_results`).
+
+    Columns `suite`, `trial`, `epoch` (from 0), `rank`, `epoch_time_s`, `time_<phase>_s`, `bytes_<purpose>`
+    (sent by this rank in this epoch), `loss`, `lr`, scores (NaN where not evaluated), and the method's own
+    figures as `stat_<name>`.
+    """
+    frames = []
+    for place in _places(Path(path)):
+        record = read_at(place)
+        frame = read_epochs(place / "epochs.parquet")
+        frame.insert(0, "suite", record.suite)
+        frame.insert(1, "trial", record.trial)
+        if len(frame):
+            frames.append(frame)
+    if not frames:
+        return pd.DataFrame(columns=list(EPOCH_COLUMNS))
+    return pd.concat(frames, ignore_index=True)
+
+
+def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write rows of epochs as parquet, their `stats` as columns `stat_<name>`."""
+    rows = []
+    for epoch in epochs:
+        stats = epoch.get("stats") or {}
+        row = {key: value for key, value in epoch.items() if key != "stats"}
+        rows.append(row | {f"stat_{key}": value for key, value in stats.items()})
+    frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(EPOCH_COLUMNS[2:]))
+    for column in frame.columns:
+        if frame[column].dtype == object:  # a score that was never taken is a number all the same
+            frame[column] = _numbers(frame[column])
+    frame.to_parquet(path, index=False)
+
+
+def read_epochs(path: Path) -> pd.DataFrame:
+    """Read an `epochs.parquet`; UserError if it is missing or damaged."""
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"damaged epochs: {str(error).splitlines()[0]}", file=path) from error
+
+
+def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column as numbers if it holds nothing else (None is NaN), as text otherwise."""
+    try:
+        return pd.to_numeric(column)
+    except (ValueError, TypeError):
+        return column.map(lambda value: value if value is None else str(value))
+
+
+def _places(path: Path) -> list[Path]:
+    """Return the directories of the records under a results directory, a suite's or a trial's."""
+    if not path.is_dir():
+        raise UserError("no such directory of results", file=path)
+    if (path / "record.json").is_file():
+        return [path]
+    if records := records_under(path):
+        return records
+    suites = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    return [place for suite in suites for place in records_under(suite)]
+
+
+def _row(record: Record) -> dict[str, Any]:
+    """Flatten a record into a row."""
+    config = record.config
+    row = {
+        "suite": record.suite,
+        "trial": record.trial,
+        "label": record.label,
+        "dataset": _get(config, "dataset", "name"),
+        "dataset_note": record.dataset.get("note"),
+        "origin": record.dataset.get("origin"),
+        "model": _get(config, "model", "name"),
+        "method": _get(config, "method", "name"),
+        "options": _get(config, "method", "options") or {},
+        "parts": _get(config, "partition", "parts"),
+        "partitioner": _get(config, "partition", "method"),
+        "network": config.get("network"),
+        "seed": config.get("seed"),
+        "device": config.get("device"),
+        "status": record.status,
+        "reason": record.reason,
+        "wall_s": record.wall_s,
+        "started": record.started,
+    }
+    figures = {
+        key: value
+        for key, value in record.result.items()
+        if key in COLUMNS or key.startswith(("time_", "bytes_"))
+    }
+    return row | figures
+
+
+def _get(config: dict[str, Any], section: str, key: str) -> Any:
+    """Return `config[section][key]`, None where it is not there."""
+    inner = config.get(section)
+    return inner.get(key) if isinstance(inner, dict) else None

@@ -1,0 +1,184 @@
+"""What a suite file says, and the trials that it becomes."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr
+
+from harness.data.spec import DatasetSpec, PartitionSpec, Spec
+from harness.errors import UserError
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
+from harness.suite.source import Source
+
+PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
+
+
+class MethodSpec(Spec):
+    """A method by name, with its options."""
+
+    name: str = Field(description="a name of `harness list methods`")
+    options: dict[str, Any] = Field(default_factory=dict, description="the method's own options")
+
+
+class TrialConfig(Spec):
+    """Everything that decides a trial's figures; options are complete, defaults filled in.
+
+    `partition.file` may be absolute (where the file was found); only its name is part of the identity, so
+    that a suite keeps its results when it is moved.
+    """
+
+    dataset: DatasetSpec
+    model: ModelSpec
+    train: TrainSpec
+    partition: PartitionSpec
+    method: MethodSpec
+    network: str = "none"
+    seed: int = Field(ge=0)
+    device: Literal["cpu", "cuda"]
+
+    @property
+    def id(self) -> str:
+        """First 12 hex digits of the SHA-256 of the configuration as canonical JSON."""
+        config = self.model_dump(mode="json")
+        if self.partition.file is not None:
+            config["partition"]["file"] = self.partition.file.name
+        text = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def label(self) -> str:
+        """One line for people, e.g. "digits sage bns-gcn(rate=0.5) P=2 seed=0".
+
+        Names only what differs from the defaults of the data set, the partitioner and the method.
+        """
+        dataset = _call(self.dataset.name, self.dataset.options, dataset_defaults(self.dataset))
+        method = _call(self.method.name, self.method.options, method_defaults(self.method.name))
+        partition = self.partition.model_dump(mode="json", exclude_defaults=True, exclude={"parts"})
+        how = partition.pop("method", "")
+        how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
+        network = "" if self.network == "none" else f" {self.network}"
+        return f"{dataset} {self.model.name} {method} P={self.partition.parts}{how}{network} seed={self.seed}"
+
+
+def method_defaults(name: str) -> dict[str, Any]:
+    """Return the default of every option of a method that has one; empty if the method is not installed."""
+    from harness.runtime.registry import load_method
+
+    try:
+        fields = load_method(name).Options.model_fields
+    except UserError:
+        return {}
+    return {
+        key: field.get_default(call_default_factory=True)
+        for key, field in fields.items()
+        if not field.is_required()
+    }
+
+
+def dataset_defaults(spec: DatasetSpec) -> dict[str, Any]:
+    """Return the default of every option of a data set; empty if the data set is not known."""
+    from harness.data.registry import dataset_info
+
+    try:
+        return {key: option[1] for key, option in dataset_info(spec).options.items()}
+    except UserError:
+        return {}
+
+
+def _call(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Write `name(key=value,...)` with the options that differ from their default."""
+    said = [
+        f"{key}={_short(value)}"
+        for key, value in options.items()
+        if key not in defaults or defaults[key] != value
+    ]
+    return f"{name}({','.join(said)})" if said else name
+
+
+def _short(value: Any) -> str:
+    """Write a value as YAML would, floats without a superfluous `.0`."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _entry(entry: Any) -> Any:
+    """Turn `name` or `{name: {options}}` into the fields of a DatasetSpec or MethodSpec."""
+    if isinstance(entry, str):
+        return {"name": entry}
+    if not isinstance(entry, dict) or (set(entry) == {"name", "options"}):
+        return entry
+    if len(entry) != 1:
+        raise ValueError("write one name per entry: `- name` or `- name: {option: value}`")
+    [(name, options)] = entry.items()
+    if options is not None and not isinstance(options, dict):
+        raise ValueError(f"write the options of {name} as `{name}: {{option: value}}`")
+    return {"name": name, "options": options or {}}
+
+
+def _entries(value: Any) -> Any:
+    """Take one entry for a list of one."""
+    listed = [value] if isinstance(value, str | dict) else value
+    return [_entry(entry) for entry in listed] if isinstance(listed, list | tuple) else listed
+
+
+def _variants(value: Any) -> Any:
+    """Expand each mapping whose values are lists into all its combinations, in the order written."""
+    listed = [value] if isinstance(value, dict) else value
+    if not isinstance(listed, list | tuple):
+        return listed
+    variants: list[Any] = []
+    for mapping in listed:
+        if not isinstance(mapping, dict):
+            variants.append(mapping)
+            continue
+        keys = sorted(mapping)  # the order of keys in the file must not change the order of trials
+        axes = [mapping[key] if isinstance(mapping[key], list) else [mapping[key]] for key in keys]
+        variants += [dict(zip(keys, values, strict=True)) for values in itertools.product(*axes)]
+    return variants
+
+
+class Timeouts(Spec):
+    """Limits in seconds of wall time."""
+
+    trial_s: float = Field(3600, gt=0, description="a whole trial, from start to its last rank's end")
+    collective_s: float = Field(300, gt=0, description="one exchange between ranks")
+
+
+class Suite(Spec):
+    """A grid of trials. `datasets` and `methods` hold options as written: a list may stand for a grid."""
+
+    name: str = Field(pattern=PLAIN_NAME, max_length=100, description="names the results' directory")
+    description: str = Field("", description="what the suite shows")
+    datasets: Annotated[tuple[DatasetSpec, ...], BeforeValidator(_entries)] = Field(min_length=1)
+    model: Annotated[tuple[ModelSpec, ...], BeforeValidator(_variants)] = Field((ModelSpec(),), min_length=1)
+    train: TrainSpec = TrainSpec()
+    partition: Annotated[tuple[PartitionSpec, ...], BeforeValidator(_variants)] = Field(
+        (PartitionSpec(),), min_length=1
+    )
+    methods: Annotated[tuple[MethodSpec, ...], BeforeValidator(_entries)] = Field(min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    timeouts: Timeouts = Timeouts()
+    exclude: tuple[dict[str, Any], ...] = ()
+
+    _source: Source = PrivateAttr(default_factory=Source)
+
+    @property
+    def source(self) -> Source:
+        """Where each key was written, for messages."""
+        return self._source
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the suite's file; None for a suite made in Python."""
+        return self._source.file.resolve().parent if self._source.file else None
