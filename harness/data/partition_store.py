@@ -1,0 +1,166 @@
+"""The cache of partitioned graphs: built once by whoever comes first, memory-mapped by every rank."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.data.graph import GraphData
+from harness.data.partition_view import META, View, write_induced, write_view
+from harness.data.partitioning import extend_parts, partition_nodes
+from harness.data.spec import PartitionSpec
+from harness.data.store import atomic_directory, cache_root, locked, open_graph
+from harness.errors import DataError, UserError
+
+FORMAT = 1  # part of the key: raise it when a view's files change
+HASHED = ("indptr.npy", "indices.npy", "train_mask.npy")  # all that a partition depends on
+HASH_FILE = "topology-hash.json"
+
+
+@dataclass(frozen=True)
+class PartitionPaths:
+    """View directories (layout: `partition_view.write_view`): for training and for evaluation."""
+
+    train: Path  # the same as `full` when transductive
+    full: Path
+
+
+def ensure_partitioned(
+    graph_dir: Path, spec: PartitionSpec, *, inductive: bool, cache: Path | None = None
+) -> PartitionPaths:
+    """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
+
+    They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training
+    mask, what of `spec` matters to its method, and the format. Processes that ask at the same time wait
+    for the one that builds; a build that is killed leaves nothing a later call would take.
+
+    Inductive: the training subgraph is partitioned, then the other nodes join parts as `extend_parts`
+    says. With `method: file` the vector has an entry for every node of the data set and its restriction
+    partitions the training subgraph.
+
+    Raises what `partition_nodes` raises, and UserError for inductive training without training nodes.
+    """
+    graph_dir = graph_dir.resolve()
+    root = (cache or cache_root()).resolve() / "partitions"
+    root.mkdir(parents=True, exist_ok=True)
+    target = root / _key(graph_dir, spec, inductive)
+    with locked(target):
+        if not (target / "full" / META).is_file():
+            with atomic_directory(target) as staging:
+                _build(graph_dir, spec, inductive, staging, target)
+        _point_at(target / "full", graph_dir)
+        if inductive:
+            _point_at(target / "train", target / "train")
+    return PartitionPaths(train=target / ("train" if inductive else "full"), full=target / "full")
+
+
+def partition_table(view_dir: Path) -> list[dict[str, Any]]:
+    """Return the sizes of a view: one row a part, then one with `part` = "total".
+
+    Every row: part, inner, boundary (nodes), edges (entries of the inner rows), edges_cut (those from
+    another part: over all parts, cut edges counted in both directions), train_nodes. The total row also
+    has volume (= sum of boundary: METIS' total communication volume, BNS-GCN Eq. 4), imbalance (largest /
+    mean inner) and edge_imbalance (largest / mean edges).
+    """
+    table: list[dict[str, Any]] = _read_meta(view_dir)["table"]
+    return table
+
+
+def _build(graph_dir: Path, spec: PartitionSpec, inductive: bool, staging: Path, target: Path) -> None:
+    graph = open_graph(graph_dir)
+    parts = _inductive_parts(graph, spec, staging, target) if inductive else _parts(graph, spec)
+    nodes = np.arange(parts.size, dtype=np.int64)
+    view = View(graph.indptr, graph.indices, nodes, parts, graph.train_mask, spec.parts, inductive, graph_dir)
+    write_view(view, staging / "full")
+
+
+def _parts(graph: GraphData, spec: PartitionSpec) -> NDArray[np.int32]:
+    return partition_nodes(graph.indptr, graph.indices, spec)
+
+
+def _inductive_parts(graph: GraphData, spec: PartitionSpec, staging: Path, target: Path) -> NDArray[np.int32]:
+    """Write the training view; return the part of every node of the data set."""
+    nodes = np.flatnonzero(graph.train_mask)
+    if not nodes.size:
+        raise UserError(f"{graph.name} has no training nodes for inductive training", key="inductive")
+    indptr, indices = write_induced(graph.indptr, graph.indices, nodes, staging / "train")
+    if spec.method == "file":
+        parts = _parts(graph, spec)
+    else:
+        placed = np.full(graph.train_mask.size, -1, np.int32)
+        placed[nodes] = partition_nodes(indptr, indices, spec)
+        parts = extend_parts(graph.indptr, graph.indices, placed, spec)
+    train = np.ones(nodes.size, np.bool_)
+    view = View(indptr, indices, nodes, parts[nodes], train, spec.parts, True, target / "train")
+    write_view(view, staging / "train")
+    return parts
+
+
+def _key(graph_dir: Path, spec: PartitionSpec, inductive: bool) -> str:
+    what: dict[str, Any] = {"parts": spec.parts, "method": spec.method}
+    if spec.method == "file":
+        what["file"] = _hash_file(spec.file) if spec.file and spec.file.is_file() else None
+    elif spec.parts == 1:
+        what["method"] = "whole"
+    else:
+        what |= {"balance": spec.balance} | ({} if spec.method == "chunk" else {"seed": spec.seed})
+        what |= {"objective": spec.objective} if spec.method == "metis" else {}
+    if inductive:
+        what["inductive"] = spec.balance  # extend_parts balances with every method
+    what |= {"topology": _topology_hash(graph_dir), "format": FORMAT}
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _topology_hash(graph_dir: Path) -> str:
+    """Hash of the files a partition depends on; remembered beside them while they are unchanged."""
+    stat = {name: [s.st_size, s.st_mtime_ns] for name in HASHED for s in [(graph_dir / name).stat()]}
+    known = graph_dir / HASH_FILE
+    try:
+        remembered = json.loads(known.read_text())
+        if remembered["stat"] == stat:
+            return str(remembered["hash"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # absent, or damaged: it is only a shortcut
+    joined = "".join(_hash_file(graph_dir / name) for name in HASHED)
+    digest = hashlib.sha256(joined.encode()).hexdigest()
+    if os.access(graph_dir, os.W_OK):
+        _replace_text(known, json.dumps({"stat": stat, "hash": digest}))
+    return digest
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _point_at(view_dir: Path, topology: Path) -> None:
+    """Keep the view's absolute path right when the cache or the graph has moved."""
+    meta = _read_meta(view_dir)
+    if meta["topology"] != str(topology):
+        _replace_text(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
+
+
+def _read_meta(view_dir: Path) -> dict[str, Any]:
+    path = view_dir / META
+    try:
+        meta: dict[str, Any] = json.loads(path.read_text())
+        if not {"topology", "table"} <= meta.keys():
+            raise ValueError("keys missing")
+    except OSError as error:
+        raise UserError("not a partition view", file=path, fix="run the partitioning again") from error
+    except (ValueError, AttributeError) as error:
+        raise DataError("damaged partition", file=path, fix=f"delete {view_dir.parent}") from error
+    return meta
+
+
+def _replace_text(path: Path, text: str) -> None:
+    staging = path.with_name(f".{path.name}-{os.getpid()}")
+    staging.write_text(text)
+    os.replace(staging, path)
