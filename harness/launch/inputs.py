@@ -1,0 +1,94 @@
+"""What a trial's ranks read: the prepared graph and its partition, made once for all that share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.errors import DataUnavailable, UserError
+from harness.suite.schema import TrialConfig
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Directories of a trial's data, and what its record says of them (`partition`: the training graph's)."""
+
+    graph: Path
+    train_view: Path
+    full_view: Path
+    inductive: bool
+    dataset: dict[str, Any]
+    partition: list[dict[str, Any]]
+
+
+def is_inductive(trial: TrialConfig) -> bool:
+    """Return whether training sees the training subgraph only; the suite's word, or else the data set's."""
+    from harness.data.registry import dataset_info
+
+    asked = trial.train.inductive
+    return dataset_info(trial.dataset).inductive if asked is None else asked
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_of(trial: TrialConfig) -> int:
+    """Return the CPU threads of each rank: what the suite says, or the cores shared out."""
+    return trial.train.threads or max(1, cores() // trial.partition.parts)
+
+
+@dataclass
+class InputCache:
+    """Prepares inputs; remembers them, and what could not be had, for the trials that follow."""
+
+    data_dir: Path | None = None
+    cache: Path | None = None
+    _graphs: dict[str, Path | Exception] = field(default_factory=dict)
+
+    def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> Inputs:
+        """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
+        from harness.data.partition_store import ensure_partitioned, partition_table
+
+        graph = self._graph(trial, tell)
+        inductive = is_inductive(trial)
+        tell(f"partitioning into {trial.partition.parts} ({trial.partition.method})")
+        views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache)
+        table = partition_table(views.train)
+        return Inputs(graph, views.train, views.full, inductive, _describe(graph), table)
+
+    def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
+        from harness.data.registry import prepare
+
+        key = trial.dataset.model_dump_json()
+        if key not in self._graphs:
+            tell(f"preparing {trial.dataset.name}")
+            try:
+                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache)
+            except (DataUnavailable, UserError) as error:
+                self._graphs[key] = error
+        found = self._graphs[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def _describe(directory: Path) -> dict[str, Any]:
+    from harness.data.store import open_graph
+
+    graph = open_graph(directory)
+    return {
+        "name": graph.name,
+        "nodes": len(graph.indptr) - 1,
+        "edges": len(graph.indices),
+        "features": int(graph.features.shape[1]),
+        "classes": graph.num_classes,
+        "multilabel": graph.multilabel,
+        "origin": graph.origin,
+        "note": graph.note,
+        "train_nodes": int(graph.train_mask.sum()),
+    }

@@ -1,0 +1,140 @@
+"""A group of ranks on this machine: one process each, none of which outlives the runner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.launch.files import ProgressTail, group_log, log_path, read_rank
+from harness.launch.oom import oom_kills
+from harness.launch.outcome import failed, verdict
+from harness.launch.process import RankProcess, rank_environment, start_rank
+from harness.results.record import Status
+
+WORKER = "harness.runtime.worker"
+GRACE_S = 5.0  # for the others, once one rank has failed: they may be about to say why
+TERM_S = 2.0  # between SIGTERM and SIGKILL
+POLL_S = 0.05
+
+OnProgress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """How a group ended.
+
+    `status` is ok, oom, timeout, diverged, invalid or error; `reason` one line, None when ok; `ranks` what
+    each rank wrote (those that wrote nothing are left out); `log` the end of every rank's output; `wall_s`
+    seconds.
+    """
+
+    status: Status
+    reason: str | None
+    ranks: list[dict[str, Any]]
+    log: str
+    wall_s: float
+
+
+def run_group(
+    job: Path,
+    ranks: int,
+    out: Path,
+    *,
+    threads: int,
+    timeout_s: float,
+    on_progress: OnProgress,
+    worker: str = WORKER,
+    grace_s: float = GRACE_S,
+    count_oom_kills: Callable[[], int] = oom_kills,
+) -> GroupResult:
+    """Run `python -m worker job` once a rank and wait for all of them.
+
+    `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
+    `timeout_s` is wall time from the start. Any exception, KeyboardInterrupt among them, ends the ranks
+    before it leaves this function; if this process is killed, the ranks see the end of their stdin and exit.
+    """
+    started, kills = time.monotonic(), count_oom_kills()
+    read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
+    group = _Group(out, on_progress)
+    try:
+        for rank in range(ranks):
+            env = rank_environment(rank, ranks, threads)
+            group.processes.append(start_rank(worker, job, env, rank, log_path(out, rank), read_end))
+        in_time = group.wait(started + timeout_s, grace_s)
+    finally:
+        # Both ends first: a second Ctrl-C may come while the ranks are being killed.
+        os.close(read_end)
+        os.close(write_end)
+        for process in group.processes:
+            process.kill()
+    group.report()
+    status, reason = verdict(group.processes, out, oom=count_oom_kills() > kills)
+    if not in_time:
+        status = "timeout"
+        reason = f"time limit of {timeout_s:g} s reached {group.last_epoch()}"
+    written = [found for rank in range(ranks) if (found := read_rank(out, rank)) is not None]
+    return GroupResult(status, reason, written, group_log(out, ranks), time.monotonic() - started)
+
+
+@dataclass
+class _Group:
+    """The ranks being watched."""
+
+    out: Path
+    on_progress: OnProgress
+    processes: list[RankProcess] = field(default_factory=list)
+    last: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._tail = ProgressTail(self.out / "progress.jsonl")
+        self._ended, self._failed = 0, False
+
+    def wait(self, deadline: float, grace_s: float) -> bool:
+        """Wait until every rank has ended, or end them; False if the deadline passed with no rank failed."""
+        grace_end: float | None = None
+        while not self._all_ended():
+            now = time.monotonic()
+            if grace_end is None and self._failed:
+                grace_end = now + grace_s
+            if now >= (deadline if grace_end is None else grace_end):
+                self._end()
+                return grace_end is not None
+            self.report()
+            time.sleep(POLL_S)
+        return True
+
+    def report(self) -> None:
+        """Hand on the progress that was written since the last call."""
+        for event in self._tail.new():
+            if event.get("event") == "epoch":
+                self.last = event
+            self.on_progress(event)
+
+    def last_epoch(self) -> str:
+        """Return where training was, in words."""
+        if not self.last:
+            return "before the first epoch ended"
+        done = int(self.last.get("epoch", 0)) + 1
+        return f"after {done} of {self.last.get('epochs', '?')} epochs"
+
+    def _all_ended(self) -> bool:
+        for process in self.processes:
+            if process.order is None and process.ended():
+                process.order, self._ended = self._ended, self._ended + 1
+                self._failed |= failed(process, self.out)
+        return self._ended == len(self.processes)
+
+    def _end(self) -> None:
+        """Ask the ranks that still run to end; the caller kills those that do not."""
+        for process in self.processes:
+            if process.code is None:
+                process.told = True
+                process.signal(signal.SIGTERM)
+        give_up = time.monotonic() + TERM_S
+        while not self._all_ended() and time.monotonic() < give_up:
+            time.sleep(POLL_S)

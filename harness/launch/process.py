@@ -1,0 +1,93 @@
+"""One rank as a process: started in a session of its own, ended with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass
+class RankProcess:
+    """A started rank; `code` is its exit code (negative: the signal that ended it) once it has ended."""
+
+    rank: int
+    popen: subprocess.Popen[bytes]
+    code: int | None = None
+    order: int | None = None  # 0 = the first of its group to end
+    told: bool = False  # the launcher has asked it to end
+
+    def ended(self) -> bool:
+        """Look whether the rank has ended; what it started is ended with it."""
+        if self.code is None and _is_zombie(self.popen.pid):
+            # Not reaped before its group is killed, so the id cannot have passed to someone else's process.
+            self.signal(signal.SIGKILL)
+            self.code = self.popen.wait()
+        return self.code is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the rank and to everything it started."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.popen.pid, number)
+
+    def kill(self) -> None:
+        """End the rank now and reap it."""
+        if self.code is None:
+            self.signal(signal.SIGKILL)
+            self.code = self.popen.wait()
+
+
+def start_rank(worker: str, job: Path, env: dict[str, str], rank: int, log: Path, stdin: int) -> RankProcess:
+    """Start `python -m worker job` as `rank`, its output going to `log`.
+
+    `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
+    """
+    with log.open("ab") as stream:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", worker, str(job)],
+            stdin=stdin,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+        )
+    return RankProcess(rank, popen)
+
+
+def rank_environment(rank: int, ranks: int, threads: int) -> dict[str, str]:
+    """Return the environment of a rank: torchrun's names, thread counts, and gloo on the loopback."""
+    env = dict(os.environ)
+    env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
+    env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    env.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    env["PYTHONUNBUFFERED"] = "1"
+    return env
+
+
+def loopback() -> str:
+    """Return the name of the loopback interface (`lo` on Linux, `lo0` on macOS)."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(_is_loopback(address.address) for address in addresses):
+            return name
+    return "lo"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_zombie(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,0 +1,82 @@
+"""A suite from its trials to its records: resumed by running it again, and never stopped by one trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.launch.inputs import InputCache
+from harness.launch.local import WORKER
+from harness.launch.progress import Progress
+from harness.launch.trial import TrialRunner
+from harness.results.store import ResultStore
+from harness.suite.schema import Suite, TrialConfig
+
+OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a user may ask of a run.
+
+    `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
+    where data is looked up and kept (None: the environment's); `worker`: the module every rank runs.
+    """
+
+    retry: frozenset[str] = frozenset()
+    fresh: bool = False
+    data_dir: Path | None = None
+    cache: Path | None = None
+    worker: str = WORKER
+
+
+def is_done(status: str | None, options: RunOptions) -> bool:
+    """Return whether a trial with this status (None: no record) is left as it is; a skipped one never is."""
+    return status not in (None, "skipped") and status not in options.retry and not options.fresh
+
+
+def check_datasets(trials: Sequence[TrialConfig]) -> None:
+    """Raise UserError for a data set that does not exist, before any trial runs."""
+    from harness.data.registry import dataset_info
+
+    for spec in {trial.dataset.model_dump_json(): trial.dataset for trial in trials}.values():
+        dataset_info(spec)
+
+
+def exit_code(statuses: Mapping[str, str]) -> int:
+    """Return 1 if a trial failed; a skipped one has not."""
+    return OK if all(status in ("ok", "skipped") for status in statuses.values()) else FAILED
+
+
+def run_suite(
+    suite: Suite,
+    trials: Sequence[TrialConfig],
+    store: ResultStore,
+    options: RunOptions,
+    progress: Progress,
+) -> int:
+    """Run every selected trial that has no record yet and return the exit code.
+
+    0: all ok or skipped; 1: some of the selected failed (now or earlier); 130: interrupted by the user.
+    Raises UserError for a mistake that concerns the whole suite, and when another runner is at work here.
+    """
+    from harness.results.environment import collect
+
+    check_datasets(trials)
+    with store.lock():
+        store.clean()
+        statuses = {id_: status for id_, status in store.finished().items() if id_ in {t.id for t in trials}}
+        todo = [trial for trial in trials if not is_done(statuses.get(trial.id), options)]
+        progress.suite_started(len(trials), len(trials) - len(todo))
+        inputs = InputCache(options.data_dir, options.cache)
+        try:
+            runner = TrialRunner(suite, store, inputs, collect() if todo else {}, options.worker)
+            for number, trial in enumerate(todo, len(trials) - len(todo) + 1):
+                progress.trial_started(number, trial)
+                record = runner.run(trial, progress)
+                statuses[trial.id] = record.status
+                progress.trial_finished(number, record)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    return exit_code(statuses)
