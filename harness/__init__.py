@@ -1,3 +1,50 @@
-"""Benchmark harness for distributed graph-neural-network training."""
+"""Benchmark harness for distributed graph-neural-network training.
+
+A method of one's own needs only the names in `__all__`; they are imported on first use, so that commands
+which train nothing stay fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "FullGraphOptions": "harness.runtime.method",
+    "Loss": "harness.runtime.step",
+    "Method": "harness.runtime.method",
+    "MethodOptions": "harness.runtime.method",
+    "Step": "harness.runtime.step",
+    "SyncExchange": "harness.runtime.exchange",
+    "announce": "harness.runtime.exchange",
+    "load_epochs": "harness.results.frames",
+    "load_results": "harness.results.frames",
+    "sample_neighbours": "harness.graph.sampling",
+}
+__all__ = [
+    "FullGraphOptions",
+    "Loss",
+    "Method",
+    "MethodOptions",
+    "Step",
+    "SyncExchange",
+    "announce",
+    "load_epochs",
+    "load_results",
+    "sample_neighbours",
+]
+
+if TYPE_CHECKING:
+    from harness.graph.sampling import sample_neighbours
+    from harness.results.frames import load_epochs, load_results
+    from harness.runtime.exchange import SyncExchange, announce
+    from harness.runtime.method import FullGraphOptions, Method, MethodOptions
+    from harness.runtime.step import Loss, Step
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'harness' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,1 +1,1 @@
-
+"""What layers run on: partitions, blocks and sparse kernels."""

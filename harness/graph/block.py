@@ -92,13 +92,13 @@ class Block:
         """
         if h.shape[0] != self.num_src:
             raise ValueError(f"the block has {self.num_src} source rows, the matrix {h.shape[0]}")
-        result: Tensor = _Propagate.apply(h, self, norm)
+        result: Tensor = _Propagate.apply(h, self, norm)  # type: ignore[no-untyped-call]
         return result
 
 
 class _Propagate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, h: Tensor, block: Block, norm: Norm) -> Tensor:  # type: ignore[override]
+    def forward(ctx: FunctionCtx, h: Tensor, block: Block, norm: Norm) -> Tensor:
         left, right, own = block.scales(norm)
         out = block.engine.multiply(block.adjacency, h if right is None else h * right)
         out.mul_(left)

@@ -41,7 +41,9 @@ class Partition:
     memory-mapped files of `harness.data.partition_store`; a rank opens only its own.
     """
 
-    def __init__(self, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.meta: dict[str, Any] = json.loads((view / "meta.json").read_text())
         self.view, self.rank, self.parts = view, rank, int(self.meta["parts"])
         self._engine, self._device, self._dtype = engine, device, dtype
@@ -84,7 +86,7 @@ class Partition:
         return self._block(self._structure, self._degree, self._reverse)
 
     def block(self, kept: NDArray[np.int64]) -> Block:
-        """Return the block induced on the inner nodes and the boundary nodes at the ascending positions `kept`."""
+        """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`."""
         if kept.size == self.num_boundary:
             return self.full_block
         column = np.full(self.num_boundary, -1, np.int32)
@@ -92,7 +94,9 @@ class Partition:
         full, reverse = self._structure, self._reverse
         forward = induce_columns(full.indptr.numpy(), full.indices.numpy(), self.num_inner, column)
         backward = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
-        degree = torch.cat([self._degree[: self.num_inner], self._degree[self.num_inner + torch.from_numpy(kept)]])
+        degree = torch.cat(
+            [self._degree[: self.num_inner], self._degree[self.num_inner + torch.from_numpy(kept)]]
+        )
         return self._block(
             CSR(torch.from_numpy(forward[0]), torch.from_numpy(forward[1]), self.num_inner + kept.size),
             degree,

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Protocol
 
 import numba
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +40,11 @@ class TorchEngine:
         key = (self.name, x.dtype)
         if key not in matrix.handles:
             values = matrix.values
-            values = torch.ones(matrix.nnz, dtype=x.dtype, device=x.device) if values is None else values.to(x.dtype)
+            values = (
+                torch.ones(matrix.nnz, dtype=x.dtype, device=x.device)
+                if values is None
+                else values.to(x.dtype)
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 matrix.handles[key] = torch.sparse_csr_tensor(
@@ -174,5 +177,3 @@ def choose_engine(name: str, *, weighted: bool, device: torch.device) -> Engine:
     if name != "torch" and device.type != "cpu":
         raise UserError(f"'{name}' runs on CPUs only", key="train.spmm", fix="use auto or torch")
     return ENGINES[name]()
-
-

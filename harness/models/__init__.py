@@ -1,1 +1,1 @@
-
+"""Models: graph layers, then linear ones."""

@@ -19,13 +19,13 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return torch.nn.functional.dropout(x, rate)
-    result: Tensor = _Dropout.apply(x, rate, int(torch.randint(2**62, ()).item()))
+    result: Tensor = _Dropout.apply(x, rate, int(torch.randint(2**62, ()).item()))  # type: ignore[no-untyped-call]
     return result
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seed: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seed: int) -> Tensor:
         ctx.rate, ctx.seed = rate, seed  # type: ignore[attr-defined]
         return _masked(x, rate, seed)
 

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from harness.graph.block import Block, Norm
 from harness.models.functional import dropout
-from harness.models.layers import LAYERS, GraphLayer
+from harness.models.layers import LAYERS, Exchange, GraphLayer
 from harness.models.spec import ModelSpec
-from harness.runtime.exchange import Exchange
 
 
 class GNN(nn.Module):
@@ -31,8 +30,12 @@ class GNN(nn.Module):
         total = spec.layers + spec.linear_layers
         widths = [inputs, *[spec.hidden] * (total - 1), outputs]
         self.spec, self.depth = spec, spec.layers
-        self.graph_layers = nn.ModuleList(LAYERS[spec.name](*widths[i : i + 2]) for i in range(spec.layers))
-        self.linear_layers = nn.ModuleList(_Linear(*widths[i : i + 2]) for i in range(spec.layers, total))
+        self.graph_layers = nn.ModuleList(
+            LAYERS[spec.name](widths[i], widths[i + 1]) for i in range(spec.layers)
+        )
+        self.linear_layers = nn.ModuleList(
+            _Linear(widths[i], widths[i + 1]) for i in range(spec.layers, total)
+        )
         self.norms = nn.ModuleList(
             nn.LayerNorm(width) if spec.norm == "layer" else nn.Identity() for width in widths[1:-1]
         )
@@ -106,5 +109,3 @@ class _Linear(nn.Linear):
 def parameter_count(model: nn.Module) -> int:
     """Number of trained weights."""
     return sum(p.numel() for p in model.parameters())
-
-

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from harness.graph.block import Block, Norm
 
 Fetch = Callable[[Tensor], Tensor]
+Exchange = Callable[[Tensor, int], Tensor]
 
 # A multiply-add of an SpMM costs about this many of a GEMM's: measured 10 against 44 G/s on one core.
 SPMM_COST = 4.0
@@ -62,7 +63,7 @@ class GraphLayer(nn.Module):
 
 
 class SageLayer(GraphLayer):
-    """GraphSAGE with mean aggregation: H W_self + (D^-1 A H) W + b, which is [H, D^-1 A H] W' (Hamilton et al., 2017)."""
+    """GraphSAGE, mean: H W_self + (D^-1 A H) W + b, that is [H, D^-1 A H] W' (Hamilton et al., 2017)."""
 
     propagation = "mean"
 

@@ -1,1 +1,1 @@
-
+"""What a rank runs: worker, communicator, clock, exchanges, trainer and evaluation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ Scope = Literal["setup", "epoch", "eval"]
 
 @dataclass(frozen=True)
 class Channel:
-    """What a transfer was for. `layer` is -1 where none applies; `peer` is the other rank, -1 for collectives."""
+    """What a transfer was for; `layer` is -1 where none applies, `peer` is -1 for an all-reduce."""
 
     scope: Scope
     purpose: Purpose
@@ -119,7 +120,7 @@ class Communicator:
             out = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         if self.world == 1:
             return out.copy_(rows)
-        width = rows.element_size() * (rows[0].numel() if rows.shape[0] else out[0].numel() if len(out) else 0)
+        width = rows.element_size() * math.prod(rows.shape[1:])
         for peer in range(self.world):
             if peer != self.rank and (send_counts[peer] or recv_counts[peer]):
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
@@ -134,7 +135,7 @@ class Communicator:
         return out
 
     def exchange_counts(self, counts: Sequence[int]) -> list[int]:
-        """Tell every rank q the number `counts[q]`; return what each told this one (8 bytes a peer, control)."""
+        """Tell every rank q the number `counts[q]`; return what each told this one (8 bytes a peer)."""
         ones = [1] * self.world
         received = self.exchange_rows(
             torch.tensor(counts, dtype=torch.int64, device=self.device), ones, ones, purpose="control"
@@ -166,7 +167,9 @@ class Communicator:
             return [values]
         copies = values.reshape(1, -1).repeat(self.world, 1)
         ones = [1] * self.world
-        return list(self.exchange_rows(copies, ones, ones, purpose=purpose).reshape(self.world, *values.shape))
+        return list(
+            self.exchange_rows(copies, ones, ones, purpose=purpose).reshape(self.world, *values.shape)
+        )
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -31,13 +31,13 @@ class SyncExchange:
         """See `Exchange`."""
         if self.comm.world == 1:
             return h
-        result: Tensor = _SyncExchange.apply(h, self, layer)
+        result: Tensor = _SyncExchange.apply(h, self, layer)  # type: ignore[no-untyped-call]
         return result
 
 
 class _SyncExchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, h: Tensor, exchange: SyncExchange, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: FunctionCtx, h: Tensor, exchange: SyncExchange, layer: int) -> Tensor:
         halo, comm = exchange.halo, exchange.comm
         inner = h.shape[0]
         source = h.new_empty((inner + sum(halo.recv_counts), h.shape[1]))
@@ -65,7 +65,12 @@ class _SyncExchange(torch.autograd.Function):
         if halo.scale is not None:
             outgoing = outgoing * halo.scale
         incoming = exchange.comm.exchange_rows(
-            outgoing, halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
+            outgoing,
+            halo.recv_counts,
+            halo.send_counts,
+            purpose="gradient",
+            layer=layer,
+            direction="backward",
         )
         return grad[:inner].index_add(0, halo.send_index, incoming), None, None
 

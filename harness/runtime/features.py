@@ -28,7 +28,7 @@ class FeatureStore:
     def gather(self, ids: NDArray[np.int64]) -> Tensor:
         """Return the features [len(ids), F] of the nodes `ids`; every rank must call, if with no ids.
 
-        Traffic: 8 bytes a peer and 4 bytes for each remote id (control), F values for each remote id (feature).
+        Traffic: 8 bytes a peer and 4 for each remote id (control), F values for each remote id (feature).
         """
         with self.comm.clock.phase("fetch"):
             rows = torch.from_numpy(self.row[ids].astype(np.int32, copy=False)).to(self.comm.device)
@@ -42,7 +42,12 @@ class FeatureStore:
                 rows[torch.from_numpy(order).to(rows.device)], counts, wanted, purpose="control"
             )
             found = self.comm.exchange_rows(
-                self.inner.index_select(0, asked), wanted, counts, purpose="feature", layer=0, direction="forward"
+                self.inner.index_select(0, asked),
+                wanted,
+                counts,
+                purpose="feature",
+                layer=0,
+                direction="forward",
             )
             result = torch.empty_like(found)
             result[torch.from_numpy(order).to(found.device)] = found

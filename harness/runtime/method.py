@@ -30,10 +30,10 @@ class FullGraphOptions(MethodOptions):
     narrow: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
 
 
-O = TypeVar("O", bound=MethodOptions)
+OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 
 
-class Method(ABC, Generic[O]):
+class Method(ABC, Generic[OptionsT]):
     """A training method: a generator of steps.
 
     A subclass sets `name`, `family` and `Options`, and says in `steps` which blocks each layer runs on, where
@@ -44,7 +44,7 @@ class Method(ABC, Generic[O]):
     family: ClassVar[Family]
     Options: ClassVar[type[MethodOptions]] = MethodOptions
 
-    def __init__(self, worker: Worker, options: O) -> None:
+    def __init__(self, worker: Worker, options: OptionsT) -> None:
         self.worker, self.options = worker, options
 
     @abstractmethod

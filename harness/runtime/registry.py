@@ -1,4 +1,4 @@
-"""Methods by name: installed ones through the entry-point group `harness.methods`, or `package.module:Class`."""
+"""Methods by name: installed ones (entry-point group `harness.methods`), or `package.module:Class`."""
 
 from __future__ import annotations
 

@@ -17,11 +17,15 @@ class TrainSpec(Spec):
     optimizer: Literal["adam", "sgd"] = Field("adam", description="optimizer")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
     eval_every: int = Field(10, ge=0, description="epochs between evaluations; 0: only after the last")
-    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many evaluations without a better one"
+    )
     target: float | None = Field(None, gt=0, le=1, description="validation score whose time is recorded")
     stop_at_target: bool = Field(False, description="stop once `target` is reached")
     precision: Literal["float32", "float64"] = Field("float32", description="of features, weights, messages")
-    inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
+    inductive: bool | None = Field(
+        None, description="train on the training subgraph only; default: the data set's"
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: cores / ranks")
     spmm: Literal["auto", "torch", "dgl", "numba"] = Field("auto", description="SpMM engine")
     warmup: int | None = Field(

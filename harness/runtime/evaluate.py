@@ -1,0 +1,52 @@
+"""Exact evaluation: distributed, layer by layer, over all boundary nodes; the same for every method."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from harness.models.gnn import GNN
+from harness.runtime.comm import Communicator
+from harness.runtime.exchange import SyncExchange
+from harness.runtime.view import SPLITS, View
+
+
+def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | None]:
+    """Return the score of each split: accuracy, or micro-F1 if multi-label; None for an empty split.
+
+    Traffic is counted under the scope `eval`, apart from the epochs'. Every rank must call.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), comm.traffic.during("eval"):
+            block = view.partition.full_block
+            exchange = SyncExchange(comm, view.partition.full_halo)
+            logits = model([block] * model.depth, view.features(), exchange)
+            counts = torch.stack([_counts(logits[rows], view.labels[rows]) for rows in _rows(view)])
+            comm.all_reduce(counts, purpose="control")
+    finally:
+        model.train(was_training)
+    return dict(zip(SPLITS, (_score(row) for row in counts.tolist()), strict=True))
+
+
+def _rows(view: View) -> list[Tensor]:
+    return [view.rows[split] for split in SPLITS]
+
+
+def _counts(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return (numerator, denominator) of the score as float64, which add up over ranks.
+
+    Micro-F1 is 2 TP / (2 TP + FP + FN); accuracy is right / all.
+    """
+    if labels.dim() == 1:
+        right = (logits.argmax(1) == labels).sum()
+        return torch.stack([right, torch.tensor(labels.numel(), device=right.device)]).double()
+    predicted, true = logits > 0, labels > 0.5
+    hits = 2 * (predicted & true).sum()
+    return torch.stack([hits, predicted.sum() + true.sum()]).double()
+
+
+def _score(counts: list[float]) -> float | None:
+    numerator, denominator = counts
+    return numerator / denominator if denominator else None

@@ -1,0 +1,116 @@
+"""RankReport: what a rank tells the launcher, whatever way it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.runtime.worker import Worker
+
+MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+
+
+class TrialError(Exception):
+    """Ends a trial with a status of its own."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+        super().__init__(reason)
+
+
+class RankReport:
+    """Collects a rank's figures and writes them to `rank{r}.json`, whole or not at all."""
+
+    def __init__(self, out: Path, rank: int) -> None:
+        self._out, self._rank = out, rank
+        self._data: dict[str, Any] = {
+            "rank": rank,
+            "status": "error",
+            "reason": None,
+            "summary": {},
+            "epochs": [],
+        }
+        self._worker: Worker | None = None
+        self._progress = (out / "progress.jsonl").open("a", buffering=1) if rank == 0 else None
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """One row an epoch, so far."""
+        rows: list[dict[str, Any]] = self._data["epochs"]
+        return rows
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the rank ended well, else 3."""
+        return 0 if self._data["status"] == "ok" else 3
+
+    def setup(self, worker: Worker, seconds: float) -> None:
+        """Record what is known before the first epoch."""
+        partition = worker.partition
+        self._worker = worker
+        self._data |= {
+            "setup_s": seconds,
+            "inner": partition.num_inner,
+            "boundary": partition.num_boundary,
+            "edges": partition.full_block.adjacency.nnz,
+            "train_nodes": worker.train_counts[worker.rank],
+        }
+        self.progress(event="setup", setup_s=seconds)
+
+    def progress(self, **event: Any) -> None:
+        """Tell the launcher how far the trial is (rank 0 only)."""
+        if self._progress is not None:
+            self._progress.write(json.dumps(event) + "\n")
+
+    def finish(self, summary: dict[str, Any], eval_s: float) -> None:
+        """Record the figures of a trial that ran to its end."""
+        self._data |= {"summary": summary, "eval_s": eval_s}
+
+    @contextmanager
+    def settle(self) -> Iterator[None]:
+        """Give the enclosed work its status, and write the report."""
+        try:
+            yield
+            self._data["status"] = "ok"
+        except TrialError as failure:
+            self._fail(failure.status, failure.reason)
+        except UserError as error:
+            self._fail("error", str(error))
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            self._fail("oom", _first_line(error))
+        except Exception as error:
+            traceback.print_exc()
+            text = _first_line(error)
+            self._fail("oom" if any(w in text.lower() for w in MEMORY_WORDS) else "error", text)
+        finally:
+            self._write()
+
+    def _fail(self, status: str, reason: str) -> None:
+        self._data |= {"status": status, "reason": reason}
+
+    def _write(self) -> None:
+        if self._worker is not None:
+            self._data |= {
+                "peak_memory_bytes": self._worker.memory.bytes(),
+                "peak_memory_source": self._worker.memory.source,
+                "traffic": self._worker.traffic.rows(),
+            }
+        target = self._out / f"rank{self._rank}.json"
+        temporary = target.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self._data))
+        os.replace(temporary, target)
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return f"{type(error).__name__}: {text.splitlines()[0]}"

@@ -1,0 +1,184 @@
+"""Trainer: turns a method's steps into epochs, the same way for every method."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.runtime.evaluate import evaluate
+from harness.runtime.flat import FlatParameters
+from harness.runtime.report import RankReport, TrialError
+from harness.runtime.step import Loss, Step
+from harness.runtime.stopping import Progress
+
+if TYPE_CHECKING:
+    from harness.runtime.worker import Worker
+
+
+def loss_sum(logits: Tensor, loss: Loss) -> Tensor:
+    """Return the sum over the loss's rows, divided by the rows of all ranks.
+
+    Cross-entropy for single labels; binary cross-entropy summed over classes for multi-label.
+    """
+    chosen = logits[loss.rows]
+    if loss.labels.dim() == 1:
+        each = nn.functional.cross_entropy(chosen, loss.labels, reduction="none")
+    else:
+        each = nn.functional.binary_cross_entropy_with_logits(chosen, loss.labels, reduction="none").sum(1)
+    if loss.weights is not None:
+        each = each * loss.weights
+    return each.sum() / max(loss.total, 1)
+
+
+class Trainer:
+    """Runs the epochs of a trial on one rank."""
+
+    def __init__(self, worker: Worker, report: RankReport) -> None:
+        self.worker, self.report = worker, report
+        self.spec = worker.job.config.train
+        self.flat = FlatParameters(worker.model)
+        self.optimizer = self._make_optimizer()
+        self.progress = Progress(self.spec)
+        self.eval_s = 0.0
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        spec, parameters = self.spec, [self.flat.values]
+        if spec.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
+        return torch.optim.SGD(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
+
+    def run(self) -> None:
+        """Train to the end, evaluate, and report.
+
+        Raises:
+            TrialError: the loss is not finite (diverged), or replicas differ (invalid).
+        """
+        spec = self.spec
+        for epoch in range(spec.epochs):
+            row = self.train_epoch(epoch)
+            self.report.epochs.append(row)
+            last = epoch + 1 == spec.epochs
+            if (epoch + 1) % spec.checksum_every == 0:
+                self.check_replicas(epoch)
+            if last or (spec.eval_every and (epoch + 1) % spec.eval_every == 0):
+                self._evaluate(row)
+            self._tell(row)
+            if self.progress.stopped:
+                break
+        self.report.finish(self._summary(), self.eval_s)
+        self.report.progress(event="done")
+
+    def train_epoch(self, epoch: int) -> dict[str, Any]:
+        """Run one epoch; returns its row of the record."""
+        worker = self.worker
+        worker.model.train()
+        losses, stats = _Mean(), dict[str, float]()
+        with worker.traffic.during("epoch"), worker.clock.epoch() as timed:
+            before = worker.traffic.sent()
+            steps = iter(worker.method.steps(epoch))
+            while True:
+                with worker.clock.phase("sample"):
+                    step = next(steps, None)
+                if step is None:
+                    break
+                losses.add(self._take(step), step.loss.total)
+                for name, value in step.stats.items():
+                    stats[name] = stats.get(name, 0) + value
+            after = worker.traffic.sent()
+        if not math.isfinite(losses.value):
+            raise TrialError("diverged", f"loss is {losses.value} in epoch {epoch}")
+        return {
+            "epoch": epoch,
+            "rank": worker.rank,
+            "epoch_time_s": timed.wall_s,
+            **{f"time_{phase}_s": seconds for phase, seconds in timed.phases.items()},
+            **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
+            "loss": losses.value,
+            "lr": self.spec.lr,
+            "train_score": None,
+            "val_score": None,
+            "test_score": None,
+            "eval_s": 0.0,
+            "stats": stats,
+        }
+
+    def _take(self, step: Step) -> float:
+        """Do one step; returns the loss of all ranks."""
+        worker, clock = self.worker, self.worker.clock
+        inputs = step.inputs if isinstance(step.inputs, Tensor) else worker.features.gather(step.inputs)
+        self.flat.zero_gradients()
+        with clock.phase("forward"):
+            logits = worker.model(
+                step.blocks, inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
+            )
+            loss = loss_sum(logits, step.loss)
+        with clock.phase("backward"):
+            loss.backward()
+        with clock.phase("reduce"):
+            total = self.flat.reduce(worker.comm, loss.detach())
+        with clock.phase("optimize"):
+            self.optimizer.step()
+        return total
+
+    def _evaluate(self, row: dict[str, Any]) -> None:
+        start = time.perf_counter()
+        with self.worker.memory.paused():
+            scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
+        row["eval_s"] = time.perf_counter() - start
+        self.eval_s += row["eval_s"]
+        row |= {f"{split}_score": score for split, score in scores.items()}
+        self.progress.evaluated(row, self.report.epochs)
+
+    def check_replicas(self, epoch: int) -> str:
+        """Compare a checksum of the weights across ranks; returns it.
+
+        Raises:
+            TrialError: `invalid`, if a replica differs in a single bit.
+        """
+        digest = hashlib.blake2b(self.flat.bytes(), digest_size=8).digest()
+        own = torch.tensor([int.from_bytes(digest, "big", signed=True)], device=self.worker.device)
+        with self.worker.traffic.during("eval"):
+            sums = [int(s) for s in self.worker.comm.all_gather(own)]
+        different = [rank for rank, checksum in enumerate(sums) if checksum != sums[0]]
+        if different:
+            raise TrialError(
+                "invalid", f"replicas differ from rank 0's after epoch {epoch}: ranks {different}"
+            )
+        return digest.hex()
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        self.report.progress(
+            event="epoch",
+            epoch=row["epoch"],
+            epochs=self.spec.epochs,
+            loss=row["loss"],
+            val=self.progress.last_val,
+            s_per_epoch=row["epoch_time_s"],
+        )
+
+    def _summary(self) -> dict[str, Any]:
+        return self.progress.summary(self.report.epochs) | {
+            "checksum": self.check_replicas(len(self.report.epochs) - 1),
+            "spmm": self.worker.partition.full_block.engine.name,
+            "parameters": self.flat.values.numel(),
+        }
+
+
+class _Mean:
+    """Mean of the steps' losses, weighted by their rows."""
+
+    def __init__(self) -> None:
+        self._sum, self._rows = 0.0, 0
+
+    def add(self, value: float, rows: int) -> None:
+        self._sum += value * rows
+        self._rows += rows
+
+    @property
+    def value(self) -> float:
+        return self._sum / self._rows if self._rows else math.nan

@@ -1,0 +1,152 @@
+"""Worker: what a rank has, and the process that is one rank of a trial.
+
+Run as `python -m harness.runtime.worker JOB.json` with torchrun's RANK, WORLD_SIZE and LOCAL_RANK.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.data.store import open_graph
+from harness.graph.partition import Partition
+from harness.models.gnn import GNN
+from harness.runtime.clock import Clock
+from harness.runtime.comm import Communicator, Traffic
+from harness.runtime.exchange import SyncExchange
+from harness.runtime.features import FeatureStore
+from harness.runtime.job import Job, join_group, rank_device
+from harness.runtime.memory import PeakMemory
+from harness.runtime.method import Method, MethodOptions
+from harness.runtime.registry import load_method
+from harness.runtime.report import RankReport
+from harness.runtime.step import Loss
+from harness.runtime.trainer import Trainer
+from harness.runtime.view import View
+
+
+class Worker:
+    """One rank: its partition, features, communicator, clock, model and random numbers.
+
+    Attributes:
+        rank, world: this rank and their number.
+        comm, clock: the only ways to other ranks and to the time.
+        view: this rank's part of the graph that is trained on; `view.partition` is `partition`.
+        eval_view: its part of the whole graph (the same object when transductive).
+        features: the feature store of the training view.
+        train_counts: training nodes of each rank.
+        model: the replica.
+        rng: this rank's numpy generator, for sampling.
+    """
+
+    def __init__(self, job: Job, rank: int, world: int) -> None:
+        config = job.config
+        self.job, self.rank, self.world = job, rank, world
+        self.device = rank_device(config.device)
+        self.dtype = getattr(torch, config.train.precision)
+        self.clock, self.traffic = Clock(self.device), Traffic()
+        self.memory = PeakMemory(self.device)
+        self.comm = Communicator(rank, world, self.device, self.clock, self.traffic)
+        self.graph = open_graph(job.graph)
+        self.view = self._open_view(job.train_view)
+        self.eval_view = self._open_view(job.full_view) if job.inductive else self.view
+        self.features = FeatureStore(self.comm, self.view.features(), self.view.owner, self.view.local_row)
+        counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
+        self.train_counts = [int(c) for c in counts]
+        self.model = GNN(
+            config.model,
+            self.graph.features.shape[1],
+            self.graph.num_classes,
+            seed=config.seed,
+            dtype=self.dtype,
+        ).to(self.device)
+        self.rng = np.random.default_rng((config.seed, rank))
+        torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
+        self.method = self._make_method()
+
+    def _open_view(self, path: Path) -> View:
+        return View(
+            self.graph,
+            path,
+            self.rank,
+            engine=self.job.config.train.spmm,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def _make_method(self) -> Method[MethodOptions]:
+        spec = self.job.config.method
+        method = load_method(spec.name)
+        return method(self, method.Options(**spec.options))
+
+    @property
+    def partition(self) -> Partition:
+        """This rank's part of the training graph."""
+        return self.view.partition
+
+    @property
+    def train_rows(self) -> Tensor:
+        """Inner rows (int64) of this rank's training nodes."""
+        return self.view.rows["train"]
+
+    @property
+    def train_total(self) -> int:
+        """Training nodes of all ranks."""
+        return sum(self.train_counts)
+
+    @cached_property
+    def train_loss(self) -> Loss:
+        """The loss over all training nodes, for output rows that are the inner nodes."""
+        return Loss(self.train_rows, self.view.labels[self.train_rows], self.train_total)
+
+    @cached_property
+    def aggregated_features(self) -> Tensor:
+        """The exact first-layer aggregation [n_in, F] of the input features, exchanged once."""
+        exchange = SyncExchange(self.comm, self.partition.full_halo)
+        with torch.no_grad(), self.traffic.during("setup"):
+            source = exchange(self.features.inner, 0)
+            return self.partition.full_block.aggregate(source, self.model.propagation)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank; returns the exit code: 0 if the trial is ok, 3 for any other status."""
+    _exit_with_launcher()
+    job = Job.read(Path(arguments[0]))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    report = RankReport(job.out, rank)
+    with report.settle():
+        torch.set_num_threads(job.threads(world))
+        join_group(job, rank, world)
+        start = time.perf_counter()
+        worker = Worker(job, rank, world)
+        report.setup(worker, time.perf_counter() - start)
+        Trainer(worker, report).run()
+    return report.exit_code
+
+
+def _exit_with_launcher() -> None:
+    """End this process when its standard input does: the launcher holds the other end and may be killed."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(4)
+
+    if not sys.stdin.isatty():
+        threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # gloo's threads may still hold sockets to peers that ended first; their destructors can hang or abort.
+    os._exit(code)

@@ -1,0 +1,80 @@
+"""BNS-GCN: random boundary-node sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from harness import FullGraphOptions, Method, Step, SyncExchange, announce
+
+
+class BNSOptions(FullGraphOptions):
+    """Options of BNS-GCN."""
+
+    rate: float = Field(0.1, ge=0, le=1, description="share p of boundary nodes kept in an epoch")
+    sampler: Literal["bernoulli", "fixed"] = Field(
+        "bernoulli",
+        description="each boundary node with probability p, or exactly round(p n) of each owner's n",
+    )
+
+
+class BNSGCN(Method[BNSOptions]):
+    """Random boundary-node sampling each epoch (BNS-GCN, Wan et al., MLSys 2022).
+
+    Every epoch a rank keeps a sample of its boundary nodes, for all layers, forward and backward (Algorithm
+    1); a kept row counts 1/p. Rate 1 is `full`, rate 0 trains isolated partitions. With `fixed`, k of an
+    owner's n boundary nodes are kept, k = round(p n) but at least one, and count n/k, so that it stays
+    unbiased where p n is no whole number. With `precompute` the first layer is exact, as in the public code.
+    Bytes: those of `full` with the kept nodes for |B_i|, plus control: 4 for each kept node, 8 a peer.
+    """
+
+    name = "bns-gcn"
+    family = "full-graph"
+    Options = BNSOptions
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """Yield one step on the inner nodes and this epoch's sample of the boundary."""
+        worker, options = self.worker, self.options
+        partition = worker.partition
+        kept, scale = self.sample()
+        if options.rate == 1:
+            halo = partition.full_halo
+        elif options.rate > 0:
+            halo = announce(worker.comm, partition, kept, scale)
+        yield Step(
+            blocks=[partition.block(kept)] * worker.model.depth,
+            inputs=worker.features.inner,
+            exchange=SyncExchange(worker.comm, halo) if options.rate > 0 else None,
+            loss=worker.train_loss,
+            narrow=options.narrow,
+            aggregated=worker.aggregated_features if options.precompute else None,
+            stats={"kept_boundary": kept.size},
+        )
+
+    def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
+        """Return the kept positions in the boundary, ascending, and the rows' factors [kept, 1]."""
+        worker, rate = self.worker, self.options.rate
+        pointers, size = worker.partition.boundary_ptr, worker.partition.num_boundary
+        if rate in (0, 1):
+            return np.arange(size if rate else 0), None
+        if self.options.sampler == "bernoulli":
+            kept = np.flatnonzero(worker.rng.random(size) < rate)
+            factors = np.full(kept.size, 1 / rate)
+        else:
+            kept, factors = self._fixed(np.diff(pointers))
+        return kept, torch.from_numpy(factors).to(worker.device, worker.dtype).unsqueeze(1)
+
+    def _fixed(self, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        starts = np.cumsum(sizes) - sizes
+        chosen, factors = [np.empty(0, np.int64)], [np.empty(0)]
+        for start, size in zip(starts, sizes, strict=True):
+            count = min(size, max(1, round(self.options.rate * size)))
+            chosen.append(start + np.sort(self.worker.rng.choice(size, count, replace=False)))
+            factors.append(np.full(count, size / max(count, 1)))
+        return np.concatenate(chosen), np.concatenate(factors)

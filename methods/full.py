@@ -1,0 +1,31 @@
+"""Vanilla partition parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness import FullGraphOptions, Method, Step, SyncExchange
+
+
+class Full(Method[FullGraphOptions]):
+    """Full-graph training: every boundary row is exchanged in every layer (vanilla partition parallelism).
+
+    Exact. Bytes an epoch: forward sum_i |B_i| * dim_l * itemsize for each layer l with input width dim_l,
+    backward the same for every layer but the first.
+    """
+
+    name = "full"
+    family = "full-graph"
+    Options = FullGraphOptions
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """Yield one step: the full block in every layer, every boundary row exchanged."""
+        worker, options = self.worker, self.options
+        yield Step(
+            blocks=[worker.partition.full_block] * worker.model.depth,
+            inputs=worker.features.inner,
+            exchange=SyncExchange(worker.comm, worker.partition.full_halo),
+            loss=worker.train_loss,
+            narrow=options.narrow,
+            aggregated=worker.aggregated_features if options.precompute else None,
+        )
