@@ -125,10 +125,9 @@ def _entry(entry: Any) -> Any:
     return {"name": name, "options": options or {}}
 
 
-def _entries(value: Any) -> Any:
+def _listed(value: Any) -> Any:
     """Take one entry for a list of one."""
-    listed = [value] if isinstance(value, str | dict) else value
-    return [_entry(entry) for entry in listed] if isinstance(listed, list | tuple) else listed
+    return [value] if isinstance(value, str | dict) else value
 
 
 def _variants(value: Any) -> Any:
@@ -159,13 +158,17 @@ class Suite(Spec):
 
     name: str = Field(pattern=PLAIN_NAME, max_length=100, description="names the results' directory")
     description: str = Field("", description="what the suite shows")
-    datasets: Annotated[tuple[DatasetSpec, ...], BeforeValidator(_entries)] = Field(min_length=1)
+    datasets: Annotated[
+        tuple[Annotated[DatasetSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
+    ] = Field(min_length=1)
     model: Annotated[tuple[ModelSpec, ...], BeforeValidator(_variants)] = Field((ModelSpec(),), min_length=1)
     train: TrainSpec = TrainSpec()
     partition: Annotated[tuple[PartitionSpec, ...], BeforeValidator(_variants)] = Field(
         (PartitionSpec(),), min_length=1
     )
-    methods: Annotated[tuple[MethodSpec, ...], BeforeValidator(_entries)] = Field(min_length=1)
+    methods: Annotated[
+        tuple[Annotated[MethodSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
+    ] = Field(min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     timeouts: Timeouts = Timeouts()

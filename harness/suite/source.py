@@ -24,6 +24,12 @@ class Source:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     overrides: dict[KeyPath, str] = field(default_factory=dict)
 
+    def override(self, path: KeyPath, text: str) -> None:
+        """Note that the command line's `text` has replaced what was written at `path` and below."""
+        self.lines = {p: line for p, line in self.lines.items() if p[: len(path)] != path}
+        self.overrides = {p: said for p, said in self.overrides.items() if p[: len(path)] != path}
+        self.overrides[path] = text
+
     def error(self, path: KeyPath, message: str, fix: str | None = None) -> UserError:
         """Return a UserError that points at `path`, or at the nearest key above it that was written."""
         for length in range(len(path), 0, -1):
@@ -43,6 +49,7 @@ def _above(path: KeyPath) -> list[KeyPath]:
 
 
 def gather(errors: Sequence[UserError]) -> UserError:
-    """Return one error whose text is a line for each distinct one of `errors`."""
-    lines = list(dict.fromkeys(str(error) for error in errors))
+    """Return one error whose text is a line for each distinct one of `errors`, in the file's order."""
+    ordered = sorted(errors, key=lambda error: error.line or 0)
+    lines = list(dict.fromkeys(str(error) for error in ordered))
     return errors[0] if len(lines) == 1 else UserError("\n".join(lines))

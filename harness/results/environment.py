@@ -1,0 +1,105 @@
+"""What a trial ran on: code, versions, processor, memory, GPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import harness
+
+PACKAGES = (
+    *("torch", "dgl", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pymetis"),
+    *("scikit-learn", "ogb"),
+)
+
+
+def collect() -> dict[str, Any]:
+    """Return versions and hardware as JSON; None for what is not there.
+
+    `commit` and `dirty` are those of the checkout that `harness` was imported from, None when it was not.
+    Memory in bytes. The host's name is not recorded.
+    """
+    commit, dirty = _checkout(Path(harness.__file__).resolve().parent)
+    return {
+        "harness": harness.__version__,
+        "commit": commit,
+        "dirty": dirty,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "memory_bytes": psutil.virtual_memory().total,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        **_gpu(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _checkout(package: Path) -> tuple[str | None, bool | None]:
+    """Return the commit and whether files differ from it; None outside a checkout or without git."""
+    if not (package.parent / ".git").exists():  # an installed copy inside somebody else's repository
+        return None, None
+    commit = _git(package.parent, "rev-parse", "HEAD")
+    status = _git(package.parent, "status", "--porcelain", "--untracked-files=no")
+    return commit, None if status is None else bool(status)
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    """Return what a git command says; None if it fails or there is no git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str | None:
+    """Return the processor's name as Linux tells it, else as Python does."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, None) or platform.processor() or None
+
+
+def _gpu() -> dict[str, Any]:
+    """Return the GPUs' names, driver, CUDA and NCCL versions; all None without a GPU that torch can use."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"gpus": None, "driver": None, "cuda": torch.version.cuda, "nccl": None}
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else None
+    return {"gpus": names, "driver": _driver(), "cuda": torch.version.cuda, "nccl": nccl}
+
+
+def _driver() -> str | None:
+    """Return the NVIDIA driver's version; None if NVML cannot tell."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None

@@ -1,0 +1,188 @@
+"""From a suite to its trials: grids, exclusions, and the choice of `--only`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.errors import UserError
+from harness.suite.messages import explain
+from harness.suite.options import grid, takes_list
+from harness.suite.schema import MethodSpec, Suite, TrialConfig
+from harness.suite.select import check_keys, holds, matches
+from harness.suite.source import KeyPath, gather
+
+__all__ = ["expand", "matches", "resolve_device"]
+
+
+def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:
+    """Return the trials of a suite, each once, in an order that only the suite's own lists decide.
+
+    Data sets vary slowest, then models, partitions, methods and seeds. Needs no data to be present.
+
+    Args:
+        suite: what `load_suite` returned.
+        device: "cpu", "cuda" or "auto" in place of the suite's.
+        data_dir: where a partition's file is looked up that is not beside the suite; default $HARNESS_DATA.
+
+    Raises:
+        UserError: a line for each unknown data set, method or option, or bad value of an option.
+    """
+    errors: list[UserError] = []
+    datasets = list(_datasets(suite, errors))
+    methods = list(_methods(suite, errors))
+    partitions = list(_partitions(suite, data_dir, errors))
+    excludes = _excludes(suite, errors)
+    if errors:
+        raise gather(errors)
+    trials: dict[str, TrialConfig] = {}
+    for (dataset, inductive), model, partition, method, seed in itertools.product(
+        datasets, suite.model, partitions, methods, suite.seeds
+    ):
+        trial = TrialConfig(
+            dataset=dataset,
+            model=model,
+            train=suite.train.model_copy(update={"inductive": inductive}),
+            partition=partition,
+            method=method,
+            seed=seed,
+            device=resolve_device(device or suite.device),
+        )
+        if not any(all(holds(trial, key, values) for key, values in rule.items()) for rule in excludes):
+            _add(trials, trial, suite)
+    return list(trials.values())
+
+
+def resolve_device(device: str) -> Literal["cpu", "cuda"]:
+    """Return the device that "auto" stands for on this machine: cuda where torch sees a GPU."""
+    if device == "auto":
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device in ("cpu", "cuda"):
+        return "cpu" if device == "cpu" else "cuda"
+    raise UserError(f"bad value '{device}', allowed: auto, cpu, cuda", key="device")
+
+
+def _add(trials: dict[str, TrialConfig], trial: TrialConfig, suite: Suite) -> None:
+    """Add a trial; the same one again is merged."""
+    same = trials.setdefault(trial.id, trial)
+    if same != trial:
+        name = trial.partition.file.name if trial.partition.file else ""
+        raise suite.source.error(
+            ("partition", "file"), f"two partition files are named '{name}'", "rename one"
+        )
+
+
+def _datasets(suite: Suite, errors: list[UserError]) -> Iterator[tuple[DatasetSpec, bool]]:
+    """Yield each data set with complete options, and whether training is inductive on it."""
+    from harness.data.registry import dataset_info
+
+    for i, entry in enumerate(suite.datasets):
+        for options in grid(entry.options):
+            try:
+                info = dataset_info(DatasetSpec(name=entry.name, options=options))
+                complete = {key: option[1] for key, option in info.options.items()} | options
+                _check_finite(complete)
+            except UserError as error:
+                path: KeyPath = ("datasets", i)
+                if error.key:
+                    path = (*path, entry.name, error.key.rpartition(".")[2])
+                errors.append(suite.source.error(path, error.message, error.fix))
+                continue
+            spec = DatasetSpec(
+                name=entry.name, options={k: _as(complete[k], info.options[k][1]) for k in complete}
+            )
+            inductive = suite.train.inductive
+            yield spec, info.inductive if inductive is None else inductive
+
+
+def _as(value: Any, default: Any) -> Any:
+    """Write 1 as 1.0 where the option is a fraction, so that both are the same trial."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if whole and isinstance(default, float) else value
+
+
+def _check_finite(options: Mapping[str, Any]) -> None:
+    for key, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"bad value {value}: must be finite", key=key)
+
+
+def _methods(suite: Suite, errors: list[UserError]) -> Iterator[MethodSpec]:
+    """Yield each method with complete, checked options."""
+    from harness.runtime.registry import load_method
+
+    for i, entry in enumerate(suite.methods):
+        try:
+            model = load_method(entry.name).Options
+        except UserError as error:
+            errors.append(suite.source.error(("methods", i), error.message, error.fix))
+            continue
+        listed = {key for key, field in model.model_fields.items() if takes_list(field.annotation)}
+        for options in grid(entry.options, listed):
+            try:
+                checked = model.model_validate(options)
+            except ValidationError as error:
+                at = partial(_at_option, suite, ("methods", i, entry.name))
+                errors.append(explain(error, at, partial(_fields_of, model), depth=1))
+                continue
+            yield MethodSpec(name=entry.name, options=checked.model_dump(mode="json"))
+
+
+def _at_option(suite: Suite, entry: KeyPath, option: KeyPath, message: str, fix: str | None) -> UserError:
+    return suite.source.error((*entry, *option), message, fix)
+
+
+def _fields_of(model: type[BaseModel], _section: KeyPath) -> Mapping[str, Any]:
+    return model.model_fields
+
+
+def _partitions(suite: Suite, data_dir: Path | None, errors: list[UserError]) -> Iterator[PartitionSpec]:
+    """Yield each partition without what its method does not read, its file found where it is there."""
+    for spec in suite.partition:
+        if spec.method == "file":
+            if spec.file is None:
+                message = "missing: method `file` reads the part of each node from a .npy file"
+                errors.append(suite.source.error(("partition", "file"), message, "add `file: NAME.npy`"))
+                continue
+            yield PartitionSpec(parts=spec.parts, method="file", file=_find(spec.file, suite, data_dir))
+        elif spec.method == "metis":
+            yield spec.model_copy(update={"file": None})
+        else:
+            yield spec.model_copy(update={"file": None, "objective": "volume"})
+
+
+def _find(file: Path, suite: Suite, data_dir: Path | None) -> Path:
+    """Return where a partition's file is: beside the suite, else in the data directory, else as written."""
+    if data_dir is None and "HARNESS_DATA" in os.environ:
+        data_dir = Path(os.environ["HARNESS_DATA"])
+    for directory in (suite.directory, data_dir):
+        if directory is not None and (directory / file).is_file():
+            return (directory / file).resolve()
+    return file
+
+
+def _excludes(suite: Suite, errors: list[UserError]) -> list[dict[str, Sequence[Any]]]:
+    """Return the exclusions, every value a list of alternatives, their keys checked."""
+    rules: list[dict[str, Sequence[Any]]] = []
+    for i, written in enumerate(suite.exclude):
+        rule: dict[str, Sequence[Any]] = {
+            key: value if isinstance(value, list) else [value] for key, value in written.items()
+        }
+        try:
+            check_keys(rule)
+        except UserError as error:
+            errors.append(suite.source.error(("exclude", i, error.key or ""), error.message, error.fix))
+        if not rule:
+            errors.append(suite.source.error(("exclude", i), "excludes everything", "name what to exclude"))
+        rules.append(rule)
+    return rules

@@ -1,0 +1,173 @@
+"""Reading a suite file, with the overrides of the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.data.spec import PartitionSpec, Spec
+from harness.errors import UserError, nearest
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
+from harness.suite import document
+from harness.suite.messages import explain
+from harness.suite.schema import Suite, Timeouts
+from harness.suite.source import KeyPath, Source, dotted
+
+SECTIONS: dict[str, type[Spec]] = {
+    "model": ModelSpec,
+    "train": TrainSpec,
+    "partition": PartitionSpec,
+    "timeouts": Timeouts,
+}
+GRIDS = ("model", "partition")  # sections whose keys may hold lists
+LISTS = ("datasets", "methods")
+
+
+def load_suite(path: Path, overrides: Sequence[str] = ()) -> Suite:
+    """Read and check a suite file.
+
+    Args:
+        path: the YAML file.
+        overrides: `section.key=value`, the value in YAML; an item of a list by its number from 0
+            (`methods.1.bns-gcn.rate=0.5`).
+
+    Raises:
+        UserError: a line for each mistake, naming file, line (or override), key, value and what is allowed.
+            Names and options of data sets and methods are checked by `expand`.
+    """
+    read = document.parse(_text(path), str(path))
+    if not isinstance(read.data, dict):
+        raise UserError(
+            "not a suite", file=path, fix="write `name: ...`, `datasets: [...]`, `methods: [...]` lines"
+        )
+    source = Source(path, read.lines)
+    data: dict[str, Any] = read.data
+    for override in overrides:
+        _override(data, source, override)
+    for section in (*SECTIONS, *LISTS):
+        if data.get(section, ...) is None:  # `train:` with nothing below it
+            del data[section]
+    try:
+        suite = Suite.model_validate(data)
+    except ValidationError as error:
+        raise explain(
+            error,
+            lambda loc, message, fix: source.error(_written(loc, data), message, fix),
+            _known,
+        ) from error
+    _number_entries(data, source)
+    suite._source = source
+    return suite
+
+
+def _text(path: Path) -> str:
+    """Read the file, refusing what cannot be a suite before reading it whole."""
+    try:
+        if path.stat().st_size > document.MAX_BYTES:
+            raise UserError(f"larger than {document.MAX_BYTES >> 20} MiB", file=path, fix="not a suite file?")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        there = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise UserError(
+            "no such file", file=path, fix=nearest(path.name, there) if there else None
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError("not UTF-8 text", file=path) from error
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=path) from error
+
+
+def _override(data: dict[str, Any], source: Source, text: str) -> None:
+    """Put one `key.path=value` into the data."""
+    said, separator, value = text.partition("=")
+    if not separator or not said or "" in said.split("."):
+        raise UserError("not of the form section.key=value", file=f"--set {text}")
+    parsed = document.parse(value, f"--set {text}").data
+    inner: Any = data
+    path: KeyPath = ()
+    parts = said.split(".")
+    for part in parts[:-1]:
+        inner, key = _child(inner, part, text, path)
+        path = (*path, key)
+    if isinstance(inner, list):
+        key = _index(inner, parts[-1], text, path)
+    elif isinstance(inner, dict):
+        key = parts[-1]
+    else:
+        raise UserError(f"'{dotted(path)}' is not a section", file=f"--set {text}")
+    inner[key] = parsed
+    path = (*path, key)
+    source.override(path, text)
+
+
+def _child(inner: Any, part: str, text: str, path: KeyPath) -> tuple[Any, str | int]:
+    """Step into a section, making it where it is not written."""
+    if isinstance(inner, list):
+        index = _index(inner, part, text, path)
+        if isinstance(inner[index], str):  # `- full` has no options yet
+            inner[index] = {inner[index]: {}}
+        return inner[index], index
+    if not isinstance(inner, dict):
+        raise UserError(f"'{dotted(path)}' is not a section", file=f"--set {text}")
+    if inner.get(part) is None:
+        inner[part] = {}
+    return inner[part], part
+
+
+def _index(inner: list[Any], part: str, text: str, path: KeyPath) -> int:
+    """Return the number of a list's item."""
+    if not part.isdecimal() or int(part) >= len(inner):
+        raise UserError(
+            f"'{dotted(path)}' is a list; '{part}' is not one of its items",
+            file=f"--set {text}",
+            fix=f"number them 0 to {len(inner) - 1}",
+        )
+    return int(part)
+
+
+def _known(loc: KeyPath) -> Mapping[str, Any]:
+    """Return the keys of the section at a location of the model."""
+    return (SECTIONS[str(loc[0])] if loc else Suite).model_fields
+
+
+def _written(loc: KeyPath, data: Mapping[str, Any]) -> KeyPath:
+    """Return where the value at a location of the Suite was written in the data."""
+    if len(loc) < 2 or not isinstance(loc[1], int):
+        return loc
+    section, number, rest = str(loc[0]), loc[1], loc[2:]
+    value = data[section]
+    if section in GRIDS:
+        if isinstance(value, dict):
+            return (section, *rest)
+        return (section, _entry_of_variant(value, number), *rest)
+    if section in LISTS and isinstance(value, str | dict):
+        return (section,)
+    return (section, number)
+
+
+def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:
+    """Return which of several grids a variant came from."""
+    for i, entry in enumerate(entries):
+        axes = [v for v in entry.values() if isinstance(v, list)] if isinstance(entry, dict) else []
+        variant -= math.prod(len(axis) for axis in axes)
+        if variant < 0:
+            return i
+    return 0
+
+
+def _number_entries(data: Mapping[str, Any], source: Source) -> None:
+    """Let a section of one entry (`methods: full`) be found as entry 0, as the Suite numbers it."""
+    for section in LISTS:
+        if isinstance(data[section], list):
+            continue
+        for path, line in list(source.lines.items()):
+            if path[0] == section:
+                source.lines[(section, 0, *path[1:])] = line
+        for path, text in list(source.overrides.items()):
+            if path[0] == section:
+                source.overrides[(section, 0, *path[1:])] = text

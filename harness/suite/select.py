@@ -1,0 +1,85 @@
+"""Choosing trials by what they are: `--only` and `exclude`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from harness.errors import UserError, nearest
+from harness.suite import document
+from harness.suite.schema import TrialConfig
+
+KEYS = ("dataset", "model", "method", "parts", "partitioner", "seed", "id")
+
+
+def matches(trial: TrialConfig, expr: str) -> bool:
+    """Return whether a trial is one that `--only` asks for.
+
+    Args:
+        trial: the trial.
+        expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the
+            values after `=`. Keys: dataset, model, method, parts, partitioner, seed, id (its beginning is
+            enough) and the options of methods; a trial whose method lacks the option does not match.
+
+    Raises:
+        UserError: malformed, or a key that nothing has.
+    """
+    terms = _terms(expr)
+    try:
+        check_keys(key for key in terms if key not in trial.method.options)
+    except UserError as error:
+        raise UserError(f"{error.message} '{error.key}'", file=f"--only {expr}", fix=error.fix) from error
+    return all(holds(trial, key, values) for key, values in terms.items())
+
+
+def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
+    """Return whether `key` of a trial is one of `values`."""
+    known = {
+        "dataset": trial.dataset.name,
+        "model": trial.model.name,
+        "method": trial.method.name,
+        "parts": trial.partition.parts,
+        "partitioner": trial.partition.method,
+        "seed": trial.seed,
+    }
+    if key == "id":
+        return any(trial.id.startswith(str(value)) for value in values)
+    if key not in known and key not in trial.method.options:
+        return False
+    return (known[key] if key in known else trial.method.options[key]) in values
+
+
+def check_keys(keys: Iterable[str]) -> None:
+    """Raise a UserError, its `key` set, for a key that neither trials nor installed methods have."""
+    unknown = [key for key in keys if key not in KEYS]
+    if not unknown:
+        return
+    from harness.runtime.registry import load_method, method_names
+
+    known: set[str] = set(KEYS)
+    for name in method_names():
+        with contextlib.suppress(UserError):  # a broken plugin is not this expression's mistake
+            known |= set(load_method(name).Options.model_fields)
+    for key in unknown:
+        if key not in known:
+            raise UserError("unknown key", key=key, fix=nearest(key, known))
+
+
+def _terms(expr: str) -> dict[str, list[Any]]:
+    """Split an expression into keys and their allowed values."""
+    terms: dict[str, list[Any]] = {}
+    for term in re.split(r",(?![^\[]*\])", expr):  # a comma inside [10,5] belongs to the value
+        key, separator, value = (part.strip() for part in term.partition("="))
+        if not separator or not key or not value:
+            raise UserError(
+                f"'{term}' is not of the form key=value",
+                file=f"--only {expr}",
+                fix="e.g. method=bns-gcn|full,parts=2",
+            )
+        if key in terms:
+            raise UserError(f"'{key}' twice", file=f"--only {expr}", fix=f"{key}=a|b allows both")
+        verbatim = key == "id"  # 12e4 is the beginning of an id, not a number
+        terms[key] = [v if verbatim else document.parse(v, f"--only {expr}").data for v in value.split("|")]
+    return terms
