@@ -1,1 +1,52 @@
+"""The `harness` command: one subcommand a file; what is slow to import is imported where it is used."""
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from harness.cli import data, doctor, list, partition, plan, report, run
+from harness.errors import DataUnavailable, UserError
+
+app = typer.Typer(
+    name="harness",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from harness import __version__
+
+        typer.echo(f"harness {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Benchmark distributed GNN training: same model, same partition, every method."""
+
+
+for _command in (run.run, plan.plan, report.report, partition.partition, doctor.doctor):
+    app.command()(_command)
+app.add_typer(list.app, name="list")
+app.add_typer(data.app, name="data")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. Exit code 0: all ok; 1: trials failed; 2: the user's mistake; 130: Ctrl-C."""
+    try:
+        app(args=None if arguments is None else [*arguments])
+    except (UserError, DataUnavailable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.data.spec import DatasetSpec
 from harness.errors import DataUnavailable, UserError
 from harness.suite.schema import TrialConfig
 
@@ -92,3 +93,11 @@ def _describe(directory: Path) -> dict[str, Any]:
         "note": graph.note,
         "train_nodes": int(graph.train_mask.sum()),
     }
+
+
+def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -> DataUnavailable | None:
+    """Return why a data set cannot be had without a download, or None if it can; nothing is built.
+
+    A file that is there but damaged is found out when it is read.
+    """
+    raise NotImplementedError

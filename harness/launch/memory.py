@@ -19,13 +19,15 @@ class GraphSize:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of the rank that needs most, without those of the interpreter and its libraries."""
+    """Bytes of a rank, without those of the interpreter and its libraries."""
 
     low: int
     high: int
 
 
-def estimate(size: GraphSize, model: ModelSpec, parts: int, *, itemsize: int, full_graph: bool) -> MemoryEstimate:
+def estimate(
+    size: GraphSize, model: ModelSpec, parts: int, *, itemsize: int, full_graph: bool
+) -> MemoryEstimate:
     """Return a range for a rank of a balanced partition.
 
     Layers as Eq. 3 of BNS-GCN: (3 n_in + n_bd) * input width, n_bd = 0 for linear ones; the input features

@@ -66,7 +66,7 @@ def _failure(process: RankProcess, out: Path, *, oom: bool) -> Failure | None:
 
 def _explain(code: int | None, written: dict[str, Any] | None, log: str, *, oom: bool) -> tuple[Status, str]:
     if written is not None and written["status"] != "ok":
-        status = next((known for known in SEVERITY if known == written["status"]), "error")
+        status: Status = next((known for known in SEVERITY if known == written["status"]), "error")
         return status, f"said: {_one_line(str(written.get('reason') or written['status']))}"
     if code is not None and code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"

@@ -36,14 +36,6 @@ def is_done(status: str | None, options: RunOptions) -> bool:
     return status not in (None, "skipped") and status not in options.retry and not options.fresh
 
 
-def check_datasets(trials: Sequence[TrialConfig]) -> None:
-    """Raise UserError for a data set that does not exist, before any trial runs."""
-    from harness.data.registry import dataset_info
-
-    for spec in {trial.dataset.model_dump_json(): trial.dataset for trial in trials}.values():
-        dataset_info(spec)
-
-
 def exit_code(statuses: Mapping[str, str]) -> int:
     """Return 1 if a trial failed; a skipped one has not."""
     return OK if all(status in ("ok", "skipped") for status in statuses.values()) else FAILED
@@ -63,7 +55,6 @@ def run_suite(
     """
     from harness.results.environment import collect
 
-    check_datasets(trials)
     with store.lock():
         store.clean()
         statuses = {id_: status for id_, status in store.finished().items() if id_ in {t.id for t in trials}}

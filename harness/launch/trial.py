@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ class Outcome:
     status: Status = "error"
     reason: str | None = None
     log: str = ""
+    wall_s: float | None = None
     ranks: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     inputs: Inputs | None = None
@@ -47,9 +47,9 @@ class TrialRunner:
 
         Raises KeyboardInterrupt (nothing is recorded), and UserError if the record cannot be written.
         """
-        started, clock = datetime.now(UTC), time.monotonic()
+        started = datetime.now(UTC)
         outcome = self._attempt(trial, progress)
-        record = self._record(trial, outcome, started, time.monotonic() - clock)
+        record = self._record(trial, outcome, started)
         try:
             self.store.commit(trial.id, record, epoch_rows(outcome.ranks), outcome.log)
         except OSError as error:
@@ -93,11 +93,11 @@ class TrialRunner:
             shutil.rmtree(out, ignore_errors=True)
             raise
         outcome.status, outcome.reason, outcome.log = group.status, group.reason, group.log
-        outcome.ranks = group.ranks
+        outcome.ranks, outcome.wall_s = group.ranks, group.wall_s
         if group.status == "ok":
             outcome.result = reduce(group.ranks)
 
-    def _record(self, trial: TrialConfig, outcome: Outcome, started: datetime, wall_s: float) -> Record:
+    def _record(self, trial: TrialConfig, outcome: Outcome, started: datetime) -> Record:
         inputs = outcome.inputs
         return Record(
             trial=trial.id,
@@ -106,7 +106,7 @@ class TrialRunner:
             status=outcome.status,
             reason=outcome.reason,
             started=started.isoformat(timespec="seconds"),
-            wall_s=wall_s,
+            wall_s=outcome.wall_s,
             config=trial.model_dump(mode="json"),
             environment={**self.environment, "threads": threads_of(trial)},
             dataset=inputs.dataset if inputs else {"name": trial.dataset.name},

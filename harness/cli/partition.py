@@ -1,0 +1,111 @@
+"""`harness partition`: how good a graph's partitions are, as BNS-GCN Table 1 and PSC-GCN Table I show it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.options import DataDir, DatasetOptions, check_data_dir, counts_of, dataset_options
+from harness.cli.show import table
+from harness.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.data.spec import DatasetSpec, PartitionSpec
+
+PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
+TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume")
+
+
+def partition(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name of `harness list datasets`.")],
+    parts: Annotated[str, typer.Option("--parts", metavar="P,...", help="Numbers of parts.")] = "2,4,8",
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME,...", help="Partitioners (`harness list partitioners`).")
+    ] = "metis,random,chunk",
+    objective: Annotated[
+        str, typer.Option("--objective", metavar="volume|cut", help="What METIS minimises.")
+    ] = "volume",
+    balance: Annotated[
+        str, typer.Option("--balance", metavar="nodes|edges", help="What parts have equally much of.")
+    ] = "nodes",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the partitioner.")] = 0,
+    inductive: Annotated[
+        bool | None,
+        typer.Option(
+            "--inductive/--transductive",
+            help="Partition the training subgraph only, or the whole graph.",
+            show_default="the data set's",
+        ),
+    ] = None,
+    option: DatasetOptions = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Partition a graph and print each part's inner and boundary nodes, and each partition's quality.
+
+    ratio = boundary / inner; volume = sum of boundary nodes = rows sent per layer and direction.
+    Partitions are cached, so a later run of a suite finds them.
+    """
+    from harness.data.registry import dataset_info, prepare
+    from harness.data.spec import DatasetSpec
+
+    counts = counts_of(parts, "--parts")
+    fixed = {"objective": objective, "balance": balance, "seed": seed}
+    specs = [_spec(count, name, fixed) for name in _methods(method) for count in counts]
+    dataset_spec = DatasetSpec(name=dataset, options=dataset_options(option))
+    mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
+    graph = prepare(dataset_spec, data_dir=check_data_dir(data_dir))
+    totals = [_show(graph, dataset_spec, spec, mode) for spec in specs]
+    table(TOTALS, totals, title=f"{dataset}: partitions")
+
+
+def _methods(text: str) -> list[str]:
+    from harness.data.partitioning import PARTITIONERS
+
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in PARTITIONERS or name == "file":
+            raise UserError(
+                f"unknown partitioner '{name}'",
+                key="--method",
+                fix=nearest(name, set(PARTITIONERS) - {"file"}),
+            )
+    return names
+
+
+def _spec(parts: int, method: str, fixed: dict[str, Any]) -> PartitionSpec:
+    from pydantic import ValidationError
+
+    from harness.data.spec import PartitionSpec
+
+    try:
+        return PartitionSpec.model_validate({"parts": parts, "method": method, **fixed})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"'{first['input']}': {first['msg']}", key=f"--{first['loc'][0]}") from error
+
+
+def _show(graph: Path, dataset: DatasetSpec, spec: PartitionSpec, inductive: bool) -> list[Any]:
+    """Print the table of one partition; return its row of the last table."""
+    from harness.data.partition_store import ensure_partitioned, partition_table
+
+    views = ensure_partitioned(graph, spec, inductive=inductive)
+    *rows, total = partition_table(views.train)
+    title = f"{dataset.name}, {spec.method}, {spec.parts} parts" + (
+        ", training subgraph" if inductive else ""
+    )
+    table(PER_PART, [[_value(row, key) for key in PER_PART] for row in rows], title=title)
+    typer.echo("")
+    cut, edges = total["edges_cut"], total["edges"]
+    share = cut / edges if edges else 0.0
+    # A graph is symmetric: both directions of a cut edge are entries.
+    quality = [total["imbalance"], total["edge_imbalance"], cut // 2, share, total["volume"]]
+    return [spec.parts, spec.method, *quality]
+
+
+def _value(row: dict[str, Any], key: str) -> Any:
+    if key == "ratio":
+        return row["boundary"] / row["inner"] if row["inner"] else None
+    return row[key]

@@ -1,0 +1,297 @@
+"""A suite with fake ranks: what is recorded, what runs again, and that killing the runner harms nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch.tiny import environment, runner_command, write_suite
+
+from harness.errors import DataError, UserError
+from harness.launch import inputs
+from harness.launch.progress import Silent
+from harness.launch.runner import RunOptions, exit_code, run_suite
+from harness.results.record import Record, read_record
+from harness.results.store import ResultStore
+from harness.suite.expand import expand
+from harness.suite.load import load_suite
+from harness.suite.schema import TrialConfig
+
+TESTS = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.timeout(120)
+
+
+class Told(Silent):
+    """Collects what a runner tells."""
+
+    def __init__(self) -> None:
+        self.sizes: list[tuple[int, int]] = []
+        self.started: list[tuple[int, str]] = []
+        self.records: list[Record] = []
+        self.events: list[dict[str, Any]] = []
+
+    def suite_started(self, total: int, done: int) -> None:
+        self.sizes.append((total, done))
+
+    def trial_started(self, number: int, trial: TrialConfig) -> None:
+        self.started.append((number, trial.id))
+
+    def trial_event(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    def trial_finished(self, number: int, record: Record) -> None:
+        self.records.append(record)
+
+
+class Bench:
+    """One suite, its store, and running it."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(TESTS))
+        self.directory, self.patch = directory, monkeypatch
+        self.file, self.data = write_suite(directory), directory / "data"
+        self.store = ResultStore(directory / "results", "tiny")
+
+    @property
+    def trials(self) -> list[TrialConfig]:
+        return expand(load_suite(self.file), data_dir=self.data)
+
+    def run(
+        self, ranks: dict[int, str] | None = None, only: int | None = None, **options
+    ) -> tuple[int, Told]:
+        self.patch.setenv("FAKE_RANKS", json.dumps(ranks or {}))
+        told = Told()
+        chosen = RunOptions(data_dir=self.data, worker="launch.fake_worker", **options)
+        code = run_suite(load_suite(self.file), self.trials[:only], self.store, chosen, told)
+        return code, told
+
+    def records(self) -> dict[str, Record]:
+        return {path.parent.name: read_record(path) for path in self.store.directory.glob("*/record.json")}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_a_run_records_every_trial_and_a_second_runs_none(bench: Bench) -> None:
+    code, told = bench.run()
+    assert code == 0
+    assert told.sizes == [(6, 0)]
+    assert told.started == [(i + 1, trial.id) for i, trial in enumerate(bench.trials)]
+    assert {id_: record.status for id_, record in bench.records().items()} == {
+        t.id: "ok" for t in bench.trials
+    }
+    code, told = bench.run()
+    assert (code, told.sizes, told.started) == (0, [(6, 6)], [])
+
+
+def test_what_a_record_says(bench: Bench) -> None:
+    _, told = bench.run(only=4)
+    trial = bench.trials[3]
+    record = bench.records()[trial.id]
+    assert (record.suite, record.label, record.reason) == ("tiny", trial.label, None)
+    assert TrialConfig.model_validate(record.config) == trial
+    assert record.dataset["name"] == "ring"
+    assert (record.dataset["nodes"], record.dataset["edges"], record.dataset["classes"]) == (12, 24, 2)
+    assert [row["inner"] for row in record.partition[:2]] == [6, 6]
+    assert record.environment["threads"] == 1
+    assert record.result["epoch_time_s"] == pytest.approx(0.1)
+    assert record.result["inner_nodes"] == 10
+    assert [rank["rank"] for rank in record.ranks] == [0, 1]
+    assert "epochs" not in record.ranks[0]
+    assert record.wall_s > 0
+    home = bench.store.directory / trial.id
+    assert sorted(path.name for path in home.iterdir()) == ["epochs.parquet", "log.txt", "record.json"]
+    assert "==== rank 1 ====\nhello from rank 1\n" in (home / "log.txt").read_text()
+    assert sum(event["event"] == "epoch" for event in told.events) == 4 * 3
+
+
+def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
+    from harness.launch.trial import write_job
+
+    trial = bench.trials[3]
+    found = inputs.InputCache(bench.data).get(trial, lambda text: None)
+    job = json.loads(write_job(trial, found, tmp_path, 12.5).read_text())
+    paths = {"graph", "train_view", "full_view", "store", "out"}
+    assert set(job) == paths | {"config", "inductive", "collective_timeout_s"}
+    assert TrialConfig.model_validate(job["config"]) == trial
+    assert job["collective_timeout_s"] == 12.5
+    assert not Path(job["store"]).exists()
+    assert (Path(job["train_view"]) / "rank1" / "inner.npy").is_file()
+
+
+def test_a_failed_trial_is_recorded_and_the_others_go_on(bench: Bench) -> None:
+    code, _ = bench.run({1: "kill"})
+    assert code == 1
+    statuses = {trial.id: "ok" if trial.partition.parts == 1 else "error" for trial in bench.trials}
+    assert bench.store.finished() == statuses
+    failed = bench.records()[bench.trials[3].id]
+    assert failed.reason == "rank 1 was killed by signal 9 (SIGKILL)"
+    assert "hello from rank 1" in (bench.store.directory / failed.trial / "log.txt").read_text()
+    assert failed.result == {}
+
+
+def test_retry_runs_only_those_statuses(bench: Bench) -> None:
+    bench.run({1: "diverged"})
+    before = bench.records()
+    assert bench.run()[0] == 1  # kept, and still failed
+    code, told = bench.run(retry=frozenset({"error"}))
+    assert (code, told.started) == (1, [])
+    code, told = bench.run(retry=frozenset({"error", "diverged"}))
+    assert code == 0
+    assert [number for number, _ in told.started] == [4, 5, 6]
+    after = bench.records()
+    kept = [trial.id for trial in bench.trials if trial.partition.parts == 1]
+    assert all(after[id_] == before[id_] for id_ in kept)
+
+
+def test_fresh_runs_all_selected_and_no_others(bench: Bench) -> None:
+    bench.run({0: "diverged"})
+    code, told = bench.run(only=2, fresh=True)
+    assert (code, told.sizes, len(told.started)) == (0, [(2, 0)], 2)
+    assert bench.store.finished()[bench.trials[0].id] == "ok"
+    assert bench.store.finished()[bench.trials[2].id] == "diverged"
+
+
+def test_missing_data_is_skipped_until_it_is_there(bench: Bench) -> None:
+    text = bench.file.read_text()
+    bench.file.write_text(text.replace("[ring]", "[ring, reddit]").replace("seeds: [0, 1, 2]", "seeds: [0]"))
+    code, told = bench.run()
+    assert code == 0
+    assert [record.status for record in told.records] == ["ok", "ok", "skipped", "skipped"]
+    skipped = told.records[2]
+    assert skipped.dataset["name"] == "reddit"
+    assert skipped.reason.endswith("get it with: harness data get reddit")
+    _, again = bench.run()
+    assert [trial for _, trial in again.started] == [record.trial for record in told.records[2:]]
+
+
+def test_damaged_data_is_an_error_of_each_trial(bench: Bench) -> None:
+    ring = bench.data / "ring.npz"
+    ring.write_bytes(ring.read_bytes()[:200])
+    code, told = bench.run()
+    assert code == 1
+    assert {record.status for record in told.records} == {"error"}
+    assert "ring.npz" in told.records[0].reason
+
+
+def test_an_exception_of_ours_is_recorded_with_its_traceback(bench: Bench) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("planted\nbug")
+
+    bench.patch.setattr(inputs.InputCache, "get", fail)
+    code, told = bench.run(only=2)
+    assert code == 1
+    assert [record.reason for record in told.records] == ["RuntimeError in the runner: planted bug"] * 2
+    assert "Traceback" in (bench.store.directory / told.records[0].trial / "log.txt").read_text()
+
+
+def test_out_of_memory_while_preparing(bench: Bench) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError("cannot allocate 3 GiB")
+
+    bench.patch.setattr(inputs.InputCache, "get", fail)
+    _, told = bench.run(only=1)
+    assert (told.records[0].status, told.records[0].result) == ("oom", {})
+
+
+def test_data_is_prepared_once_and_a_failure_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    calls: list[str] = []
+
+    def prepare(spec: Any, **options: Any) -> Path:
+        calls.append(spec.name)
+        raise DataError("damaged", file="x.npz")
+
+    bench.patch.setattr("harness.data.registry.prepare", prepare)
+    _, told = bench.run()
+    assert calls == ["ring"]
+    assert {record.reason for record in told.records} == {"x.npz: damaged"}
+
+
+def test_results_that_cannot_be_written_stop_the_run(bench: Bench) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device", "record.json")
+
+    bench.patch.setattr(ResultStore, "commit", full)
+    with pytest.raises(UserError, match=r"record\.json: cannot write the record: No space left on device"):
+        bench.run()
+
+
+def test_interrupt_keeps_what_is_finished(bench: Bench) -> None:
+    class Impatient(Told):
+        def trial_event(self, event: dict[str, Any]) -> None:
+            if len(self.records) == 2:
+                raise KeyboardInterrupt
+
+    bench.patch.setenv("FAKE_RANKS", "{}")
+    options = RunOptions(data_dir=bench.data, worker="launch.fake_worker")
+    code = run_suite(load_suite(bench.file), bench.trials, bench.store, options, Impatient())
+    assert code == 130
+    assert set(bench.store.finished()) == {trial.id for trial in bench.trials[:2]}
+    assert not list(bench.store.staging.iterdir())
+    code, told = bench.run()
+    assert (code, told.sizes) == (0, [(6, 2)])
+
+
+def test_exit_code() -> None:
+    assert exit_code({}) == 0
+    assert exit_code({"a": "ok", "b": "skipped"}) == 0
+    assert exit_code({"a": "ok", "b": "invalid"}) == 1
+
+
+def test_two_runners_at_once(bench: Bench) -> None:
+    command, env = runner_command(bench.directory), environment(FAKE_SECONDS="3")
+    first = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
+    try:
+        end = time.monotonic() + 30
+        while not list(bench.store.directory.glob(".staging/*/pid-0")):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with pytest.raises(UserError, match=f"pid {first.pid}"):
+            bench.run()
+    finally:
+        first.kill()
+        first.communicate(timeout=20)
+    assert bench.run()[0] == 0
+
+
+def test_killed_at_random_moments(bench: Bench, tmp_path: Path) -> None:
+    """SIGKILL the runner again and again: a finished trial is never touched, none is half-written."""
+    ledger = tmp_path / "ledger"
+    env = environment(FAKE_SECONDS="0.1", FAKE_LEDGER=str(ledger))
+    rng = random.Random(7)
+    done: dict[str, str] = {}
+    kills = 0
+    for _ in range(4):
+        runner = subprocess.Popen(runner_command(bench.directory), env=env, stderr=subprocess.PIPE)
+        seen = len(bench.store.finished())
+        end = time.monotonic() + 40
+        while len(bench.store.finished()) == seen and runner.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.4))
+        runner.send_signal(signal.SIGKILL)
+        stderr = runner.communicate(timeout=20)[1]
+        assert runner.returncode in (0, -signal.SIGKILL), stderr
+        kills += runner.returncode == -signal.SIGKILL
+        now = {path.parent.name: path.read_text() for path in bench.store.directory.glob("*/record.json")}
+        assert done.items() <= now.items()
+        assert all(read_record(bench.store.directory / id_ / "record.json").status == "ok" for id_ in now)
+        done = now
+    assert kills >= 2
+    subprocess.run(runner_command(bench.directory), env=env, timeout=60, check=True)
+    assert set(bench.records()) == {trial.id for trial in bench.trials}
+    assert {path.name for path in bench.store.directory.glob("[!.]*")} == set(bench.records())
+    assert not list(bench.store.staging.iterdir())
+    # A trial may start again only if its record was not there yet: at most one more end than kills.
+    ends = ledger.read_text().splitlines()
+    assert len(bench.trials) <= len(ends) <= len(bench.trials) + kills

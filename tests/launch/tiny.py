@@ -1,0 +1,78 @@
+"""A suite of fast trials: a small graph in a data directory, and the fake worker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+TESTS = Path(__file__).resolve().parents[1]
+
+SUITE = """\
+name: tiny
+datasets: [ring]
+model: {name: sage, layers: 2, hidden: 4}
+train: {epochs: 10, threads: 1}
+partition: {parts: [1, 2], method: chunk}
+methods: [full]
+seeds: [0, 1, 2]
+device: cpu
+timeouts: {trial_s: 20}
+"""
+
+
+def write_ring(data_dir: Path, name: str = "ring", nodes: int = 12) -> None:
+    """Write a cycle as a data set in the neutral format."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    around = np.arange(nodes)
+    neighbours = np.sort(np.stack([(around - 1) % nodes, (around + 1) % nodes], axis=1), axis=1)
+    rng = np.random.default_rng(0)
+    np.savez(
+        data_dir / f"{name}.npz",
+        indptr=np.arange(0, 2 * nodes + 1, 2, dtype=np.int64),
+        indices=neighbours.ravel().astype(np.int32),
+        feat=rng.normal(size=(nodes, 3)).astype(np.float32),
+        label=(around % 2).astype(np.int64),
+        train_mask=around % 3 == 0,
+        val_mask=around % 3 == 1,
+        test_mask=around % 3 == 2,
+    )
+
+
+def write_suite(directory: Path, text: str = SUITE) -> Path:
+    """Write the suite file, and the graph beside it in `data`."""
+    write_ring(directory / "data")
+    path = directory / "tiny.yaml"
+    path.write_text(text)
+    return path
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Return the environment of a subprocess that runs fake ranks."""
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path} | extra
+
+
+RUN = """
+import sys
+from pathlib import Path
+from harness.launch.progress import Silent
+from harness.launch.runner import RunOptions, run_suite
+from harness.results.store import ResultStore
+from harness.suite.expand import expand
+from harness.suite.load import load_suite
+
+directory = Path(sys.argv[1])
+data = directory / "data"
+suite = load_suite(directory / "tiny.yaml")
+options = RunOptions(frozenset(sys.argv[2:]), False, data, worker="launch.fake_worker")
+store = ResultStore(directory / "results", suite.name)
+sys.exit(run_suite(suite, expand(suite, data_dir=data), store, options, Silent()))
+"""
+
+
+def runner_command(directory: Path, *retry: str) -> list[str]:
+    """Return a command that runs the suite of `directory` with fake ranks in a process of its own."""
+    return [sys.executable, "-c", RUN, str(directory), *retry]
