@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -25,11 +25,19 @@ def chunk_rows(shape: tuple[int, ...], itemsize: int) -> int:
     return max(1, CHUNK_BYTES // max(1, itemsize * int(np.prod(shape[1:], dtype=np.int64))))
 
 
-def read_header(stream: IO[bytes], file: Path | str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read an `.npy` header: (shape, dtype).
+class Header(NamedTuple):
+    """What an `.npy` header says; `fortran`: stored column by column (and more than one column)."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+
+
+def read_header(stream: IO[bytes], file: Path | str) -> Header:
+    """Read an `.npy` header.
 
     Raises:
-        DataError: not an `.npy` header, Fortran order, or an object dtype (it would be a pickle).
+        DataError: not an `.npy` header, or an object dtype (it would be a pickle).
     """
     try:
         version = np.lib.format.read_magic(stream)
@@ -56,21 +64,21 @@ def read_header(stream: IO[bytes], file: Path | str) -> tuple[tuple[int, ...], n
         raise DataError(f"dtype {dtype} is not a number", file=file)
     if any(size < 0 for size in shape):
         raise DataError(f"shape {shape} is negative", file=file)
-    if fortran and len(shape) > 1:
-        raise DataError("is stored column by column, expected C order", file=file)
-    return tuple(shape), dtype
+    return Header(tuple(shape), dtype, fortran and len(shape) > 1)
 
 
 def read_rows(
-    stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], file: Path | str
+    stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any], file: Path | str, step: int = 0
 ) -> Iterator[Array]:
-    """Yield the body of an `.npy` stream by chunks of rows, each a fresh array; the whole stream is read.
+    """Yield the body of a C-ordered `.npy` stream by chunks of rows, each a fresh array; all of it is read.
+
+    A chunk has `step` rows, or as many as make a few MB.
 
     Raises:
         DataError: the stream ends early or goes on after the last row.
     """
     row_items = int(np.prod(shape[1:], dtype=np.int64))
-    step = chunk_rows(shape, dtype.itemsize)
+    step = step or chunk_rows(shape, dtype.itemsize)
     for start in range(0, shape[0], step):
         rows = min(step, shape[0] - start)
         data = bytearray(rows * row_items * dtype.itemsize)
@@ -88,10 +96,36 @@ def npy_chunks(path: Path) -> Iterator[Array]:
         DataError: see `read_header` and `read_rows`.
     """
     with path.open("rb") as stream:
-        shape, dtype = read_header(stream, path)
+        shape, dtype, fortran = read_header(stream, path)
         if not shape:
             raise DataError("is a single number, expected rows", file=path)
-        yield from read_rows(stream, shape, dtype, path)
+        if fortran:
+            yield from read_columns(stream, stream.tell(), shape, dtype, path)
+        else:
+            yield from read_rows(stream, shape, dtype, path)
+
+
+def read_columns(
+    stream: IO[bytes], offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], file: Path | str
+) -> Iterator[Array]:
+    """Yield a matrix stored column by column from byte `offset` of a seekable stream by chunks of rows.
+
+    Raises:
+        DataError: not a matrix, or the stream ends early.
+    """
+    if len(shape) != 2:
+        raise DataError(f"is stored column by column with shape {shape}", file=file)
+    rows, columns = shape
+    step = chunk_rows(shape, dtype.itemsize)
+    for start in range(0, rows, step):
+        size = min(step, rows - start) * dtype.itemsize
+        data = bytearray(size * columns)
+        view = memoryview(data)
+        for column in range(columns):
+            stream.seek(offset + (column * rows + start) * dtype.itemsize)
+            if _read_into(stream, view[column * size : (column + 1) * size]) < size:
+                raise DataError(f"ends early: {rows} rows expected", file=file)
+        yield np.frombuffer(data, dtype=dtype).reshape(columns, -1).T
 
 
 class NpyWriter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import glob
 import json
+import mmap
 import os
 import shutil
 import socket
@@ -89,7 +90,7 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     """
     for name in _ARRAYS:
         path, array = work / f"{name}.npy", getattr(graph, name)
-        if not (isinstance(array, np.memmap) and array.filename and Path(array.filename) == path):
+        if not _is_file(array, path):
             write_npy(path, array)
     meta = {key: getattr(graph, key) for key in _META}
     meta |= {"format": FORMAT_VERSION, "nodes": graph.nodes, "edges": graph.edges}
@@ -97,6 +98,12 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     for entry in work.iterdir():
         if entry.name != "meta.json" and entry.name not in {f"{name}.npy" for name in _ARRAYS}:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _is_file(array: Any, path: Path) -> bool:
+    # A slice of a memory map keeps the file's name, but its base is the map it was cut from.
+    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
+    return whole and os.path.realpath(str(array.filename)) == os.path.realpath(path)
 
 
 def open_graph(directory: Path) -> GraphData:

@@ -1,0 +1,61 @@
+"""DGL's Reddit: `reddit_data.npz` (feature, label, node_types) and `reddit_graph.npz` (scipy COO)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from harness.data.csr import csr_from_edges
+from harness.data.formats.common import as_labels, built, spool_features
+from harness.data.formats.npz import Npz
+from harness.data.graph import GraphData
+from harness.data.npy import Array
+from harness.errors import DataError
+
+FILES = ("reddit_data.npz", "reddit_graph.npz")
+_TRAIN, _VAL, _TEST = 1, 2, 3
+
+
+def read(source: Path, name: str, work: Path) -> GraphData:
+    """Read the two files of the directory `source`.
+
+    Edges are streamed twice and features once, so that the peak is the finished `indices` and a few MB.
+    """
+    data, edges = (source / file for file in FILES)
+    with Npz(data) as npz:
+        (nodes,) = npz.shape("label", "i", (None,))
+        labels, classes, multilabel = as_labels(npz.array("label", "i", (nodes,)), data)
+        types = npz.array("node_types", "i", (nodes,))
+        if not np.isin(types, (_TRAIN, _VAL, _TEST)).all():
+            raise DataError("node_types hold something other than 1 (train), 2 (val), 3 (test)", file=data)
+        _, width = npz.shape("feature", "f", (nodes, None))
+        features = spool_features(npz.chunks("feature", "f", (nodes, None)), (nodes, width), work, data)
+    indptr, indices = _edges(edges, nodes)
+    return GraphData(
+        name=name,
+        indptr=indptr,
+        indices=indices,
+        features=features,
+        labels=labels,
+        train_mask=types == _TRAIN,
+        val_mask=types == _VAL,
+        test_mask=types == _TEST,
+        num_classes=classes,
+        multilabel=multilabel,
+    )
+
+
+def _edges(path: Path, nodes: int) -> tuple[Array, Array]:
+    with Npz(path) as npz:
+        shape = npz.array("shape", "i", (2,)).tolist()
+        if shape != [nodes, nodes]:
+            raise DataError(f"the adjacency is {shape}, expected {[nodes, nodes]}", file=path)
+        (count,) = npz.shape("row", "i", (None,))
+
+        def stream() -> Iterator[tuple[Array, Array]]:
+            # Row i of the adjacency aggregates its columns: the row is the edge's destination.
+            return npz.paired_chunks("col", "row", count)
+
+        return built(path, "an edge list", lambda: csr_from_edges(stream, nodes, symmetrise=False))

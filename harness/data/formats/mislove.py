@@ -1,0 +1,83 @@
+"""Mislove's YouTube (IMC 2007): `youtube-links.txt.gz` and `youtube-groupmemberships.txt.gz`.
+
+Lines are `user user` and `user group`. The crawl has neither features nor labels; they are made from the
+users' groups as in the skewed-sampling paper (section 5.1). Labels: member or not of each of the 64 largest
+groups. Features: member or not of 2,048 groups drawn (seed 0) from the 4,096 largest. Only users in some
+group are in the split: 90 % of them train; the paper tests on the rest, which is halved here into
+validation and test so that no score is chosen on the test set. Every link counts in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from harness.data.csr import csr_from_edges
+from harness.data.formats.common import built, csv_chunks, spool_features
+from harness.data.graph import GraphData
+from harness.data.npy import Array, chunk_rows
+from harness.errors import DataError
+
+FILES = ("youtube-links.txt.gz", "youtube-groupmemberships.txt.gz")
+LABEL_GROUPS, FEATURE_GROUPS, FEATURE_POOL = 64, 2048, 4096
+_MAX_ID = 1 << 28
+
+
+def read(source: Path, name: str, work: Path) -> GraphData:
+    """Read the two files of the directory `source`; users are numbered from 1 there, from 0 here."""
+    links, memberships = (source / file for file in FILES)
+    users, groups = np.concatenate(list(_pairs(memberships))).T
+    nodes = max(max(int(chunk.max()) for chunk in _pairs(links)), int(users.max()))
+
+    def edges() -> Iterator[tuple[Array, Array]]:
+        yield from ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links))
+
+    indptr, indices = built(links, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
+    member = sp.csr_matrix(
+        (np.ones(len(users), np.float32), (users - 1, groups - 1)), (nodes, int(groups.max()))
+    )
+    member.data[:] = 1  # a membership listed twice was summed
+    # Stable order: of equally large groups the lower number comes first.
+    largest = np.argsort(-np.diff(member.tocsc().indptr), kind="stable")
+    rng = np.random.default_rng(0)
+    pool = largest[:FEATURE_POOL]
+    chosen = np.sort(rng.choice(pool, min(FEATURE_GROUPS, len(pool)), replace=False))
+    train, val, test = _split(np.flatnonzero(np.diff(member.indptr)), nodes, rng, memberships)
+    wide = member[:, chosen]
+    step = chunk_rows(wide.shape, 4)
+    dense = (wide[k : k + step].toarray() for k in range(0, nodes, step))
+    labels = member[:, largest[:LABEL_GROUPS]].toarray().astype(np.uint8)
+    return GraphData(
+        name=name,
+        indptr=indptr,
+        indices=indices,
+        features=spool_features(dense, wide.shape, work, memberships),
+        labels=labels,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        num_classes=labels.shape[1],
+        multilabel=True,
+        note="labels and features made from groups",
+    )
+
+
+def _split(grouped: Array, nodes: int, rng: np.random.Generator, file: Path) -> tuple[Array, Array, Array]:
+    if len(grouped) < 3:
+        raise DataError(f"only {len(grouped)} users are in a group", file=file)
+    order = rng.permutation(grouped)
+    cuts = np.split(order, [int(0.9 * len(order)), int(0.95 * len(order))])
+    masks = np.zeros((3, nodes), dtype=np.bool_)
+    for mask, ids in zip(masks, cuts, strict=True):
+        mask[ids] = True
+    return masks[0], masks[1], masks[2]
+
+
+def _pairs(file: Path) -> Iterator[Array]:
+    for pairs in csv_chunks(file, np.int64, separator=r"\s+"):
+        if pairs.shape[1] != 2 or pairs.min() < 1 or pairs.max() > _MAX_ID:
+            raise DataError("expected two numbers from 1 on in each line", file=file)
+        yield pairs

@@ -1,0 +1,123 @@
+"""The neutral format: one `.npz` a graph.
+
+`indptr` and `indices` (CSR, symmetric, rows ascending, no self-loops or duplicates); `feat` [N, F], or sparse
+as `feat_indptr, feat_indices, feat_data, feat_shape`; `label` [N] (-1 = unlabelled) or 0/1 [N, C];
+`train_mask`, `val_mask`, `test_mask` bool [N]. Other arrays are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from harness.data.formats.common import as_labels, open_npy, spool_features
+from harness.data.formats.npz import Npz
+from harness.data.graph import GraphData, index_dtype
+from harness.data.npy import Array, NpyWriter, chunk_rows
+from harness.errors import DataError
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a neutral file holds, without its arrays."""
+
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    multilabel: bool
+
+
+def figures(path: Path) -> Figures:
+    """Figures of a neutral file from its array headers and labels alone."""
+    with Npz(path) as npz:
+        nodes, width = _nodes(npz), _feature_shape(npz)[1]
+        edges = npz.shape("indices", "i", (None,))[0]
+        _, classes, multilabel = _labels(npz, nodes)
+    return Figures(nodes, edges, width, classes, multilabel)
+
+
+def read(source: Path, name: str, work: Path) -> GraphData:
+    """Read the neutral file `source`; features and edges go straight to disk."""
+    with Npz(source) as npz:
+        nodes = _nodes(npz)
+        indptr = npz.array("indptr", "i", (None,)).astype(np.int64)
+        indices = _spool_indices(npz, nodes, work)
+        labels, classes, multilabel = _labels(npz, nodes)
+        train, val, test = (npz.array(f"{part}_mask", "b", (nodes,)) for part in ("train", "val", "test"))
+        if not train.any():
+            raise DataError("train_mask selects no node", file=source)
+        shape = _feature_shape(npz)
+        if shape[0] != nodes:
+            raise DataError(f"features have {shape[0]} rows, the graph has {nodes} nodes", file=source)
+        dense = npz.chunks("feat", "n", (nodes, None)) if "feat" in npz else _densified(npz, shape)
+        features = spool_features(dense, shape, work, source)
+    return GraphData(
+        name=name,
+        indptr=indptr,
+        indices=indices,
+        features=features,
+        labels=labels,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        num_classes=classes,
+        multilabel=multilabel,
+    )
+
+
+def _nodes(npz: Npz) -> int:
+    (length,) = npz.shape("indptr", "i", (None,))
+    if length < 2:
+        raise DataError("indptr has no rows", file=npz.path)
+    return length - 1
+
+
+def _labels(npz: Npz, nodes: int) -> tuple[Array, int, bool]:
+    if "label" not in npz:
+        raise DataError("has no array 'label'; a graph without labels cannot be trained on", file=npz.path)
+    with_classes = len(npz.any_shape("label")) == 2
+    return as_labels(npz.array("label", "n", (nodes, None) if with_classes else (nodes,)), npz.path)
+
+
+def _feature_shape(npz: Npz) -> tuple[int, int]:
+    if "feat" in npz:
+        rows, width = npz.shape("feat", "n", (None, None))
+    elif "feat_shape" in npz:
+        rows, width = (int(size) for size in npz.array("feat_shape", "i", (2,)))
+    else:
+        raise DataError("has neither 'feat' nor sparse features (feat_indptr, ...)", file=npz.path)
+    if rows < 1 or not 1 <= width < 2**31:
+        raise DataError(f"features of shape [{rows}, {width}]", file=npz.path)
+    return rows, width
+
+
+def _spool_indices(npz: Npz, nodes: int, work: Path) -> Array:
+    path, dtype = work / "indices.npy", index_dtype(nodes)
+    shape = npz.shape("indices", "i", (None,))
+    with NpyWriter(path, shape, dtype) as writer:
+        for chunk in npz.chunks("indices", "i", (None,)):
+            if not 0 <= chunk.min() <= chunk.max() < nodes:
+                raise DataError(f"indices name a node outside 0..{nodes - 1}", file=npz.path)
+            writer.append(chunk)
+    return open_npy(path)
+
+
+def _densified(npz: Npz, shape: tuple[int, int]) -> Iterator[Array]:
+    rows, width = shape
+    indptr = npz.array("feat_indptr", "i", (rows + 1,)).astype(np.int64)
+    (count,) = npz.shape("feat_indices", "i", (None,))
+    indices = npz.array("feat_indices", "i", (count,))
+    data = npz.array("feat_data", "n", (count,)).astype(np.float32)
+    if indptr[0] != 0 or indptr[-1] != count or (indptr[1:] < indptr[:-1]).any():
+        raise DataError(f"feat_indptr does not rise from 0 to {count}", file=npz.path)
+    if count and not 0 <= indices.min() <= indices.max() < width:
+        raise DataError(f"feat_indices name a column outside 0..{width - 1}", file=npz.path)
+    matrix = sp.csr_matrix((data, indices, indptr), shape=shape)
+    step = chunk_rows(shape, np.dtype(np.float32).itemsize)
+    for start in range(0, rows, step):
+        yield matrix[start : start + step].toarray()

@@ -1,0 +1,131 @@
+"""OGB's node sets as published: CSV (ogbn-arxiv, ogbn-products) or binary (ogbn-papers100M).
+
+CSV: `raw/{edge,node-feat,node-label,num-node-list}.csv.gz`; binary: `raw/data.npz` (edge_index, node_feat,
+num_nodes_list) and `raw/node-label.npz` (node_label, NaN = unlabelled); both:
+`split/*/{train,valid,test}.csv.gz`.
+Edges are made symmetric, self-loops and duplicates dropped, as is customary for these sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from harness.data.csr import csr_from_edges
+from harness.data.formats.common import as_labels, built, csv_chunks, mask, spool_features
+from harness.data.formats.npz import Npz
+from harness.data.graph import GraphData
+from harness.data.npy import Array
+from harness.errors import DataError
+
+_SPLITS = ("train", "valid", "test")
+
+
+def read(source: Path, name: str, work: Path) -> GraphData:
+    """Read the directory `source`, which holds `raw/` and `split/`."""
+    binary = (source / "raw" / "data.npz").is_file()
+    indptr, indices, features, label_file, values = (_read_binary if binary else _read_csv)(
+        source / "raw", work
+    )
+    nodes = len(indptr) - 1
+    labels, classes, multilabel = as_labels(values, label_file)
+    split = _split_directory(source)
+    train, val, test = (_split_mask(split / f"{part}.csv.gz", nodes) for part in _SPLITS)
+    return GraphData(
+        name=name,
+        indptr=indptr,
+        indices=indices,
+        features=features,
+        labels=labels,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        num_classes=classes,
+        multilabel=multilabel,
+    )
+
+
+def _readcsv_chunks(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
+    count, edge, feat, label = (
+        raw / f"{n}.csv.gz" for n in ("num-node-list", "edge", "node-feat", "node-label")
+    )
+    nodes = _one_number(count)
+    values = np.concatenate(list(csv_chunks(label, np.float64)))
+    if len(values) != nodes:
+        raise DataError(f"{len(values)} rows, the graph has {nodes} nodes", file=label)
+    chunks = csv_chunks(feat, np.float32)
+    first = next(chunks)
+    features = spool_features(chain([first], chunks), (nodes, first.shape[1]), work, feat)
+
+    def edges() -> Iterator[tuple[Array, Array]]:
+        for pairs in csv_chunks(edge, np.int64):
+            if pairs.shape[1] != 2:
+                raise DataError(f"{pairs.shape[1]} columns, expected source,destination", file=edge)
+            yield pairs[:, 0], pairs[:, 1]
+
+    indptr, indices = built(edge, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
+    return indptr, indices, features, label, values
+
+
+def _read_csv(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
+    count, edge, feat, label = (
+        raw / f"{part}.csv.gz" for part in ("num-node-list", "edge", "node-feat", "node-label")
+    )
+    nodes = _one_number(count)
+    values = np.concatenate(list(csv_chunks(label, np.float64)))
+    if len(values) != nodes:
+        raise DataError(f"{len(values)} rows, the graph has {nodes} nodes", file=label)
+    chunks = csv_chunks(feat, np.float32)
+    first = next(chunks)
+    features = spool_features(chain([first], chunks), (nodes, first.shape[1]), work, feat)
+
+    def edges() -> Iterator[tuple[Array, Array]]:
+        for pairs in csv_chunks(edge, np.int64):
+            if pairs.shape[1] != 2:
+                raise DataError(f"{pairs.shape[1]} columns, expected source,destination", file=edge)
+            yield pairs[:, 0], pairs[:, 1]
+
+    indptr, indices = built(edge, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
+    return indptr, indices, features, label, values
+
+
+def _read_binary(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
+    data, label = raw / "data.npz", raw / "node-label.npz"
+    with Npz(data) as npz:
+        nodes, width = npz.shape("node_feat", "f", (None, None))
+        if "num_nodes_list" in npz and npz.array("num_nodes_list", "i", (1,))[0] != nodes:
+            raise DataError(f"num_nodes_list is not the {nodes} rows of node_feat", file=data)
+        with Npz(label) as labels:
+            shape = labels.any_shape("node_label")
+            values = labels.array("node_label", "n", (nodes, None) if len(shape) == 2 else (nodes,))
+        features = spool_features(npz.chunks("node_feat", "f", (nodes, width)), (nodes, width), work, data)
+
+        def edges() -> Iterator[tuple[Array, Array]]:
+            return npz.row_pair_chunks("edge_index")
+
+        indptr, indices = built(data, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
+    return indptr, indices, features, label, values
+
+
+def _one_number(file: Path) -> int:
+    values = np.concatenate(list(csv_chunks(file, np.int64)))
+    if values.shape != (1, 1) or values[0, 0] < 1:
+        raise DataError("expected one positive number: the count of nodes", file=file)
+    return int(values[0, 0])
+
+
+def _split_directory(source: Path) -> Path:
+    found = sorted(p for p in (source / "split").glob("*") if (p / "train.csv.gz").is_file())
+    if len(found) != 1:
+        raise DataError(f"expected one split with train.csv.gz, found {len(found)}", file=source / "split")
+    return found[0]
+
+
+def _split_mask(file: Path, nodes: int) -> Array:
+    ids = np.concatenate(list(csv_chunks(file, np.int64)))
+    if ids.shape[1] != 1:
+        raise DataError(f"{ids.shape[1]} columns, expected one node id a line", file=file)
+    return mask(ids[:, 0], nodes, file, file.name.split(".")[0])

@@ -1,0 +1,163 @@
+"""Planetoid's Python 2 pickles, read as plain values: nothing of a pickle is ever run.
+
+The opcodes are scanned against an allow-list first; the few names such files use (numpy arrays, scipy CSR,
+defaultdict, list) stand for inert records, from which arrays are built here after checks of our own.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from harness.data.npy import Array
+from harness.errors import DataError
+
+_OPCODES = """
+    PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 STRING BINSTRING
+    SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES EMPTY_LIST LIST APPEND APPENDS
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET
+    BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
+"""
+_DTYPES = frozenset(f"{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8) if f"{kind}{size}" != "f1")
+
+
+class _Record:
+    """Stands for an object of the pickle: keeps what it was made from, does nothing with it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _NdArray(_Record): ...
+
+
+class _Dtype(_Record): ...
+
+
+class _Csr(_Record):
+    def __new__(cls, *_: Any) -> _Csr:
+        instance = super().__new__(cls)
+        instance.arguments, instance.state = (), None
+        return instance
+
+
+def _reconstruct(kind: Any, *_: Any) -> _NdArray:
+    if kind is not _NdArray:
+        raise pickle.UnpicklingError("only numpy.ndarray is reconstructed")
+    return _NdArray()
+
+
+def _reconstructor(kind: Any, *_: Any) -> _Csr:
+    if kind is not _Csr:
+        raise pickle.UnpicklingError("only csr_matrix is reconstructed")
+    return _Csr()
+
+
+def _mapping(*arguments: Any) -> dict[Any, Any]:
+    pairs = [a for a in arguments if isinstance(a, list)]
+    return dict(pairs[0]) if pairs else {}
+
+
+_GLOBALS: dict[str, Callable[..., Any]] = {
+    "numpy.ndarray": _NdArray,
+    "numpy.dtype": _Dtype,
+    "numpy.core.multiarray._reconstruct": _reconstruct,
+    "numpy._core.multiarray._reconstruct": _reconstruct,
+    "scipy.sparse.csr.csr_matrix": _Csr,
+    "scipy.sparse._csr.csr_matrix": _Csr,
+    "copy_reg._reconstructor": _reconstructor,
+    "copyreg._reconstructor": _reconstructor,
+    "collections.defaultdict": _mapping,
+    "collections.OrderedDict": _mapping,
+    "__builtin__.list": list,
+    "builtins.list": list,
+    "__builtin__.object": _Record,
+    "builtins.object": _Record,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _GLOBALS[f"{module}.{name}"]
+        except KeyError:
+            raise pickle.UnpicklingError(f"names {module}.{name}, which is not loaded") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("has a persistent id")
+
+
+def load(path: Path) -> Any:
+    """Return what the pickle `path` holds: an array, a scipy CSR matrix, or a dict of lists.
+
+    Raises:
+        DataError: missing, damaged, or a pickle that names or does anything else.
+    """
+    if not path.is_file():
+        raise DataError("no such file, expected a file of a Planetoid set", file=path)
+    data = path.read_bytes()
+    try:
+        _scan(data)
+        value = _Unpickler(io.BytesIO(data), encoding="latin1").load()
+        return _build(value)
+    except Exception as error:  # pickle documents that a damaged file may raise any exception
+        why = (str(error).splitlines() or [""])[0][:150] or type(error).__name__
+        raise DataError(f"damaged or foreign, expected a Planetoid pickle ({why})", file=path) from error
+
+
+def _scan(data: bytes) -> None:
+    allowed = set(_OPCODES.split())
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name not in allowed:
+            raise pickle.UnpicklingError(f"has the opcode {opcode.name}")
+        # The unpickler reserves memory for the highest memo number it meets, however few there are.
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= len(data):
+            raise pickle.UnpicklingError("has a memo number beyond its size")
+
+
+def _build(value: Any) -> Any:
+    if isinstance(value, _Csr):
+        return _csr(value.state)
+    if isinstance(value, _NdArray):
+        return _array(value)
+    if isinstance(value, dict):
+        return value
+    raise pickle.UnpicklingError(f"holds a {type(value).__name__}")
+
+
+def _array(record: Any) -> Array:
+    if not isinstance(record, _NdArray):
+        raise pickle.UnpicklingError("expected an array")
+    _, shape, dtype, fortran, data = record.state
+    if not isinstance(dtype, _Dtype) or dtype.arguments[0] not in _DTYPES:
+        raise pickle.UnpicklingError("array of an unknown dtype")
+    order = dtype.state[1]
+    if order not in ("<", ">", "|", "="):
+        raise pickle.UnpicklingError("array of an unknown byte order")
+    raw = data.encode("latin1") if isinstance(data, str) else bytes(data)
+    kind = np.dtype(f"{order}{dtype.arguments[0]}")
+    flat = np.frombuffer(raw, dtype=kind).astype(kind.newbyteorder("="))
+    return flat.reshape([int(size) for size in shape], order="F" if fortran else "C")
+
+
+def _csr(state: Any) -> sp.csr_matrix:
+    data, indices, indptr = (_array(state[key]) for key in ("data", "indices", "indptr"))
+    rows, columns = (int(size) for size in state["_shape"])
+    if rows < 0 or not 0 < columns < 2**31 or indptr.shape != (rows + 1,) or data.shape != indices.shape:
+        raise pickle.UnpicklingError("a CSR matrix whose parts do not fit")
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise pickle.UnpicklingError("a CSR matrix whose indptr does not rise")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
+        raise pickle.UnpicklingError("a CSR matrix with a column out of range")
+    return sp.csr_matrix((data, indices, indptr), shape=(rows, columns))
