@@ -92,8 +92,11 @@ def _override(data: dict[str, Any], source: Source, text: str) -> None:
     path: KeyPath = ()
     parts = said.split(".")
     for part in parts[:-1]:
+        made = isinstance(inner, dict) and inner.get(part) is None
         inner, key = _child(inner, part, text, path)
         path = (*path, key)
+        if made:
+            source.override(path, text)
     if isinstance(inner, list):
         key = _index(inner, parts[-1], text, path)
     elif isinstance(inner, dict):

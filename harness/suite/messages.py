@@ -46,7 +46,7 @@ def _one(path: KeyPath, found: list[ErrorDetails], at: ErrorAt, known: KnownKeys
         return at(path, "missing", f"add `{path[-1]}: ...`")
     if kind == "literal_error":
         allowed = [part.strip("'") for part in first["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        hint = nearest(value, allowed) if isinstance(value, str) else ""
+        hint = nearest(value, allowed) if isinstance(value, str) and len(value) > 3 else ""  # gpu is not cpu
         fix = hint if hint.startswith("did you mean") else None
         return at(path, f"bad value {show(value)}, allowed: {', '.join(allowed)}", fix)
     if kind == "value_error":

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 
 def takes_list(annotation: Any) -> bool:
     """Return whether a field's type admits a list, e.g. `int | list[int]`."""
-    origin = typing.get_origin(annotation) or annotation
-    if isinstance(origin, type):
-        return issubclass(origin, Sequence | set | frozenset) and not issubclass(origin, str | bytes)
-    return any(takes_list(member) for member in typing.get_args(annotation))
+    if members := typing.get_args(annotation):
+        origin = typing.get_origin(annotation)
+        if origin in (typing.Union, types.UnionType, typing.Annotated):
+            return any(takes_list(member) for member in members)
+        annotation = origin
+    return isinstance(annotation, type) and issubclass(annotation, _LISTS)
+
+
+_LISTS = (list, tuple, set, frozenset)
 
 
 def grid(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> Iterator[dict[str, Any]]:

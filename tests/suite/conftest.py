@@ -1,0 +1,66 @@
+"""A world of two data sets and three methods, so that these tests depend on no loader and no method."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Literal
+
+import pytest
+from pydantic import Field
+
+from harness.data.spec import DatasetSpec
+from harness.errors import UserError, nearest
+from harness.runtime.method import MethodOptions
+
+DATASETS = {
+    "digits": {"normalize": (str, "none", "feature scaling")},
+    "twin": {"of": (str, "reddit", "whose twin"), "scale": (float, 1.0, "share of the nodes")},
+}
+
+
+class FullOptions(MethodOptions):
+    precompute: bool = False
+    narrow: bool = False
+
+
+class BoundaryOptions(MethodOptions):
+    rate: float = Field(0.1, ge=0, le=1)
+    sampler: Literal["bernoulli", "fixed"] = "bernoulli"
+    precompute: bool = False
+
+
+class NeighbourOptions(MethodOptions):
+    fanouts: int | list[int] = 10
+    batch_size: int = Field(1024, ge=0)
+
+
+METHODS = {"full": FullOptions, "bns-gcn": BoundaryOptions, "graphsage": NeighbourOptions}
+
+
+def dataset_info(spec: DatasetSpec) -> types.SimpleNamespace:
+    if spec.name not in DATASETS:
+        raise UserError(f"unknown data set '{spec.name}'", fix=nearest(spec.name, DATASETS))
+    known = DATASETS[spec.name]
+    for key, value in spec.options.items():
+        if key not in known:
+            raise UserError("unknown option", key=key, fix=nearest(key, known))
+        if known[key][0] is str and not isinstance(value, str):
+            raise UserError(f"bad value {value!r}: must be text", key=key)
+    return types.SimpleNamespace(options=known, inductive=spec.name == "twin")
+
+
+def load_method(name: str) -> types.SimpleNamespace:
+    if name not in METHODS:
+        raise UserError(f"unknown method '{name}'", fix=nearest(name, METHODS))
+    return types.SimpleNamespace(Options=METHODS[name])
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the fakes in the registries' places."""
+    registry = types.ModuleType("harness.data.registry")
+    registry.dataset_info = dataset_info
+    monkeypatch.setitem(sys.modules, "harness.data.registry", registry)
+    monkeypatch.setattr("harness.runtime.registry.load_method", load_method)
+    monkeypatch.setattr("harness.runtime.registry.method_names", lambda: list(METHODS))
