@@ -1,0 +1,214 @@
+"""The published sets: their figures as their publishers give them, and where their files are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from harness.data.normalize import NORMALIZERS
+
+
+class Option(NamedTuple):
+    """An option of a data set: type, default, one line of help."""
+
+    type: type
+    default: Any
+    summary: str
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a data set without having it."""
+
+    name: str
+    nodes: int
+    edges: int
+    """Directed, as stored: an undirected edge counts twice."""
+    features: int
+    classes: int
+    multilabel: bool
+    inductive: bool
+    """Default mode: training sees only the subgraph of the training nodes."""
+    origin: str
+    """"real", "generated" or "twin"."""
+    normalize: str
+    """Default of the option `normalize`."""
+    options: dict[str, Option]
+    source: str
+    """Who publishes it, where, under which licence."""
+    size_bytes: int | None
+    """Size of the download, rounded; 0 = nothing to download, None = not known."""
+    summary: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published set: its figures, the format of its files, and where they are."""
+
+    info: DatasetInfo
+    format: str
+    """Module of `harness.data.formats`."""
+    marker: str
+    """A file (or directory) by which a directory is known to hold the raw files."""
+    urls: tuple[str, ...] = ()
+    """Direct links; empty when there is none, `manual` then says what to do."""
+    manual: str = ""
+    folders: tuple[str, ...] = field(default=())
+    """Other names of the raw directory."""
+
+
+def normalize_option(default: str) -> Option:
+    """Return the option every data set has."""
+    return Option(str, default, f"how features are scaled: {', '.join(NORMALIZERS)}")
+
+
+def _info(
+    name: str, figures: tuple[int, int, int, int], summary: str, source: str, **others: Any
+) -> DatasetInfo:
+    nodes, edges, features, classes = figures
+    defaults: dict[str, Any] = {
+        "multilabel": False,
+        "inductive": False,
+        "origin": "real",
+        "normalize": "none",
+        "size_bytes": None,
+    }
+    settings = defaults | others
+    options = {"normalize": normalize_option(settings["normalize"])}
+    return DatasetInfo(
+        name, nodes, edges, features, classes, options=options, source=source, summary=summary, **settings
+    )
+
+
+_PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
+_PLANETOID_PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+_OGB_URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
+_DGL_URL = "https://data.dgl.ai/dataset"
+_MISLOVE_URL = "http://socialnetworks.mpi-sws.mpg.de/data"
+_DRIVE = "published on Google Drive only (see github.com/GraphSAINT/GraphSAINT), which has no direct link"
+
+
+def _planetoid(name: str, figures: tuple[int, int, int, int], size: int, summary: str) -> Published:
+    source = "Planetoid (Yang et al. 2016), github.com/kimiyoung/planetoid, MIT"
+    info = _info(name, figures, summary, source, normalize="row", size_bytes=size)
+    urls = tuple(f"{_PLANETOID_URL}/ind.{name}.{part}" for part in _PLANETOID_PARTS)
+    return Published(info, "planetoid", f"ind.{name}.graph", urls)
+
+
+def _graphsaint(
+    name: str, figures: tuple[int, int, int, int], summary: str, *, mirror: bool, multilabel: bool
+) -> Published:
+    source = "GraphSAINT (Zeng et al. 2020), github.com/GraphSAINT/GraphSAINT, no licence stated for the data"
+    info = _info(name, figures, summary, source, multilabel=multilabel, inductive=True, normalize="standard")
+    urls = (f"{_DGL_URL}/{name}.zip",) if mirror else ()
+    return Published(info, "graphsaint", "adj_full.npz", urls, manual="" if mirror else _DRIVE)
+
+
+def _ogb(
+    name: str, file: str, figures: tuple[int, int, int, int], size: int, licence: str, summary: str
+) -> Published:
+    info = _info(
+        name, figures, summary, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size
+    )
+    folders = (name.replace("-", "_").replace("papers100m", "papers100M"), file)
+    return Published(info, "ogb", "raw", (f"{_OGB_URL}/{file}.zip",), folders=folders)
+
+
+def _all() -> list[Published]:
+    reddit = _info(
+        "reddit",
+        (232_965, 114_615_892, 602, 41),
+        "posts, linked when one user commented on both; class = community",
+        "GraphSAGE (Hamilton et al. 2017) as shipped by DGL, data.dgl.ai, no licence stated",
+        inductive=True,
+        normalize="standard",
+        size_bytes=1_300_000_000,
+    )
+    youtube = _info(
+        "youtube",
+        (1_138_499, 5_980_886, 2_048, 64),
+        "users and links; labels (64 largest groups) and features (2,048 other groups) made from memberships",
+        "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated",
+        multilabel=True,
+        size_bytes=12_000_000,
+    )
+    return [
+        Published(reddit, "dgl_reddit", "reddit_data.npz", (f"{_DGL_URL}/reddit.zip",)),
+        _ogb(
+            "ogbn-products",
+            "products",
+            (2_449_029, 123_718_280, 100, 47),
+            1_480_000_000,
+            "Amazon licence",
+            "products bought together; class = category; trained on the best sold, tested on the rest",
+        ),
+        _ogb(
+            "ogbn-arxiv",
+            "arxiv",
+            (169_343, 2_315_598, 128, 40),
+            85_000_000,
+            "ODC-BY",
+            "citations among computer-science papers, both directions; class = subject; split by year",
+        ),
+        _ogb(
+            "ogbn-papers100m",
+            "papers100M-bin",
+            (111_059_956, 3_231_371_744, 128, 172),
+            60_000_000_000,
+            "ODC-BY",
+            "citations among papers, both directions (edges: before duplicates are dropped); 1.4 % labelled",
+        ),
+        _graphsaint(
+            "yelp",
+            (716_847, 13_954_819, 300, 100),
+            "reviewers and their friends; labels = kinds of business reviewed",
+            mirror=True,
+            multilabel=True,
+        ),
+        _graphsaint(
+            "amazon",
+            (1_569_960, 264_339_468, 200, 107),
+            "buyers linked by purchases; labels = kinds of product",
+            mirror=False,
+            multilabel=True,
+        ),
+        _graphsaint(
+            "flickr",
+            (89_250, 899_756, 500, 7),
+            "images that share a property; class = tag group",
+            mirror=True,
+            multilabel=False,
+        ),
+        _graphsaint(
+            "ppi",
+            (14_755, 450_540, 50, 121),
+            "proteins and interactions as one graph; labels = functions",
+            mirror=False,
+            multilabel=True,
+        ),
+        Published(
+            youtube,
+            "mislove",
+            "youtube-links.txt.gz",
+            tuple(f"{_MISLOVE_URL}/youtube-{part}.txt.gz" for part in ("links", "groupmemberships")),
+        ),
+        _planetoid("cora", (2_708, 10_556, 1_433, 7), 572_444, "citations; class = subject; public split"),
+        _planetoid(
+            "citeseer",
+            (3_327, 9_104, 3_703, 6),
+            1_036_188,
+            "citations; class = subject; public split, 48 isolated",
+        ),
+        _planetoid("pubmed", (19_717, 88_648, 500, 3), 9_000_000, "citations; class = subject; public split"),
+    ]
+
+
+def published() -> dict[str, Published]:
+    """All published sets by name."""
+    return {entry.info.name: entry for entry in _all()}
+
+
+def with_normalize(info: DatasetInfo) -> DatasetInfo:
+    """`info` with its options as `Option`s, and the option every set has among them."""
+    options = {name: Option(o.type, o.default, o.summary) for name, o in info.options.items()}
+    return replace(info, options=options | {"normalize": normalize_option(info.normalize)})

@@ -1,0 +1,155 @@
+"""Raw files from their publishers' servers, whole or not at all.
+
+Every set is a direct link fetched by pooch. OGB's too: its own loader asks questions on standard input and
+caches its result as a pickle.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from harness.data.catalog import Published
+from harness.data.formats.common import reading
+from harness.data.store import atomic_directory, locked
+from harness.errors import DataError, DataUnavailable, UserError
+
+_TIMEOUT_S = 60
+
+
+def get_command(name: str) -> str:
+    """Return the command line that downloads the set `name`."""
+    return f"harness data get {name}"
+
+
+def fetch(entry: Published, target: Path) -> Path:
+    """Download the files of a published set to the directory `target`, unpacked; nothing if it is there.
+
+    Raises:
+        DataUnavailable: the server cannot be reached, or there is no direct link.
+        DataError: the server has no such file, sent part of it, or sent something else.
+        UserError: the disk is too small.
+    """
+    name = entry.info.name
+    if not entry.urls:
+        raise DataUnavailable(f"{name}: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
+    with locked(target):
+        if target.is_dir():
+            return target
+        with atomic_directory(target) as work:
+            for url in entry.urls:
+                _fetch_one(url, work, name)
+            if not (work / entry.marker).exists():
+                raise DataError(f"has no '{entry.marker}', which {name} should have", file=entry.urls[0])
+    return target
+
+
+def _fetch_one(url: str, work: Path, name: str) -> None:
+    file = work / Path(urlsplit(url).path).name
+    _request(url, file, name)
+    with file.open("rb") as stream:
+        head = stream.read(256).lstrip().lower()
+    if head.startswith((b"<!doctype", b"<html")):
+        raise DataError("the server sent a web page instead of the file", file=url)
+    if file.suffix == ".zip":
+        unpacked = work / "unpacked"
+        unpack(file, unpacked, url)
+        file.unlink()
+        _move_up(unpacked, work)
+
+
+def _request(url: str, file: Path, name: str) -> None:
+    import requests
+    from pooch import HTTPDownloader
+
+    bar = _Bar(f"{name}: {file.name}")
+    try:
+        HTTPDownloader(progressbar=bar, timeout=_TIMEOUT_S)(url, str(file), None)
+    except requests.HTTPError as error:
+        raise DataError(f"the server refused ({error})", file=url, fix="it may have moved") from error
+    except (requests.ConnectionError, requests.Timeout) as error:
+        if file.stat().st_size:
+            raise DataError("the connection broke before the end", file=url, fix="try again") from error
+        raise DataUnavailable(f"{name}: cannot reach {urlsplit(url).netloc}", get_command(name)) from error
+    except requests.RequestException as error:
+        raise DataError("the connection broke before the end", file=url, fix="try again") from error
+    finally:
+        bar.close()
+
+
+def unpack(archive: Path, target: Path, url: str) -> None:
+    """Unpack a zip file into `target`; every member's checksum is verified.
+
+    Raises:
+        DataError: not a zip file, damaged, or a member that points out of `target`.
+        UserError: the disk is too small.
+    """
+    target.mkdir(parents=True)
+    with reading(Path(url), "a zip file"), zipfile.ZipFile(archive) as content:
+        members = content.infolist()
+        size, free = sum(m.file_size for m in members), shutil.disk_usage(target).free
+        if size > free:
+            raise UserError(
+                f"needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
+                file=target,
+                fix="set HARNESS_CACHE",
+            )
+        for member in members:
+            path = target / member.filename
+            outside = not path.resolve().is_relative_to(target.resolve())
+            if outside or "\\" in member.filename or stat.S_ISLNK(member.external_attr >> 16):
+                raise DataError(f"member '{member.filename}' points out of the archive", file=url)
+            content.extract(member, target)
+
+
+def _move_up(unpacked: Path, work: Path) -> None:
+    """Move what was unpacked into `work`, without the one directory an archive often wraps it in."""
+    entries = [path for path in unpacked.iterdir() if path.name != "__MACOSX"]
+    root = entries[0] if len(entries) == 1 and entries[0].is_dir() and entries[0].name != "raw" else unpacked
+    for path in list(root.iterdir()):
+        path.rename(work / path.name)
+    shutil.rmtree(unpacked)
+
+
+class _Bar:
+    """A rich progress bar with the face that pooch expects of one."""
+
+    def __init__(self, label: str) -> None:
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        self._progress = Progress("{task.description}", *columns, console=Console(stderr=True))
+        self._task: TaskID = self._progress.add_task(label, total=None)
+
+    @property
+    def total(self) -> float | None:
+        """Size of the file in bytes."""
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, size: int) -> None:
+        self._progress.update(self._task, total=size or None)
+        self._progress.start()
+
+    def update(self, size: int) -> None:
+        """Count `size` more bytes."""
+        self._progress.update(self._task, advance=size)
+
+    def reset(self) -> None:
+        """Start again from 0 (pooch does before it fills the bar at the end)."""
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        """Stop drawing; may be called twice."""
+        self._progress.stop()
