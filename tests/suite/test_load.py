@@ -98,9 +98,11 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "train: {epochs: 0}\n",
          "s.yaml:4: train.epochs: bad value 0: must be greater than or equal to 1"),
         (PLAIN + "train: {epochs: ten}\n",
-         "s.yaml:4: train.epochs: bad value 'ten': must be a valid integer, unable to parse string as an integer"),
+         "s.yaml:4: train.epochs: bad value 'ten': must be a valid integer, unable to parse string as an "
+         "integer"),
         (PLAIN + "train: 3\n", "s.yaml:4: train: bad value 3: must be a section of `key: value` lines"),
-        (PLAIN + "train: {epochs: [1, 2]}\n", "s.yaml:4: train.epochs: bad value [1, 2]: must be a valid integer"),
+        (PLAIN + "train: {epochs: [1, 2]}\n",
+         "s.yaml:4: train.epochs: bad value [1, 2]: must be a valid integer"),
         (PLAIN + "partition:\n  parts: [1, 0]\n",
          "s.yaml:5: partition.parts: bad value 0: must be greater than or equal to 1"),
         (PLAIN + "partition:\n  - parts: [1, 2]\n  - method: metsi\n",
@@ -160,7 +162,8 @@ def test_several_mistakes_are_several_lines_in_the_order_of_the_file(write) -> N
         ("name.x=3", "--set name.x=3: 'name' is not a section"),
         ("name.x.y=3", "--set name.x.y=3: 'name' is not a section"),
         ("methods.9.full.narrow=1",
-         "--set methods.9.full.narrow=1: 'methods' is a list; '9' is not one of its items (number them 0 to 1)"),
+         "--set methods.9.full.narrow=1: 'methods' is a list; '9' is not one of its items "
+         "(number them 0 to 1)"),
         ("methods.full=1",
          "--set methods.full=1: 'methods' is a list; 'full' is not one of its items (number them 0 to 1)"),
         ("train.lr=[", "--set train.lr=[:1: while parsing a flow node, expected the node content, "

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
+from harness.suite.expand import expand
+from harness.suite.schema import MethodSpec, Suite, TrialConfig
+
+pytestmark = pytest.mark.usefixtures("world")
+
+
+def suite(**sections: Any) -> Suite:
+    return Suite.model_validate({"name": "s", "datasets": ["digits"], "methods": ["full"], **sections})
+
+
+GOLDEN = TrialConfig(
+    dataset=DatasetSpec(name="twin", options={"of": "reddit", "scale": 0.02}),
+    model=ModelSpec(name="sage", layers=4, hidden=256, norm="layer"),
+    train=TrainSpec(epochs=1500, lr=0.01, inductive=True),
+    partition=PartitionSpec(parts=8),
+    method=MethodSpec(name="bns-gcn", options={"rate": 0.1, "sampler": "bernoulli", "precompute": False}),
+    seed=0,
+    device="cpu",
+)
+
+
+def test_a_trial_keeps_its_id() -> None:
+    """A change here makes every user's finished trials run again: only for a change of what a trial is."""
+    assert GOLDEN.id == "d936c738f053"
+
+
+def test_an_id_hashes_the_canonical_json() -> None:
+    text = json.dumps(json.loads(GOLDEN.model_dump_json()), sort_keys=True, separators=(",", ":"))
+    assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_an_id_depends_on_each_setting_and_on_nothing_else() -> None:
+    base = {"datasets": ["digits"], "device": "cpu"}
+    [trial] = expand(suite(**base))
+    same = [suite(**base, description="x", timeouts={"trial_s": 5}), suite(**base, train={"lr": 0.01})]
+    assert {t.id for s in same for t in expand(s)} == {trial.id}
+    others = [
+        suite(**{**base, "datasets": [{"digits": {"normalize": "row"}}]}),
+        suite(**base, model={"hidden": 65}),
+        suite(**base, train={"epochs": 101}),
+        suite(**base, partition={"parts": 2}),
+        suite(**{**base, "methods": [{"full": {"narrow": True}}]}),
+        suite(**base, seeds=[1]),
+        suite(**{**base, "device": "cuda"}),
+    ]
+    ids = [t.id for s in others for t in expand(s)]
+    assert len({trial.id, *ids}) == 1 + len(others)
+
+
+def test_labels_say_what_differs_from_the_defaults() -> None:
+    trials = expand(
+        suite(
+            datasets=["digits", {"twin": {"scale": 0.01}}],
+            methods=["full", {"bns-gcn": {"rate": [0.1, 0.5, 1], "precompute": True}}],
+            partition=[{"parts": 2}, {"parts": 4, "method": "random", "seed": 3}],
+            device="cpu",
+        )
+    )
+    labels = [t.label for t in trials]
+    assert labels[:6] == [
+        "digits sage full P=2 seed=0",
+        "digits sage bns-gcn(precompute=true) P=2 seed=0",
+        "digits sage bns-gcn(rate=0.5,precompute=true) P=2 seed=0",
+        "digits sage bns-gcn(rate=1,precompute=true) P=2 seed=0",
+        "digits sage full P=4 random(seed=3) seed=0",
+        "digits sage bns-gcn(precompute=true) P=4 random(seed=3) seed=0",
+    ]
+    assert labels[8] == "twin(scale=0.01) sage full P=2 seed=0"
+    assert len(set(labels)) == len(labels)
+
+
+def test_a_label_of_what_is_not_installed_says_all() -> None:
+    strange = GOLDEN.model_copy(update={"method": MethodSpec(name="lost", options={"a": 1.0, "b": [1, 2]})})
+    assert strange.label == "twin(scale=0.02) sage lost(a=1,b=[1,2]) P=8 seed=0"
