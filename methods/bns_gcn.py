@@ -37,6 +37,7 @@ class BNSGCN(Method[BNSOptions]):
     name = "bns-gcn"
     family = "full-graph"
     Options = BNSOptions
+    exact = {"rate": 1.0}
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the inner nodes and this epoch's sample of the boundary."""

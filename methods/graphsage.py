@@ -35,6 +35,7 @@ class GraphSAGE(Method[SAGEOptions]):
     name = "graphsage"
     family = "mini-batch"
     Options = SAGEOptions
+    exact = {"fanouts": -1, "batch_size": 0}
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch of targets."""

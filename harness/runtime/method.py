@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -36,13 +36,15 @@ OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 class Method(ABC, Generic[OptionsT]):
     """A training method: a generator of steps.
 
-    A subclass sets `name`, `family` and `Options`, and says in `steps` which blocks each layer runs on, where
+    A subclass sets `name`, `family`, `Options` and `exact` (the options at which it equals full-graph
+    training; the conformance suite holds it to that), and says in `steps` which blocks each layer runs on, where
     rows come from and which rows the loss reads. One object lives as long as a trial, on each rank.
     """
 
     name: ClassVar[str]
     family: ClassVar[Family]
     Options: ClassVar[type[MethodOptions]] = MethodOptions
+    exact: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, worker: Worker, options: OptionsT) -> None:
         self.worker, self.options = worker, options

@@ -1,0 +1,62 @@
+"""Truth 2: a sampled aggregation has the full aggregation as its expectation (z-test, fixed seeds)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import oracle
+from support.graphs import dense_adjacency, on_disk, random_graph
+from support.ranks import run_ranks
+from support.training import Case, aggregations
+
+from harness.models.spec import ModelSpec
+
+WORLD, NODES, DRAWS = 2, 60, 800
+GRAPH = random_graph(21, NODES, degree=8, features=3)
+PARTS = np.random.default_rng(1).integers(0, WORLD, NODES)
+SAMPLERS = {
+    "bns bernoulli": ("bns-gcn", {"rate": 0.3}),
+    # 0.03 of these boundaries is less than one node: the rate at which public code samples no one.
+    "bns fixed below one": ("bns-gcn", {"rate": 0.03, "sampler": "fixed"}),
+    "bns fixed": ("bns-gcn", {"rate": 0.33, "sampler": "fixed"}),
+    "graphsage": ("graphsage", {"fanouts": 3, "batch_size": 8}),
+}
+
+
+def z_scores(got: list[dict[str, np.ndarray]], model: str) -> np.ndarray:
+    """Return the z-scores of all sampled entries; entries that never vary must be exact."""
+    matrix = oracle.propagation_matrix(dense_adjacency(GRAPH), model).numpy()
+    want = matrix @ GRAPH.features.astype(np.float64)
+    scores = []
+    for rank in got:
+        reached = rank["times"] > 0
+        error = (rank["mean"] - want[rank["node"]])[reached]
+        deviation = np.sqrt(np.maximum(rank["variance"][reached], 0) / rank["times"][reached, None])
+        fixed = deviation < 1e-9
+        np.testing.assert_allclose(error[fixed], 0, atol=1e-8)
+        scores.append((error[~fixed] / deviation[~fixed]).ravel())
+    return np.concatenate(scores)
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+def test_the_mean_over_draws_is_the_full_aggregation(model: str, tmp_path: Path) -> None:
+    data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path)
+    spec = ModelSpec(name=model, layers=1, dropout=0)
+    for name, (method, options) in SAMPLERS.items():
+        draws = 150 if method == "graphsage" else DRAWS
+        got = run_ranks(aggregations, WORLD, Case(data, method, options, spec), draws)
+        z = z_scores(got, model)
+        assert z.size > 40, name
+        # For z of unit variance; entries of one node are correlated, hence the wide band.
+        assert 0.6 < np.mean(z**2) < 1.6, (name, np.mean(z**2))
+        assert np.abs(z).max() < 5, (name, np.abs(z).max())
+
+
+def test_the_z_test_sees_a_bias(tmp_path: Path) -> None:
+    data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path)
+    spec = ModelSpec(name="sage", layers=1, dropout=0)
+    case = Case(data, "support.methods:UnscaledBNS", {"rate": 0.3}, spec)
+    z = z_scores(run_ranks(aggregations, WORLD, case, DRAWS), "sage")
+    assert np.abs(z).max() > 10

@@ -1,0 +1,135 @@
+"""What ranks of the conformance tests do; importable, so that other processes can call it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from support.graphs import OnDisk
+
+from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.models.spec import ModelSpec
+from harness.runtime.evaluate import evaluate
+from harness.runtime.job import Job
+from harness.runtime.report import RankReport
+from harness.runtime.spec import TrainSpec
+from harness.runtime.step import Step
+from harness.runtime.trainer import Trainer
+from harness.runtime.worker import Worker
+from harness.suite.schema import MethodSpec, TrialConfig
+
+
+@dataclass(frozen=True)
+class Case:
+    """One method on one graph."""
+
+    data: OnDisk
+    method: str
+    options: dict[str, Any]
+    model: ModelSpec
+    train: TrainSpec = field(default_factory=lambda: TrainSpec(epochs=1, precision="float64", threads=1))
+    seed: int = 0
+
+    def worker(self, rank: int, world: int) -> tuple[Worker, RankReport]:
+        """Make the rank's worker."""
+        config = TrialConfig(
+            dataset=DatasetSpec(name="test"),
+            model=self.model,
+            train=self.train,
+            partition=PartitionSpec(parts=world),
+            method=MethodSpec(name=self.method, options=self.options),
+            seed=self.seed,
+            device="cpu",
+        )
+        out = Path(tempfile.mkdtemp())
+        job = Job(
+            config=config,
+            graph=self.data.graph,
+            train_view=self.data.parts.train,
+            full_view=self.data.parts.full,
+            inductive=self.data.inductive,
+            store=out / "store",
+            out=out,
+        )
+        return Worker(job, rank, world), RankReport(out, rank)
+
+
+@dataclass
+class Outcome:
+    """What a rank saw of a case."""
+
+    before: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+    rows: list[dict[str, Any]]
+    traffic: list[dict[str, Any]]
+    scores: dict[str, float | None]
+    after: dict[str, np.ndarray]
+
+
+def train(rank: int, world: int, cases: list[Case]) -> list[Outcome]:
+    """Train each case for its epochs; the gradients are those of the last step."""
+    return [_train(rank, world, case) for case in cases]
+
+
+def _train(rank: int, world: int, case: Case) -> Outcome:
+    worker, report = case.worker(rank, world)
+    before = _weights(worker)
+    trainer = Trainer(worker, report)
+    rows = [trainer.train_epoch(epoch) for epoch in range(case.train.epochs)]
+    gradients = {
+        name: p.grad.numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None
+    }
+    scores = evaluate(worker.model, worker.eval_view, worker.comm)
+    return Outcome(before, gradients, rows, worker.traffic.rows(), scores, _weights(worker))
+
+
+def _weights(worker: Worker) -> dict[str, np.ndarray]:
+    return {name: p.detach().numpy().copy() for name, p in worker.model.named_parameters()}
+
+
+def aggregations(rank: int, world: int, case: Case, draws: int) -> dict[str, np.ndarray]:
+    """Aggregate the input features once for each draw of a one-layer method.
+
+    Returns the mean and variance over draws [n, F] of each target's aggregation, its view node, and the
+    number of draws that reached it.
+    """
+    worker, _ = case.worker(rank, world)
+    inner = np.asarray(worker.partition.inner)
+    width = worker.features.inner.shape[1]
+    total, square = np.zeros((inner.size, width)), np.zeros((inner.size, width))
+    times = np.zeros(inner.size)
+    for epoch in range(draws):
+        for step in worker.method.steps(epoch):
+            rows, values = _aggregate(worker, step)
+            total[rows] += values
+            square[rows] += values**2
+            times[rows] += 1
+    mean = total / np.maximum(times, 1)[:, None]
+    variance = square / np.maximum(times, 1)[:, None] - mean**2
+    return {"node": inner, "mean": mean, "variance": variance, "times": times}
+
+
+def _aggregate(worker: Worker, step: Step) -> tuple[np.ndarray, np.ndarray]:
+    (block,) = step.blocks
+    if isinstance(step.inputs, torch.Tensor):
+        rows, h = np.arange(worker.partition.num_inner), step.inputs
+    else:
+        rows, h = worker.view.local_row[step.inputs[: block.num_dst]], worker.features.gather(step.inputs)
+    if step.exchange is not None:
+        h = step.exchange(h, 0)
+    return rows, block.aggregate(h, worker.model.propagation).numpy()
+
+
+def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
+    """Run a whole trial; returns the rank's report."""
+    worker, report = case.worker(rank, world)
+    with report.settle():
+        report.setup(worker, 0.0)
+        Trainer(worker, report).run()
+    found: dict[str, Any] = json.loads((worker.job.out / f"rank{rank}.json").read_text())
+    return found
