@@ -66,8 +66,8 @@ def read_record(path: Path) -> Record:
         return Record.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"damaged record: {where}: {first['msg']}", file=path, fix=_REMOVE) from error
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise UserError(f"damaged record: {where}{first['msg']}", file=path, fix=_REMOVE) from error
 
 
 _REMOVE = "remove the trial's directory; the next run repeats it"

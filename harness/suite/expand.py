@@ -31,13 +31,14 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
     Args:
         suite: what `load_suite` returned.
         device: "cpu", "cuda" or "auto" in place of the suite's.
-        data_dir: where a partition's file is looked up that is not beside the suite; default $HARNESS_DATA.
+        data_dir: where the user's own data sets are, and partition files that are not beside the suite;
+            default $HARNESS_DATA.
 
     Raises:
         UserError: a line for each unknown data set, method or option, or bad value of an option.
     """
     errors: list[UserError] = []
-    datasets = list(_datasets(suite, errors))
+    datasets = list(_datasets(suite, data_dir, errors))
     methods = list(_methods(suite, errors))
     partitions = list(_partitions(suite, data_dir, errors))
     excludes = _excludes(suite, errors)
@@ -82,27 +83,35 @@ def _add(trials: dict[str, TrialConfig], trial: TrialConfig, suite: Suite) -> No
         )
 
 
-def _datasets(suite: Suite, errors: list[UserError]) -> Iterator[tuple[DatasetSpec, bool]]:
+def _datasets(
+    suite: Suite, data_dir: Path | None, errors: list[UserError]
+) -> Iterator[tuple[DatasetSpec, bool]]:
     """Yield each data set with complete options, and whether training is inductive on it."""
     from harness.data.registry import dataset_info
 
     for i, entry in enumerate(suite.datasets):
         for options in grid(entry.options):
             try:
-                info = dataset_info(DatasetSpec(name=entry.name, options=options))
-                complete = {key: option[1] for key, option in info.options.items()} | options
-                _check_finite(complete)
+                info = dataset_info(DatasetSpec(name=entry.name, options=options), data_dir)
+                _check_finite(options)
             except UserError as error:
-                path: KeyPath = ("datasets", i)
-                if error.key:
-                    path = (*path, entry.name, error.key.rpartition(".")[2])
+                path = ("datasets", i, *_blamed(error, entry.name, options))
                 errors.append(suite.source.error(path, error.message, error.fix))
                 continue
-            spec = DatasetSpec(
-                name=entry.name, options={k: _as(complete[k], info.options[k][1]) for k in complete}
-            )
+            defaults = {key: option.default for key, option in info.options.items()}
+            complete = {key: _as(value, defaults[key]) for key, value in (defaults | options).items()}
+            spec = DatasetSpec(name=entry.name, options=complete)
             inductive = suite.train.inductive
             yield spec, info.inductive if inductive is None else inductive
+
+
+def _blamed(error: UserError, name: str, options: Mapping[str, Any]) -> KeyPath:
+    """Return the option that an error is about: its key ends in it, or its message quotes it."""
+    words = (error.key or "").replace(":", " ").split()
+    for key in options:
+        if words[-1:] == [key] or f"'{key}'" in error.message:
+            return (name, key)
+    return ()
 
 
 def _as(value: Any, default: Any) -> Any:

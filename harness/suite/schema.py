@@ -87,7 +87,7 @@ def dataset_defaults(spec: DatasetSpec) -> dict[str, Any]:
     from harness.data.registry import dataset_info
 
     try:
-        return {key: option[1] for key, option in dataset_info(spec).options.items()}
+        return {key: option.default for key, option in dataset_info(spec).options.items()}
     except UserError:
         return {}
 

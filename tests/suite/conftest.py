@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from pydantic import Field
@@ -13,9 +14,16 @@ from harness.data.spec import DatasetSpec
 from harness.errors import UserError, nearest
 from harness.runtime.method import MethodOptions
 
+
+class Option(NamedTuple):
+    type: type
+    default: Any
+    summary: str = ""
+
+
 DATASETS = {
-    "digits": {"normalize": (str, "none", "feature scaling")},
-    "twin": {"of": (str, "reddit", "whose twin"), "scale": (float, 1.0, "share of the nodes")},
+    "digits": {"normalize": Option(str, "none")},
+    "twin": {"of": Option(str, "reddit"), "scale": Option(float, 1.0)},
 }
 
 
@@ -38,15 +46,15 @@ class NeighbourOptions(MethodOptions):
 METHODS = {"full": FullOptions, "bns-gcn": BoundaryOptions, "graphsage": NeighbourOptions}
 
 
-def dataset_info(spec: DatasetSpec) -> types.SimpleNamespace:
+def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> types.SimpleNamespace:
     if spec.name not in DATASETS:
         raise UserError(f"unknown data set '{spec.name}'", fix=nearest(spec.name, DATASETS))
     known = DATASETS[spec.name]
     for key, value in spec.options.items():
         if key not in known:
-            raise UserError("unknown option", key=key, fix=nearest(key, known))
-        if known[key][0] is str and not isinstance(value, str):
-            raise UserError(f"bad value {value!r}: must be text", key=key)
+            raise UserError(f"unknown option '{key}'", key=f"dataset {spec.name}", fix=nearest(key, known))
+        if known[key].type is str and not isinstance(value, str):
+            raise UserError(f"bad value {value!r}: must be text", key=f"dataset {spec.name}: {key}")
     return types.SimpleNamespace(options=known, inductive=spec.name == "twin")
 
 

@@ -115,7 +115,7 @@ def test_exclude() -> None:
     [
         ({"datasets": ["digit"]}, "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
         ({"datasets": [{"twin": {"scal": 1}}]},
-         "datasets.0.twin.scal: unknown option (did you mean 'scale'?)"),
+         "datasets.0.twin.scal: unknown option 'scal' (did you mean 'scale'?)"),
         ({"datasets": [{"twin": {"of": 3}}]}, "datasets.0.twin.of: bad value 3: must be text"),
         ({"datasets": [{"twin": {"scale": float("nan")}}]},
          "datasets.0.twin.scale: bad value nan: must be finite"),
