@@ -1,0 +1,100 @@
+"""Features, labels, splits and degree weights of generated graphs. Every draw is a function of the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+BLOCK = 1 << 14  # feature rows made at a time
+
+
+def communities(rng: np.random.Generator, nodes: int, count: int, skew: float = 0.0) -> Ints:
+    """int64 [nodes]: sizes proportional to 1 / rank^skew, none empty if nodes >= count."""
+    share = np.arange(1, count + 1) ** -skew
+    bounds = np.concatenate([[0.0], np.cumsum(share / share.sum())]) * (nodes - min(count, nodes))
+    sizes: Ints = np.diff(np.round(bounds)).astype(np.int64) + (np.arange(count) < nodes)
+    return rng.permutation(np.repeat(np.arange(count), sizes))
+
+
+def noisy_features(
+    community: Ints, width: int, noise: float, seed: int, work: Path | None = None
+) -> NDArray[np.float32]:
+    """float32 [N, width]: the centre of the node's community plus Gaussian noise.
+
+    Centres are Gaussian with expected norm 1; the noise has standard deviation `noise` in every dimension,
+    so two classes are about sqrt(2) / noise standard deviations apart, whatever the width. With `work`
+    the array is `work/features.npy`, memory-mapped, and never whole in memory.
+    """
+    rng = np.random.default_rng([seed, 0])
+    centres = (rng.standard_normal((int(community.max()) + 1, width)) / width**0.5).astype(np.float32)
+    shape = (community.size, width)
+    out: NDArray[np.float32] = (
+        np.empty(shape, np.float32)
+        if work is None
+        else open_memmap(work / "features.npy", mode="w+", dtype=np.float32, shape=shape)
+    )
+    for block, start in enumerate(range(0, community.size, BLOCK)):
+        rows = out[start : start + BLOCK]
+        rng = np.random.default_rng([seed, 1, block])
+        drawn = rng.standard_normal(rows.shape, dtype=np.float32)
+        drawn *= np.float32(noise)
+        drawn += centres[community[start : start + BLOCK]]
+        rows[:] = drawn
+    return out
+
+
+def class_labels(rng: np.random.Generator, community: Ints, classes: int, flipped: float) -> Ints:
+    """int64 [N]: the community, but for the share `flipped` of nodes another class drawn uniformly.
+
+    Nothing in the graph or the features tells a flipped label, so 1 - `flipped` bounds the accuracy.
+    """
+    shift = rng.integers(1, classes, community.size) if classes > 1 else 0
+    return np.where(rng.random(community.size) < flipped, (community + shift) % classes, community)
+
+
+def label_sets(
+    rng: np.random.Generator, community: Ints, classes: int, *, active: float = 0.15, rate: float = 0.75
+) -> NDArray[np.uint8]:
+    """uint8 [N, classes]: each label is active in a share `active` of the communities (in one at least).
+
+    A node has a label active in its community with probability `rate`, any other with 0.02.
+    """
+    count = int(community.max()) + 1
+    on = rng.random((count, classes)) < active
+    on[rng.integers(0, count, classes), np.arange(classes)] = True
+    chance = np.where(on, rate, 0.02).astype(np.float32)
+    out = np.empty((community.size, classes), np.uint8)
+    for start in range(0, community.size, BLOCK):
+        block = community[start : start + BLOCK]
+        out[start : start + BLOCK] = rng.random((block.size, classes), dtype=np.float32) < chance[block]
+    return out
+
+
+def split_masks(rng: np.random.Generator, nodes: int, shares: Sequence[float]) -> list[NDArray[np.bool_]]:
+    """Disjoint random bool [nodes] masks (train, val, test) of the given shares; the rest is in none."""
+    order = rng.permutation(nodes)
+    bounds = np.round(np.concatenate([[0.0], np.cumsum(shares)]).clip(max=1.0) * nodes).astype(np.int64)
+    masks = [np.zeros(nodes, np.bool_) for _ in shares]
+    for mask, start, stop in zip(masks, bounds[:-1], bounds[1:], strict=True):
+        mask[order[start:stop]] = True
+    return masks
+
+
+def degree_weights(
+    rng: np.random.Generator, nodes: int, shape: str, parameter: float, largest: float
+) -> Floats:
+    """float64 [nodes] with mean about 1, none above `largest`.
+
+    shape "lognormal": `parameter` = standard deviation of the logarithm; "powerlaw": density ~ w^-parameter.
+    """
+    if shape == "lognormal":
+        weight: Floats = np.exp(parameter * rng.standard_normal(nodes))
+    else:
+        weight = (1.0 - rng.random(nodes)) ** (-1.0 / (parameter - 1.0))
+    return np.minimum(weight / float(weight.mean()), largest)

@@ -1,0 +1,74 @@
+"""scikit-learn's handwritten digits as a nearest-neighbour graph: real data that needs no download."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.data.catalog import DatasetInfo
+from harness.data.csr import csr_from_edges
+from harness.data.generated.attributes import split_masks
+from harness.data.generated.options import option, options_of, resolve
+from harness.data.graph import GraphData
+
+NODES, WIDTH, CLASSES = 1797, 64, 10
+SPLIT = (0.6, 0.2, 0.2)
+ONE_WAY = 0.37  # share of nearest neighbours whose nearest the node is not itself, at k = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of `digits`."""
+
+    k: int = option(10, "each image is linked to its k nearest (Euclidean, on pixels)", 1, NODES - 1)
+    seed: int = option(0, "seed of the 60/20/20 split", 0)
+
+
+def make(*, work: Path | None = None, **options: Any) -> GraphData:
+    """Return 1,797 images of 8 x 8 pixels in 0..1, linked where either is among the other's k nearest."""
+    from sklearn.datasets import load_digits
+    from sklearn.neighbors import kneighbors_graph
+
+    s = resolve(Settings, "digits", options)
+    data = load_digits()
+    near = kneighbors_graph(data.data, s.k).tocoo()
+    indptr, indices = csr_from_edges(lambda: iter([(near.col, near.row)]), NODES, symmetrise=True)
+    train, val, test = split_masks(np.random.default_rng(s.seed), NODES, SPLIT)
+    return GraphData(
+        name="digits",
+        indptr=indptr,
+        indices=indices,
+        features=(data.data / 16).astype(np.float32),
+        labels=data.target.astype(np.int64),
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        num_classes=CLASSES,
+        multilabel=False,
+        origin="real",
+        note="",
+    )
+
+
+def info(options: Mapping[str, Any]) -> DatasetInfo:
+    """What `make` would return; `edges` is an estimate (it depends on how many neighbours are mutual)."""
+    s = resolve(Settings, "digits", options)
+    return DatasetInfo(
+        name="digits",
+        nodes=NODES,
+        edges=min(round(NODES * s.k * (1 + ONE_WAY)), NODES * (NODES - 1)),
+        features=WIDTH,
+        classes=CLASSES,
+        multilabel=False,
+        inductive=False,
+        origin="real",
+        normalize="none",
+        options=options_of(Settings),
+        source="scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)",
+        size_bytes=0,
+        summary="handwritten digits as a k-nearest-neighbour graph; real, embedded",
+    )
