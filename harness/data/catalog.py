@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -33,7 +34,8 @@ class DatasetInfo:
     """"real", "generated" or "twin"."""
     normalize: str
     """Default of the option `normalize`."""
-    options: dict[str, Option]
+    options: Mapping[str, Any]
+    """`Option` by name."""
     source: str
     """Who publishes it, where, under which licence."""
     size_bytes: int | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tokenize import TokenError
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
@@ -18,6 +19,16 @@ from harness.errors import DataError
 Array = np.ndarray[Any, np.dtype[Any]]
 CHUNK_BYTES = 4 << 20
 _MAX_HEADER = 10_000
+_BAD_HEADER = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    TokenError,
+    EOFError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+)
 
 
 def chunk_rows(shape: tuple[int, ...], itemsize: int) -> int:
@@ -48,15 +59,7 @@ def read_header(stream: IO[bytes], file: Path | str) -> Header:
         if read is None:
             raise ValueError(f"format version {version}")
         shape, fortran, dtype = read(stream, max_header_size=_MAX_HEADER)
-    except (
-        ValueError,
-        TypeError,
-        SyntaxError,
-        EOFError,
-        RecursionError,
-        MemoryError,
-        OverflowError,
-    ) as error:
+    except _BAD_HEADER as error:
         raise DataError(f"no .npy header ({_short(error)})", file=file) from error
     if dtype.hasobject:
         raise DataError("holds Python objects (a pickle), which are never loaded", file=file)

@@ -1,4 +1,4 @@
-"""Small files of every raw format, written from one known graph by independent means (scipy, dense arrays)."""
+"""Small files of every raw format, written from one known graph by independent means."""
 
 from __future__ import annotations
 
@@ -165,6 +165,6 @@ def write_planetoid(directory: Path, name: str, graph: Known, train: int = 6, te
         "graph": {i: np.flatnonzero(graph.adjacency[i]).tolist() for i in range(nodes)},
     }
     for part, value in parts.items():
-        (directory / f"ind.{name}.{part}").write_bytes(pickle.dumps(value, protocol=2))
+        (directory / f"ind.{name}.{part}").write_bytes(pickle.dumps(value, protocol=3))
     (directory / f"ind.{name}.test.index").write_text("".join(f"{i}\n" for i in order))
     return directory

@@ -26,7 +26,7 @@ _SPLITS = ("train", "valid", "test")
 
 def read(source: Path, name: str, work: Path) -> GraphData:
     """Read the directory `source`, which holds `raw/` and `split/`."""
-    binary = (source / "raw" / "data.npz").is_file()
+    binary = any((source / "raw" / file).is_file() for file in ("data.npz", "node-label.npz"))
     indptr, indices, features, label_file, values = (_read_binary if binary else _read_csv)(
         source / "raw", work
     )
