@@ -24,11 +24,11 @@ class Settings:
     """Options of `sbm`."""
 
     nodes: int = option(2000, "number of nodes", 2)
-    degree: float = option(15.0, "mean degree", 0)
+    degree: float = option(10.0, "mean degree", 0)
     classes: int = option(5, "number of classes", 2)
     features: int = option(32, "feature width", 1)
-    homophily: float = option(0.7, "share of edges inside a community", 0, 1)
-    noise: float = option(0.5, "feature noise; classes are sqrt(2)/noise deviations apart", 0)
+    homophily: float = option(0.6, "share of edges inside a community", 0, 1)
+    noise: float = option(0.6, "feature noise; classes are sqrt(2)/noise deviations apart", 0)
     multilabel: bool = option(False, "label sets that depend on the community instead of one label")
     seed: int = option(0, "seed", 0)
 
