@@ -1,0 +1,223 @@
+"""Downloads from a server on this machine: what arrives whole is kept, everything else is a clear error."""
+
+from __future__ import annotations
+
+import io
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import raw_formats as raw
+
+from harness.data import registry
+from harness.data.catalog import Published, published
+from harness.data.download import fetch
+from harness.data.registry import prepare
+from harness.data.spec import DatasetSpec
+from harness.data.store import open_graph
+from harness.errors import DataError, DataUnavailable
+
+
+class Server:
+    """Serves `files` by path; `cut` says after how many bytes of a file the connection is dropped."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.cut: dict[str, int] = {}
+        self.requests: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.requests.append(self.path)
+                body = outer.files.get(self.path)
+                if body is None:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body[: outer.cut.get(self.path)])
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.02,))
+    thread.start()
+    yield server
+    server.http.shutdown()
+    thread.join()
+    server.http.server_close()
+
+
+def zipped(directory: Path, prefix: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+            archive.write(path, prefix + str(path.relative_to(directory)))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def reddit(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
+    """The catalogue's Reddit, served from here and small; `prepare` sees it too."""
+    server.files["/reddit.zip"] = zipped(raw.write_dgl_reddit(tmp_path / "made", raw.known(nodes=40)))
+    entry = replace(published()["reddit"], urls=(f"{server.url}/reddit.zip",))
+    monkeypatch.setattr(registry, "published", lambda: {"reddit": entry})
+    monkeypatch.delenv("HARNESS_DATA", raising=False)
+    return entry
+
+
+def assert_nothing_cached(cache: Path) -> None:
+    assert [p for p in cache.rglob("*") if not p.name.endswith(".lock") and p.is_file()] == []
+    assert list((cache / "raw").glob("[!.]*")) == []
+
+
+SPEC = DatasetSpec(name="reddit", options={"normalize": "none"})
+
+
+def test_download_then_prepare_then_once(server: Server, reddit: Published, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with pytest.raises(DataUnavailable, match="harness data get reddit"):
+        prepare(SPEC, cache=cache)
+    directory = prepare(SPEC, cache=cache, download=True)
+    np.testing.assert_array_equal(open_graph(directory).features, raw.known(nodes=40).features)
+    assert prepare(SPEC, cache=cache, download=True) == directory
+    prepare(DatasetSpec(name="reddit"), cache=cache)
+    assert server.requests == ["/reddit.zip"], "one download serves every later use"
+    assert sorted(p.name for p in (cache / "raw" / "reddit").iterdir()) == [
+        "reddit_data.npz",
+        "reddit_graph.npz",
+    ]
+
+
+def test_a_prepared_set_outlives_its_raw_files(reddit: Published, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    directory = prepare(SPEC, cache=cache, download=True)
+    for path in (cache / "raw" / "reddit").iterdir():
+        path.unlink()
+    (cache / "raw" / "reddit").rmdir()
+    assert prepare(SPEC, cache=cache) == directory
+
+
+def test_the_directory_an_archive_is_wrapped_in_is_dropped(
+    server: Server, reddit: Published, tmp_path: Path
+) -> None:
+    server.files["/reddit.zip"] = zipped(tmp_path / "made", prefix="some/")
+    assert (fetch(reddit, tmp_path / "t") / "reddit_data.npz").is_file()
+
+
+def test_ogb_keeps_raw_and_split(server: Server, tmp_path: Path) -> None:
+    made = raw.write_ogb_csv(tmp_path / "made", raw.known())
+    server.files["/arxiv.zip"] = zipped(made, prefix="arxiv/")
+    entry = replace(published()["ogbn-arxiv"], urls=(f"{server.url}/arxiv.zip",))
+    assert sorted(p.name for p in fetch(entry, tmp_path / "t").iterdir()) == ["raw", "split"]
+
+
+def test_planetoid_is_eight_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = raw.write_planetoid(tmp_path / "made", "cora", raw.known())
+    server.files |= {f"/{path.name}": path.read_bytes() for path in made.iterdir()}
+    entry = published()["cora"]
+    entry = replace(entry, urls=tuple(f"{server.url}/{url.rsplit('/', 1)[1]}" for url in entry.urls))
+    monkeypatch.setattr(registry, "published", lambda: {"cora": entry})
+    monkeypatch.delenv("HARNESS_DATA", raising=False)
+    graph = open_graph(prepare(DatasetSpec(name="cora"), cache=tmp_path / "cache", download=True))
+    assert len(server.requests) == 8
+    np.testing.assert_allclose(graph.features.sum(1), 1, rtol=1e-6)
+
+
+def _zip_of(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _link() -> bytes:
+    buffer = io.BytesIO()
+    info = zipfile.ZipInfo("reddit_data.npz")
+    info.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+    return buffer.getvalue()
+
+
+FOREIGN = {
+    "web page": b"\n<!DOCTYPE html><html>Sign in</html>",
+    "zip file": b"not a zip at all",
+    "a zip": b"",
+    "has no 'reddit_data.npz'": _zip_of(other=b"x"),
+    "points out of the archive": _zip_of(**{"../evil": b"x"}),
+    "'/evil' points out": _zip_of(**{"/evil": b"x"}),
+    "'a/../../evil' points out": _zip_of(**{"a/../../evil": b"x"}),
+    "'reddit_data.npz' points out": _link(),
+}
+
+
+@pytest.mark.parametrize("fault", FOREIGN)
+def test_something_else_is_refused(server: Server, reddit: Published, tmp_path: Path, fault: str) -> None:
+    server.files["/reddit.zip"] = FOREIGN[fault]
+    with pytest.raises(DataError) as error:
+        prepare(SPEC, cache=tmp_path / "cache", download=True)
+    assert fault in str(error.value)
+    assert f"{server.url}/reddit.zip".removeprefix("http:/") in str(error.value)
+    assert_nothing_cached(tmp_path / "cache")
+    assert not list(tmp_path.rglob("*evil*"))
+    assert not Path("/evil").exists()
+
+
+def test_not_found_and_truncated(server: Server, reddit: Published, tmp_path: Path) -> None:
+    cache, whole = tmp_path / "cache", server.files.pop("/reddit.zip")
+    with pytest.raises(DataError, match="404"):
+        prepare(SPEC, cache=cache, download=True)
+    assert_nothing_cached(cache)
+    server.files["/reddit.zip"], server.cut["/reddit.zip"] = whole, len(whole) // 2
+    with pytest.raises(DataError, match="before the end"):
+        prepare(SPEC, cache=cache, download=True)
+    assert_nothing_cached(cache)
+    server.cut.clear()
+    prepare(SPEC, cache=cache, download=True)
+
+
+def test_damage_inside_the_archive_is_found(server: Server, reddit: Published, tmp_path: Path) -> None:
+    cache, whole = tmp_path / "cache", server.files["/reddit.zip"]
+    for position in (len(whole) // 3, len(whole) // 2):
+        damaged = bytearray(whole)
+        damaged[position] ^= 16
+        server.files["/reddit.zip"] = bytes(damaged)
+        with pytest.raises(DataError):
+            prepare(SPEC, cache=cache, download=True)
+        assert_nothing_cached(cache)
+
+
+def test_a_whole_archive_of_damaged_files_is_not_kept(
+    server: Server, reddit: Published, tmp_path: Path
+) -> None:
+    made, cache = tmp_path / "made", tmp_path / "cache"
+    (made / "reddit_graph.npz").write_bytes(b"PK but no more")
+    server.files["/reddit.zip"] = zipped(made)
+    with pytest.raises(DataError, match=r"reddit_graph\.npz"):
+        prepare(SPEC, cache=cache, download=True)
+    assert_nothing_cached(cache)
+
+
+def test_no_server_and_no_link_are_unavailable(server: Server, reddit: Published, tmp_path: Path) -> None:
+    closed = replace(reddit, urls=("http://127.0.0.1:9/reddit.zip",))
+    with pytest.raises(DataUnavailable, match="cannot reach 127"):
+        fetch(closed, tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+    with pytest.raises(DataUnavailable, match=r"Google Drive.*HARNESS_DATA/amazon"):
+        fetch(published()["amazon"], tmp_path / "t")
