@@ -78,7 +78,7 @@ class ResultStore:
             home = self.directory / path.name.removesuffix(REPLACED)
             if path.name.endswith(REPLACED) and not home.exists():
                 path.rename(home)
-            elif path not in self._staged:
+            elif path.is_dir() and path not in self._staged:
                 shutil.rmtree(path, ignore_errors=True)
 
     def commit(self, trial_id: str, record: Record, epochs: Sequence[dict[str, Any]], log: str) -> Path:

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import platform
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.results import environment
+
+
+def test_collect_is_json_and_tells_versions_and_hardware() -> None:
+    found = json.loads(json.dumps(environment.collect()))
+    assert found["python"] == platform.python_version()
+    assert found["packages"]["torch"] == torch.__version__
+    assert found["memory_bytes"] > 1 << 28
+    assert found["usable_cores"] >= 1
+    assert {"harness", "commit", "dirty", "cpu", "gpus", "driver", "nccl"} <= set(found)
+    assert (found["gpus"] is None) == (not torch.cuda.is_available())
+
+
+def test_the_hosts_name_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a-very-telling-host-name"
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(platform, "node", lambda: name)
+    assert name not in json.dumps(environment.collect())
+
+
+def git(directory: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=n", "-c", "user.email=e@x"]
+    subprocess.run(["git", "-C", str(directory), *who, *arguments], check=True, capture_output=True)
+
+
+def test_commit_and_dirty_of_a_checkout(tmp_path: Path) -> None:
+    package = tmp_path / "harness"
+    package.mkdir()
+    assert environment._checkout(package) == (None, None)
+    git(tmp_path, "init", "-q")
+    (package / "a.py").write_text("1")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "x")
+    commit, dirty = environment._checkout(package)
+    assert commit is not None
+    assert len(commit) == 40
+    assert dirty is False
+    (tmp_path / "new.py").write_text("")  # results and notes beside the code do not change it
+    assert environment._checkout(package)[1] is False
+    (package / "a.py").write_text("2")
+    assert environment._checkout(package) == (commit, True)
+
+
+def test_an_installed_copy_inside_another_repository_has_no_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    package = tmp_path / "venv" / "harness"
+    package.mkdir(parents=True)
+    assert environment._checkout(package) == (None, None)
+
+
+def test_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "harness").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment._checkout(tmp_path / "harness") == (None, None)
+
+
+def test_a_missing_package_is_none() -> None:
+    assert environment._version("surely-not-installed-anywhere") is None

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.errors import UserError
+from harness.results.frames import COLUMNS, EPOCH_COLUMNS, load_epochs, load_results
+from harness.results.store import ResultStore
+
+EPOCHS = [
+    {"epoch": 0, "rank": 0, "epoch_time_s": 1.5, "loss": 2.0, "val_score": None, "stats": {"kept": 3}},
+    {"epoch": 1, "rank": 0, "epoch_time_s": 0.5, "loss": float("nan"), "val_score": 0.25,
+     "stats": {"kept": 4, "how": "all"}},
+    {"epoch": 0, "rank": 1, "epoch_time_s": 1.0, "loss": 2.0, "val_score": None, "stats": {}},
+]  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path, make_record) -> Path:
+    store = ResultStore(tmp_path, "demo")
+    result = {
+        "epoch_time_s": 0.5,
+        "epochs": 2,
+        "throughput_epochs_s": 2.0,
+        "best_val": 0.25,
+        "time_forward_s": 0.4,
+        "time_explain_s": 0.1,
+        "bytes_embedding": 100.0,
+        "peak_memory_bytes": 1 << 30,
+        "peak_memory_source": "VmHWM",
+        "boundary_nodes": 6,
+        "noisy": False,
+        "checksum": "aa",
+    }
+    store.commit("0" * 12, make_record("0" * 12, result=result), EPOCHS, "")
+    store.commit("1" * 12, make_record("1" * 12, status="oom", reason="rank 1", wall_s=None), [], "")
+    ResultStore(tmp_path, "other").commit("2" * 12, make_record("2" * 12, suite="other"), EPOCHS[:1], "")
+    return tmp_path
+
+
+def test_one_row_a_trial(root: Path) -> None:
+    frame = load_results(root)
+    assert list(frame["trial"]) == ["0" * 12, "1" * 12, "2" * 12]
+    assert list(frame["suite"]) == ["demo", "demo", "other"]
+    assert list(frame.columns) == [*COLUMNS, "time_explain_s"]
+    row = frame.iloc[0]
+    assert (row["dataset"], row["model"], row["method"], row["parts"], row["partitioner"], row["seed"]) == (
+        "digits",
+        "sage",
+        "bns-gcn",
+        2,
+        "metis",
+        3,
+    )
+    assert row["options"] == {"rate": 0.1}
+    assert (row["dataset_note"], row["origin"], row["status"]) == ("", "real", "ok")
+    assert (row["epoch_time_s"], row["time_explain_s"], row["peak_memory_bytes"]) == (0.5, 0.1, 1 << 30)
+    assert row["wall_s"] == 12.5
+
+
+def test_missing_figures_are_nan_never_zero(root: Path) -> None:
+    row = load_results(root).iloc[1]
+    for column in (
+        "epoch_time_s",
+        "bytes_embedding",
+        "bytes_swap",
+        "peak_memory_bytes",
+        "wall_s",
+        "best_val",
+    ):
+        assert math.isnan(row[column])
+    assert (row["status"], row["reason"]) == ("oom", "rank 1")
+
+
+def test_root_suite_and_trial_directories(root: Path) -> None:
+    assert len(load_results(str(root))) == 3
+    assert len(load_results(root / "demo")) == 2
+    assert list(load_results(root / "demo" / ("1" * 12))["status"]) == ["oom"]
+    assert len(load_epochs(root)) == 4
+    assert len(load_epochs(root / "demo")) == 3
+    assert len(load_epochs(root / "demo" / ("1" * 12))) == 0
+
+
+def test_nothing_yet_is_an_empty_frame_with_the_columns(tmp_path: Path) -> None:
+    with ResultStore(tmp_path, "demo").lock():
+        pass
+    for path in (tmp_path, tmp_path / "demo"):
+        assert list(load_results(path).columns) == list(COLUMNS)
+        assert len(load_results(path)) == 0
+        assert list(load_epochs(path).columns) == list(EPOCH_COLUMNS)
+    with pytest.raises(UserError, match="no such directory of results"):
+        load_results(tmp_path / "missing")
+
+
+def test_epochs_keep_numbers_and_stats(root: Path) -> None:
+    frame = load_epochs(root / "demo")
+    assert list(frame["epoch"]) == [0, 1, 0]
+    assert list(frame["rank"]) == [0, 0, 1]
+    assert set(frame["trial"]) == {"0" * 12}
+    assert frame["val_score"].dtype == float
+    assert list(frame["val_score"].notna()) == [False, True, False]
+    assert frame["stat_kept"].tolist()[:2] == [3, 4]
+    assert math.isnan(frame["stat_kept"].tolist()[2])
+    assert frame["stat_how"].tolist()[1] == "all"
+    assert "stats" not in frame.columns
+    assert math.isnan(frame["loss"][1])
+
+
+def test_a_score_never_taken_is_a_column_of_nan(tmp_path: Path, make_record) -> None:
+    home = ResultStore(tmp_path, "demo").commit("0" * 12, make_record(), EPOCHS[:1], "")
+    assert pd.read_parquet(home / "epochs.parquet")["val_score"].dtype == float
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1 and then nothing", None])
+def test_damaged_epochs_are_told(root: Path, damage: bytes | None) -> None:
+    path = root / "demo" / ("0" * 12) / "epochs.parquet"
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(UserError) as error:
+        load_epochs(root)
+    assert str(error.value).startswith(f"{path}: damaged epochs: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_record_is_told(root: Path) -> None:
+    (root / "demo" / ("1" * 12) / "record.json").write_text("null")
+    with pytest.raises(UserError, match=r"record\.json: damaged record"):
+        load_results(root)
+
+
+def test_a_record_of_another_time_still_makes_a_row(tmp_path: Path, make_record) -> None:
+    store = ResultStore(tmp_path, "demo")
+    store.commit("0" * 12, make_record("0" * 12, config={"dataset": "digits", "extra": 1}), [], "")
+    row = load_results(tmp_path).iloc[0]
+    assert row["options"] == {}
+    assert row["status"] == "ok"

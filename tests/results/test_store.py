@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError
+from harness.results.frames import load_epochs, load_results
+from harness.results.store import ResultStore, read_at, records_under
+
+TRIAL = "0123456789ab"
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ResultStore:
+    return ResultStore(tmp_path / "results", "demo")
+
+
+def test_a_commit_is_three_files_and_nothing_else(store: ResultStore, make_record) -> None:
+    stage = store.stage(TRIAL)
+    (stage / "rank0.json").write_text("{}")
+    home = store.commit(TRIAL, make_record(), [{"epoch": 0, "rank": 0, "epoch_time_s": 1.0}], "said\n")
+    assert home == store.directory / TRIAL
+    assert sorted(p.name for p in home.iterdir()) == ["epochs.parquet", "log.txt", "record.json"]
+    assert (home / "log.txt").read_text() == "said\n"
+    assert list(store.staging.iterdir()) == []
+    assert store.finished() == {TRIAL: "ok"}
+
+
+def test_a_commit_replaces(store: ResultStore, make_record) -> None:
+    store.commit(TRIAL, make_record(status="error", reason="x"), [], "")
+    store.commit(TRIAL, make_record(), [], "")
+    assert store.finished() == {TRIAL: "ok"}
+    assert list(store.staging.iterdir()) == []
+
+
+def test_a_log_that_is_not_text_is_kept(store: ResultStore, make_record) -> None:
+    home = store.commit(TRIAL, make_record(), [], "a\ud800b")
+    assert (home / "log.txt").read_text() == "a?b"
+
+
+def test_finished_ignores_what_is_not_a_record(store: ResultStore, make_record) -> None:
+    assert store.finished() == {}
+    store.commit(TRIAL, make_record(), [], "")
+    (store.directory / "empty").mkdir()
+    (store.directory / "notes.txt").write_text("")
+    store.stage("ffffffffffff")
+    assert store.finished() == {TRIAL: "ok"}
+
+
+def test_a_damaged_or_newer_record_is_told(store: ResultStore, make_record) -> None:
+    home = store.commit(TRIAL, make_record(), [], "")
+    (home / "record.json").write_text("{")
+    with pytest.raises(UserError, match=r"record\.json: damaged record: not JSON \(remove the trial's"):
+        store.finished()
+    (home / "record.json").write_text('{"schema_version": 99}')
+    with pytest.raises(UserError, match=r"record of schema 99, .*upgrade harness"):
+        store.finished()
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "a\n", "a b"])
+def test_names_cannot_leave_the_directory(store: ResultStore, make_record, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="cannot name a directory"):
+        ResultStore(tmp_path, name)
+    with pytest.raises(ValueError, match="not a trial id"):
+        store.stage(name)
+    with pytest.raises(ValueError, match="not a trial id"):
+        store.commit(name, make_record(), [], "")
+
+
+def test_one_runner_at_a_time(store: ResultStore) -> None:
+    second = ResultStore(store.root, "demo")
+    with store.lock():
+        with pytest.raises(UserError) as error, second.lock():
+            pass
+        assert f"another run (pid {os.getpid()}) is writing to this suite" in str(error.value)
+        with ResultStore(store.root, "other").lock():
+            pass
+    with second.lock():
+        pass
+
+
+def test_the_lock_of_a_killed_runner_is_free(store: ResultStore) -> None:
+    code = (
+        "import os, sys, pathlib\nfrom harness.results.store import ResultStore\n"
+        "with ResultStore(pathlib.Path(sys.argv[1]), 'demo').lock():\n"
+        "    os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
+    assert done.returncode == -9
+    with store.lock():
+        assert (store.directory / ".lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_clean_removes_leftovers_but_not_ones_own_work(store: ResultStore) -> None:
+    dead = store.staging / f"{TRIAL}-999999"
+    dead.mkdir(parents=True)
+    (dead / "rank0.json").write_text("{}")
+    mine = store.stage("ffffffffffff")
+    store.clean()
+    assert list(store.staging.iterdir()) == [mine]
+    ResultStore(store.root, "other").clean()
+
+
+def test_a_stage_is_empty_even_if_a_dead_runner_had_our_pid(store: ResultStore) -> None:
+    (store.stage(TRIAL) / "old").write_text("")
+    assert list(store.stage(TRIAL).iterdir()) == []
+
+
+def test_a_record_moved_aside_is_found_and_put_back(store: ResultStore, make_record) -> None:
+    home = store.commit(TRIAL, make_record(), [], "")
+    home.rename(store.staging / f"{TRIAL}.old")  # what a runner killed between two renames leaves
+    assert store.finished() == {TRIAL: "ok"}
+    assert list(load_results(store.root)["trial"]) == [TRIAL]
+    store.clean()
+    assert home.is_dir()
+    assert list(store.staging.iterdir()) == []
+
+
+def test_a_record_moved_aside_is_dropped_once_its_successor_is_there(store: ResultStore, make_record) -> None:
+    store.commit(TRIAL, make_record(status="error"), [], "").rename(store.staging / f"{TRIAL}.old")
+    new = ResultStore(store.root, "demo")
+    new.commit(TRIAL, make_record(), [], "")
+    assert new.finished() == {TRIAL: "ok"}
+    assert list(store.staging.iterdir()) == []
+
+
+def test_a_reader_always_finds_a_record_while_it_is_replaced(store: ResultStore, make_record) -> None:
+    store.commit(TRIAL, make_record(), [], "")
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            store.commit(TRIAL, make_record(), [], "")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(300):
+            assert store.finished() == {TRIAL: "ok"}
+    finally:
+        stop.set()
+        writer.join()
+
+
+def say(root: Path) -> str | None:
+    """Return what the record says, having checked that its three files say the same; None without one."""
+    places = records_under(root / "demo")
+    if not places:
+        return None
+    [place] = places
+    epochs = load_epochs(root)
+    assert len(epochs) == 50
+    words = {read_at(place).reason, (place / "log.txt").read_text(), *epochs["word"]}
+    assert len(words) == 1
+    return words.pop()
+
+
+@pytest.mark.parametrize("mode", ["steps", "times"])
+@pytest.mark.parametrize("old", [[], ["old"]], ids=["first", "replacing"])
+def test_a_killed_commit_leaves_a_whole_record_or_none(tmp_path: Path, mode: str, old: list[str]) -> None:
+    root = tmp_path / "killed"
+    command = [sys.executable, str(HERE / "killed_commits.py"), str(root), mode, *old]
+    subprocess.run(command, check=True, timeout=120)
+    attempts = sorted(root.iterdir(), key=lambda path: int(path.name))
+    assert len(attempts) >= 20
+    found = []
+    for attempt in attempts:
+        found.append(say(attempt))
+        store = ResultStore(attempt, "demo")
+        with store.lock():
+            store.clean()
+        assert say(attempt) == found[-1]
+        assert not store.staging.exists() or list(store.staging.iterdir()) == []
+    assert set(found) <= {"old" if old else None, "new"}
+    if mode == "steps":
+        assert len(set(found)) == 2
+        assert found == sorted(found, key=lambda word: word == "new")  # once there, it stays

@@ -1,0 +1,128 @@
+"""The suites that are shipped: they expand without any data, and say what the papers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.suite.expand import expand, matches
+from harness.suite.load import load_suite
+from harness.suite.schema import TrialConfig
+
+SUITES = Path(__file__).resolve().parents[2] / "suites"
+NAMES = ["amazon", "arxiv", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
+
+
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HARNESS_DATA", raising=False)
+
+
+def trials(name: str) -> list[TrialConfig]:
+    return expand(load_suite(SUITES / f"{name}.yaml"), device="cpu")
+
+
+def test_these_are_all() -> None:
+    assert sorted(path.stem for path in SUITES.glob("*.yaml")) == sorted([*NAMES, "anchor"])
+
+
+@pytest.mark.parametrize("name", [*NAMES, "anchor"])
+def test_a_suite_bears_its_files_name_and_says_where_its_numbers_are_from(name: str) -> None:
+    path = SUITES / f"{name}.yaml"
+    head = path.read_text().split("\nname:")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert "Numbers:" in head
+    suite = load_suite(path)
+    assert suite.name == name
+    assert suite.description
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_expands_without_data(name: str) -> None:
+    assert trials(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "linear", "hidden", "lr", "epochs", "dropout", "inductive"),
+    [
+        ("reddit", 4, 0, 256, 0.01, 1500, 0.5, True),
+        ("products", 3, 0, 128, 0.001, 500, 0.3, False),
+        ("yelp", 2, 2, 512, 0.001, 3000, 0.1, True),
+    ],
+)
+def test_the_settings_of_bns_gcn(
+    name: str, layers: int, linear: int, hidden: int, lr: float, epochs: int, dropout: float, inductive: bool
+) -> None:
+    found = trials(name)
+    for trial in found:
+        model, train = trial.model, trial.train
+        assert (model.name, model.layers, model.linear_layers, model.hidden) == (
+            "sage",
+            layers,
+            linear,
+            hidden,
+        )
+        assert (model.norm, model.dropout, train.weight_decay) == ("layer", dropout, 0)
+        assert (train.optimizer, train.lr, train.epochs, train.inductive) == ("adam", lr, epochs, inductive)
+        assert (trial.partition.method, trial.partition.objective) == ("metis", "volume")
+    grid = {(t.partition.parts, t.method.options["rate"]) for t in found if t.method.name == "bns-gcn"}
+    assert grid == {(parts, rate) for parts in (2, 4, 8) for rate in (1, 0.1, 0.01, 0)}
+
+
+def test_planetoid() -> None:
+    found = trials("planetoid")
+    assert {(t.dataset.name, t.method.name, t.partition.parts, t.seed) for t in found} == {
+        (dataset, method, parts, seed)
+        for dataset in ("cora", "citeseer", "pubmed")
+        for method in ("full", "bns-gcn")
+        for parts in (1, 4)
+        for seed in (0, 1, 2)
+    }
+    trial = found[0]
+    assert (trial.model.name, trial.model.layers, trial.model.dropout) == ("gcn", 2, 0.5)
+    assert (trial.train.epochs, trial.train.lr, trial.train.weight_decay) == (200, 0.01, 5e-4)
+
+
+def test_quickstart_is_small_and_shows_every_method() -> None:
+    from harness.runtime.registry import method_names
+
+    found = trials("quickstart")
+    assert 12 <= len(found) <= 16
+    assert {t.method.name for t in found} == set(method_names())
+    assert {t.dataset.name for t in found} == {"digits", "twin"}
+    assert {t.partition.parts for t in found} == {1, 2}
+    assert [t for t in found if matches(t, "rate=0.5,parts=1")] == []
+
+
+def test_anchor(tmp_path: Path) -> None:
+    mask = np.ones(2, dtype=bool)
+    np.savez(
+        tmp_path / "case50k.npz",
+        indptr=np.array([0, 1, 2]),
+        indices=np.array([1, 0], dtype=np.int32),
+        feat=np.zeros((2, 3), dtype=np.float32),
+        label=np.array([0, 1]),
+        train_mask=mask,
+        val_mask=mask,
+        test_mask=mask,
+    )
+    (tmp_path / "case50k.part2.npy").touch()
+    found = expand(load_suite(SUITES / "anchor.yaml"), device="cpu", data_dir=tmp_path)
+    assert [(t.method.name, t.method.options.get("rate")) for t in found] == [
+        ("full", None),
+        ("bns-gcn", 0.1),
+        ("bns-gcn", 0.01),
+    ]
+    for trial in found:
+        assert trial.method.options["precompute"] is True
+        assert trial.partition.file == tmp_path / "case50k.part2.npy"
+        assert (trial.model.layers, trial.model.hidden, trial.model.norm, trial.model.dropout) == (
+            3,
+            128,
+            "layer",
+            0.5,
+        )
+        assert (trial.train.lr, trial.train.threads, trial.train.eval_every) == (0.01, 1, 0)
+        assert trial.partition.parts == 2
