@@ -63,7 +63,9 @@ class DGLEngine:
         """See `Engine`."""
         ops = _dgl().ops
         if self.name not in matrix.handles:
-            structure = (matrix.indptr.int(), matrix.indices, torch.empty(0, dtype=torch.int32))
+            # Without explicit edge ids, DGL's weighted kernel reads through a null pointer at width 1.
+            ids = torch.arange(0 if matrix.values is None else matrix.nnz, dtype=torch.int32)
+            structure = (matrix.indptr.int(), matrix.indices, ids)
             matrix.handles[self.name] = _dgl().create_block(
                 ("csc", structure), num_src_nodes=matrix.num_cols, num_dst_nodes=matrix.num_rows
             )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.graph.block import Block, Norm
+from harness.models.functional import linear
 
 Fetch = Callable[[Tensor], Tensor]
 Exchange = Callable[[Tensor, int], Tensor]
@@ -51,11 +52,11 @@ class GraphLayer(nn.Module):
             narrow: exchange H W.
         """
         if narrow:
-            return block.aggregate(fetch(h @ self.weight), self.propagation)
+            return block.aggregate(fetch(linear(h, self.weight)), self.propagation)
         source = fetch(h)
         if self._transform_first(block):
-            return block.aggregate(source @ self.weight, self.propagation)
-        return block.aggregate(source, self.propagation) @ self.weight
+            return block.aggregate(linear(source, self.weight), self.propagation)
+        return linear(block.aggregate(source, self.propagation), self.weight)
 
     def _transform_first(self, block: Block) -> bool:
         gemm, edges = self.inputs * self.outputs, SPMM_COST * block.adjacency.nnz
@@ -75,10 +76,10 @@ class SageLayer(GraphLayer):
         self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
         """Return [num_dst, outputs]; `aggregated` [num_dst, inputs] replaces the propagation of `h`."""
-        own = torch.addmm(self.bias, h[: block.num_dst], self.weight_self)
-        if aggregated is not None:
-            return torch.addmm(own, aggregated, self.weight)
-        return own + self.propagate(block, h, fetch, narrow)
+        own = linear(h[: block.num_dst], self.weight_self, self.bias)
+        if aggregated is None:
+            return own + self.propagate(block, h, fetch, narrow)
+        return own + linear(aggregated, self.weight)
 
 
 class GCNLayer(GraphLayer):
@@ -91,7 +92,7 @@ class GCNLayer(GraphLayer):
     ) -> Tensor:
         """Return [num_dst, outputs]; `aggregated` [num_dst, inputs] replaces the propagation of `h`."""
         if aggregated is not None:
-            return torch.addmm(self.bias, aggregated, self.weight)
+            return linear(aggregated, self.weight, self.bias)
         return self.propagate(block, h, fetch, narrow) + self.bias
 
 

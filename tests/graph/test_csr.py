@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.graph.csr import CSR, induce_columns, select_rows
+
+
+def random_csr(seed: int, rows: int, cols: int, density: float, weighted: bool) -> tuple[CSR, sp.csr_matrix]:
+    matrix = sp.random(rows, cols, density, "csr", random_state=seed, dtype=np.float64)
+    matrix.sort_indices()
+    if not weighted:
+        matrix.data[:] = 1
+    values = torch.from_numpy(matrix.data.copy()) if weighted else None
+    csr = CSR(
+        torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices), cols, values
+    )
+    return csr, matrix
+
+
+def as_scipy(csr: CSR) -> sp.csr_matrix:
+    data = np.ones(csr.nnz) if csr.values is None else csr.values.numpy()
+    return sp.csr_matrix((data, csr.indices.numpy(), csr.indptr.numpy()), (csr.num_rows, csr.num_cols))
+
+
+@given(
+    seed=st.integers(0, 1000),
+    rows=st.integers(0, 30),
+    cols=st.integers(0, 30),
+    density=st.sampled_from([0, 0.1, 0.5, 1]),
+    weighted=st.booleans(),
+)
+def test_transpose_equals_scipys(seed: int, rows: int, cols: int, density: float, weighted: bool) -> None:
+    csr, matrix = random_csr(seed, rows, cols, density, weighted)
+    back = csr.transpose()
+    assert (back.num_rows, back.num_cols) == (cols, rows)
+    np.testing.assert_array_equal(as_scipy(back).toarray(), matrix.T.toarray())
+    for row in range(cols):
+        part = back.indices[back.indptr[row] : back.indptr[row + 1]].numpy()
+        assert (np.diff(part) > 0).all()
+
+
+@given(seed=st.integers(0, 1000), first=st.integers(0, 8), total=st.integers(8, 16))
+def test_inducing_columns_equals_slicing(seed: int, first: int, total: int) -> None:
+    csr, matrix = random_csr(seed, 10, total, 0.4, False)
+    kept = np.flatnonzero(np.random.default_rng(seed).random(total - first) < 0.5)
+    column = np.full(total - first, -1, np.int32)
+    column[kept] = first + np.arange(kept.size)
+    indptr, indices = induce_columns(csr.indptr.numpy(), csr.indices.numpy(), first, column)
+    want = matrix[:, np.concatenate([np.arange(first), first + kept]).astype(int)]
+    got = sp.csr_matrix((np.ones(indices.size), indices, indptr), want.shape)
+    np.testing.assert_array_equal(got.toarray(), want.toarray())
+
+
+@given(seed=st.integers(0, 1000), first=st.integers(0, 8), total=st.integers(8, 16))
+def test_selecting_rows_equals_slicing(seed: int, first: int, total: int) -> None:
+    csr, matrix = random_csr(seed, total, 9, 0.4, False)
+    kept = np.flatnonzero(np.random.default_rng(seed).random(total - first) < 0.5)
+    indptr, indices = select_rows(csr.indptr.numpy(), csr.indices.numpy(), first, kept)
+    want = matrix[np.concatenate([np.arange(first), first + kept]).astype(int)]
+    got = sp.csr_matrix((np.ones(indices.size), indices, indptr), want.shape)
+    np.testing.assert_array_equal(got.toarray(), want.toarray())

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.models.functional import dropout, linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_equals_the_product(dtype: torch.dtype, rows: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, 37, dtype=dtype), torch.randn(37, 11, dtype=dtype)
+    offset = torch.randn(11, dtype=dtype) if bias else None
+    wide = [t.double() for t in (x, weight, *([] if offset is None else [offset]))]
+    for tensor in (x, weight, *([] if offset is None else [offset]), *wide):
+        tensor.requires_grad_()
+    out = linear(x, weight, offset)
+    want = wide[0] @ wide[1] + (wide[2] if bias else 0)
+    tolerance = {"rtol": 1e-5, "atol": 2e-4} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(out.double(), want, **tolerance)
+    direction = torch.randn_like(out)
+    out.backward(direction)
+    want.backward(direction.double())
+    for got, wanted in zip([x, weight, *([] if offset is None else [offset])], wide, strict=True):
+        torch.testing.assert_close(got.grad.double(), wanted.grad, rtol=1e-4, atol=1e-3 if rows > 1 else 1e-5)
+
+
+def test_linear_skips_the_gradient_nobody_wants() -> None:
+    x, weight = torch.randn(3, 2), torch.randn(2, 2, requires_grad=True)
+    linear(x, weight).sum().backward()
+    assert x.grad is None
+    torch.testing.assert_close(weight.grad, x.sum(0).unsqueeze(1).expand(2, 2))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dropout_keeps_the_right_share_and_expectation(rate: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    x = torch.ones(1001, 333, dtype=dtype)
+    out = dropout(x, rate)
+    kept = (out != 0).double().mean().item()
+    assert kept == pytest.approx(1 - rate, abs=5 * (rate * (1 - rate) / x.numel()) ** 0.5)
+    assert out.max().item() == pytest.approx(1 / (1 - rate), rel=1e-4)
+    # Rows and columns are not all alike: the mask is random in both directions.
+    assert (out != 0).double().mean(0).std().item() < 0.03
+    assert (out != 0).double().mean(1).std().item() < 0.05
+
+
+def test_dropout_uses_the_same_mask_backward_and_a_new_one_each_call() -> None:
+    x = torch.randn(50, 7, requires_grad=True)
+    out = dropout(x, 0.4)
+    out.sum().backward()
+    torch.testing.assert_close(x.grad * x, out)
+    assert not torch.equal(dropout(x, 0.4), out)
+
+
+def test_dropout_follows_torchs_seed() -> None:
+    x = torch.randn(20, 9)
+    torch.manual_seed(3)
+    first = dropout(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x, 0.5), first)
+
+
+def test_neighbouring_masks_are_not_correlated() -> None:
+    torch.manual_seed(5)
+    mask = (dropout(torch.ones(200_000), 0.5) != 0).double() - 0.5
+    for lag in (1, 2, 3, 4, 7, 128):
+        assert abs((mask[lag:] * mask[:-lag]).mean().item()) < 0.25 * 5 / 200_000**0.5
