@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import DataDir, DatasetOptions, check_data_dir, dataset_options
+from harness.cli.list import default_text, type_text
+from harness.cli.options import DataDir, DatasetOptions, dataset_options, use_data_dir
 from harness.cli.show import bytes_text, table
 from harness.errors import DataUnavailable
 
-app = typer.Typer(no_args_is_help=True, help="Get a data set, or tell what it is and where it is.")
+app = typer.Typer(no_args_is_help=True, help="Get a data set or describe it.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness list datasets`.")]
 
 
@@ -24,7 +25,7 @@ def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> 
     info = dataset_info(spec)
     size = f" ({bytes_text(info.size_bytes)} to download unless it is here)" if info.size_bytes else ""
     typer.echo(f"{name}: {info.source}{size}", err=True)
-    typer.echo(str(prepare(spec, data_dir=check_data_dir(data_dir), download=True)))
+    typer.echo(str(prepare(spec, data_dir=use_data_dir(data_dir), download=True)))
 
 
 @app.command()
@@ -36,7 +37,7 @@ def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) ->
 
     spec = DatasetSpec(name=name, options=dataset_options(option))
     known = dataset_info(spec)
-    missing = missing_data(spec, check_data_dir(data_dir), None)
+    missing = missing_data(spec, use_data_dir(data_dir), None)
     rows: list[tuple[str, object]] = [
         ("what it is", known.summary),
         ("nodes", known.nodes),
@@ -53,7 +54,10 @@ def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) ->
     table(["", name], rows)
     if known.options:
         typer.echo("")
-        options = [(key, *option_row) for key, option_row in known.options.items()]
+        options = [
+            (key, type_text(kind), default_text(default), summary)
+            for key, (kind, default, summary) in known.options.items()
+        ]
         table(["option", "type", "default", "meaning"], options)
 
 

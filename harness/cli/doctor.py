@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from harness.cli.options import DataDir, check_data_dir
+from harness.cli.options import DataDir, use_data_dir
 from harness.cli.show import bytes_text, table
 
 IMPORTS = {
@@ -37,13 +37,14 @@ class Check:
 
 
 def doctor(data_dir: DataDir = None) -> None:
-    """Print versions, hardware and directories, and what is missing here.
+    """Check this machine.
 
-    Exit code 1 if something is missing without which no trial runs.
+    Versions, hardware, directories; what is missing and what that disables. Exit code 1 if something is
+    missing without which no trial runs.
     """
     from harness.results.environment import collect
 
-    directory = check_data_dir(data_dir)
+    directory = use_data_dir(data_dir)
     checks = [*map(_import, IMPORTS)]
     if checks[0].found:
         facts = collect()
@@ -103,7 +104,7 @@ def _nvml() -> Check:
         pynvml.nvmlInit()
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return Check("nvml", False, f"GPU memory is not what NVML says but torch ({error})")
+        return Check("nvml", False, f"GPU memory comes from torch, not the driver ({error})")
     return Check("nvml", True, "GPU memory as the driver counts it")
 
 

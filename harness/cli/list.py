@@ -7,23 +7,21 @@ from typing import Any, get_args
 
 import typer
 
+from harness.cli.options import DataDir, use_data_dir
 from harness.cli.show import table
 
-app = typer.Typer(no_args_is_help=True, help="List the names and options a suite file can use.")
+app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
 
 
 @app.command()
-def datasets() -> None:
-    """Data sets with their published figures."""
-    from harness.data.registry import dataset_names
+def datasets(data_dir: DataDir = None) -> None:
+    """Data sets with their published figures, and the graphs of the data directory."""
+    from harness.data.registry import dataset_info, dataset_names
     from harness.data.spec import DatasetSpec
 
     rows: list[tuple[object, ...]] = []
-    for name in dataset_names():
-        info = _info(DatasetSpec(name=name))
-        if info is None:
-            rows.append((name, None, None, None, None, "", "needs options, see `harness data info`"))
-            continue
+    for name in dataset_names(use_data_dir(data_dir)):
+        info = dataset_info(DatasetSpec(name=name))
         mode = "inductive" if info.inductive else "transductive"
         rows.append((name, info.nodes, info.edges, info.features, info.classes, mode, info.summary))
     table(["name", "nodes", "directed edges", "features", "classes", "mode", "what it is"], rows)
@@ -59,16 +57,6 @@ def partitioners() -> None:
     table(["name", "what it does"], sorted(PARTITIONERS.items()))
     typer.echo("")
     _options({key: field for key, field in PartitionSpec.model_fields.items() if key != "method"})
-
-
-def _info(spec: Any) -> Any:
-    from harness.data.registry import dataset_info
-    from harness.errors import UserError
-
-    try:
-        return dataset_info(spec)
-    except UserError:
-        return None
 
 
 def _options(fields: Mapping[str, Any]) -> None:

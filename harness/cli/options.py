@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,8 +106,14 @@ def counts_of(text: str, key: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def check_data_dir(path: Path | None) -> Path | None:
-    """Refuse a data directory that is not there."""
-    if path is not None and not path.is_dir():
+def use_data_dir(path: Path | None) -> Path | None:
+    """Check a data directory and make it this process's and its ranks'; return it.
+
+    Names of data sets, labels and identities of trials depend on it, so it is said once for all of them.
+    """
+    if path is None:
+        return None
+    if not path.is_dir():
         raise UserError(f"'{path}' is not a directory", key="--data-dir (or HARNESS_DATA)")
-    return path
+    os.environ["HARNESS_DATA"] = str(path.resolve())
+    return path.resolve()

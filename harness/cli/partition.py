@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.options import DataDir, DatasetOptions, check_data_dir, counts_of, dataset_options
+from harness.cli.options import DataDir, DatasetOptions, counts_of, dataset_options, use_data_dir
 from harness.cli.show import table
 from harness.errors import UserError, nearest
 
@@ -43,10 +43,11 @@ def partition(
     option: DatasetOptions = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Partition a graph and print each part's inner and boundary nodes, and each partition's quality.
+    """Show how well a graph splits.
 
-    ratio = boundary / inner; volume = sum of boundary nodes = rows sent per layer and direction.
-    Partitions are cached, so a later run of a suite finds them.
+    Each part's inner and boundary nodes, then each partition's quality: ratio = boundary / inner; volume =
+    sum of boundary nodes = rows sent per layer and direction; a cut edge counts once. Partitions are
+    cached, so a later run of a suite finds them.
     """
     from harness.data.registry import dataset_info, prepare
     from harness.data.spec import DatasetSpec
@@ -56,7 +57,7 @@ def partition(
     specs = [_spec(count, name, fixed) for name in _methods(method) for count in counts]
     dataset_spec = DatasetSpec(name=dataset, options=dataset_options(option))
     mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
-    graph = prepare(dataset_spec, data_dir=check_data_dir(data_dir))
+    graph = prepare(dataset_spec, data_dir=use_data_dir(data_dir))
     totals = [_show(graph, dataset_spec, spec, mode) for spec in specs]
     table(TOTALS, totals, title=f"{dataset}: partitions")
 

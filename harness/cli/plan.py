@@ -17,8 +17,8 @@ from harness.cli.options import (
     Retry,
     Set,
     SuiteFile,
-    check_data_dir,
     statuses_of,
+    use_data_dir,
 )
 from harness.cli.show import bytes_text, table
 
@@ -36,17 +36,18 @@ def plan(
     fresh: Fresh = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List a suite's trials: what is done, what would run, what is skipped and why, and memory a rank.
+    """List what a run would do.
 
-    Nothing is downloaded, built or written. Memory is what a rank's layers, features and sparse matrices
-    take, for a boundary from none to the largest possible; interpreter and libraries come on top.
+    Every trial: done, to run, or skipped and why; and the memory of a rank. Nothing is downloaded, built
+    or written. Memory is what a rank's layers, features and sparse matrices take, for a boundary from none
+    to the largest possible, or the real one once a record tells it; interpreter and libraries come on top.
     """
     from harness.cli.run import select_trials
     from harness.launch.planner import plan as make_plan
     from harness.launch.runner import RunOptions
     from harness.results.store import ResultStore
 
-    options = RunOptions(statuses_of(retry), fresh, check_data_dir(data_dir))
+    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     loaded, trials = select_trials(suite, set_, device, only, data_dir)
     planned = make_plan(trials, ResultStore(results, loaded.name), options)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), p.reason) for p in planned]

@@ -90,12 +90,13 @@ class Lines:
         self.write(f"[{number}/{self._total}] {trial.label}")
 
     def trial_stage(self, text: str) -> None:
-        """Say nothing: a start and an end are enough for a log."""
+        """Say what takes long before training."""
+        self.write(f"    {text}")
 
     def trial_event(self, event: dict[str, Any]) -> None:
         """Say how training goes, unless that was said just now."""
         self._latest.take(event)
-        if self.clock() - self._last >= QUIET_S:
+        if self._latest.epoch and self.clock() - self._last >= QUIET_S:
             self._last = self.clock()
             self.write(f"    epoch {self._latest.epoch}/{self._latest.epochs}  {self._latest.text()}")
 

@@ -21,7 +21,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write a report (HTML, Markdown, CSV) of the trials under DIR and print its path."""
+    """Write tables and figures of results.
+
+    HTML, Markdown and CSV of the trials under DIR; prints the path of the page.
+    """
     from harness.report import write_report
 
     if not results.is_dir():

@@ -16,9 +16,9 @@ from harness.cli.options import (
     Retry,
     Set,
     SuiteFile,
-    check_data_dir,
     device_of,
     statuses_of,
+    use_data_dir,
 )
 from harness.errors import UserError
 
@@ -40,7 +40,9 @@ def run(
         bool, typer.Option("--report/--no-report", help="Write the report when the run is over.")
     ] = False,
 ) -> None:
-    """Run a suite's trials; finished ones are kept, so running again goes on where it stopped.
+    """Run a suite, or go on with it.
+
+    Finished trials are kept: running the same command again goes on where it stopped.
 
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command,
     130 interrupted.
@@ -49,15 +51,13 @@ def run(
     from harness.launch.runner import INTERRUPTED, RunOptions, run_suite
     from harness.results.store import ResultStore
 
-    options = RunOptions(statuses_of(retry), fresh, check_data_dir(data_dir))
+    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     loaded, trials = select_trials(suite, set_, device, only, data_dir)
     store = ResultStore(results, loaded.name)
     with view() as progress:
         code = run_suite(loaded, trials, store, options, progress)
     if code == INTERRUPTED:
-        typer.echo(
-            "Interrupted. Finished trials are kept; the same command goes on with the others.", err=True
-        )
+        typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
         raise typer.Exit(code)
     _summarise(trials, store)
     if report:

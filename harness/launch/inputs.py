@@ -50,6 +50,7 @@ class InputCache:
     data_dir: Path | None = None
     cache: Path | None = None
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
 
     def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> Inputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
@@ -57,7 +58,10 @@ class InputCache:
 
         graph = self._graph(trial, tell)
         inductive = is_inductive(trial)
-        tell(f"partitioning into {trial.partition.parts} ({trial.partition.method})")
+        split = f"{graph} {trial.partition.model_dump_json()} {inductive}"
+        if split not in self._told:
+            self._told.add(split)
+            tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
         views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache)
         table = partition_table(views.train)
         return Inputs(graph, views.train, views.full, inductive, _describe(graph), table)
@@ -100,4 +104,17 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -
 
     A file that is there but damaged is found out when it is read.
     """
-    raise NotImplementedError
+    from harness.data.catalog import published
+    from harness.data.registry import prepare
+    from harness.data.sources import find_source
+    from harness.data.store import cache_root
+
+    entry = published().get(spec.name)
+    if entry is None or find_source(spec.name, entry, data_dir, (cache or cache_root()) / "raw" / spec.name):
+        return None
+    try:
+        # Without files it can only find what it prepared before.
+        prepare(spec, data_dir=data_dir, cache=cache)
+    except DataUnavailable as missing:
+        return missing
+    return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.models.spec import ModelSpec
 
@@ -41,6 +43,21 @@ def estimate(
     boundary = min(size.nodes - inner, entries)
     low = _bytes(size, model, inner, 0, entries, itemsize if full_graph else 0)
     return MemoryEstimate(low, _bytes(size, model, inner, boundary, entries, itemsize))
+
+
+def exact(
+    table: Sequence[Mapping[str, Any]], size: GraphSize, model: ModelSpec, *, itemsize: int, full_graph: bool
+) -> MemoryEstimate:
+    """Return the range for the rank that needs most of a partition that is known (`partition_table`'s rows).
+
+    `low` and `high` differ only for methods on mini-batches, see `estimate`.
+    """
+    rows = [row for row in table if row["part"] != "total"]
+
+    def most(layers: int) -> int:
+        return max(_bytes(size, model, row["inner"], row["boundary"], row["edges"], layers) for row in rows)
+
+    return MemoryEstimate(most(itemsize if full_graph else 0), most(itemsize))
 
 
 def _bytes(size: GraphSize, model: ModelSpec, inner: int, boundary: int, entries: int, itemsize: int) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from harness.data.spec import DatasetSpec
-from harness.errors import DataUnavailable, UserError
-from harness.launch.inputs import missing_data
-from harness.launch.memory import GraphSize, MemoryEstimate, estimate
+from harness.errors import DataUnavailable
+from harness.launch.inputs import is_inductive, missing_data
+from harness.launch.memory import GraphSize, MemoryEstimate, estimate, exact
 from harness.launch.runner import RunOptions, is_done
-from harness.results.store import ResultStore
+from harness.results.record import Record
+from harness.results.store import ResultStore, read_at, records_under
 from harness.suite.schema import TrialConfig
 
 State = Literal["run", "done", "skip"]
@@ -21,8 +22,8 @@ State = Literal["run", "done", "skip"]
 class PlannedTrial:
     """A trial and what a run would do with it.
 
-    `reason` says why it is skipped or why it runs again, `command` how to get its data; `done_status` is that
-    of its record, if there is one; `memory` bytes of a rank, None where the data set's size is not known.
+    `reason` says why it is skipped or runs again, `command` how to get its data; `done_status` is that of its
+    record, if it has one; `memory` bytes of a rank.
     """
 
     trial: TrialConfig
@@ -30,7 +31,7 @@ class PlannedTrial:
     reason: str | None
     command: str | None
     done_status: str | None
-    memory: MemoryEstimate | None
+    memory: MemoryEstimate
 
 
 def plan(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions) -> list[PlannedTrial]:
@@ -38,52 +39,64 @@ def plan(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions)
 
     Raises UserError for an unknown data set, a wrong option of one, or a damaged record.
     """
-    statuses = store.finished()
-    missing: dict[str, DataUnavailable | None] = {}
-    planned = []
-    for trial in trials:
-        key = trial.dataset.model_dump_json()
-        if key not in missing:
-            missing[key] = missing_data(trial.dataset, options.data_dir, options.cache)
-        planned.append(_plan_one(trial, statuses, missing[key], options))
-    return planned
-
-
-def _plan_one(
-    trial: TrialConfig, statuses: Mapping[str, str], missing: DataUnavailable | None, options: RunOptions
-) -> PlannedTrial:
-    status, memory = statuses.get(trial.id), _memory(trial)
-    if is_done(status, options):
-        return PlannedTrial(trial, "done", None, None, status, memory)
-    if missing is not None:
-        return PlannedTrial(trial, "skip", missing.reason, missing.command, status, memory)
-    again = None if status is None else f"again, was {status}"
-    return PlannedTrial(trial, "run", again, None, status, memory)
-
-
-def _memory(trial: TrialConfig) -> MemoryEstimate | None:
-    size = graph_size(trial.dataset)
-    if size is None:
-        return None
-    itemsize = 8 if trial.train.precision == "float64" else 4
-    return estimate(
-        size, trial.model, trial.partition.parts, itemsize=itemsize, full_graph=_is_full_graph(trial)
+    planner = _Planner(
+        options, {record.trial: record for record in map(read_at, records_under(store.directory))}
     )
+    return [planner.plan(trial) for trial in trials]
 
 
-def graph_size(spec: DatasetSpec) -> GraphSize | None:
-    """Return the published figures of a data set; None where it does not say how large it is."""
-    from harness.data.registry import dataset_info
+@dataclass
+class _Planner:
+    """Remembers what trials have in common."""
 
-    info = dataset_info(spec)
-    figures = (info.nodes, info.edges, info.features, info.classes)
-    return None if None in figures else GraphSize(*figures)
+    options: RunOptions
+    records: dict[str, Record]
+    _missing: dict[str, DataUnavailable | None] = field(default_factory=dict)
+    _sizes: dict[str, GraphSize] = field(default_factory=dict)
+    _tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for record in self.records.values():
+            if record.partition:
+                self._tables[_split_key(TrialConfig.model_validate(record.config))] = record.partition
+
+    def plan(self, trial: TrialConfig) -> PlannedTrial:
+        record = self.records.get(trial.id)
+        status, memory = record.status if record else None, self._memory(trial)
+        if is_done(status, self.options):
+            return PlannedTrial(trial, "done", None, None, status, memory)
+        if (missing := self._why_missing(trial.dataset)) is not None:
+            return PlannedTrial(trial, "skip", missing.reason, missing.command, status, memory)
+        again = None if status is None else f"again, was {status}"
+        return PlannedTrial(trial, "run", again, None, status, memory)
+
+    def _why_missing(self, spec: DatasetSpec) -> DataUnavailable | None:
+        key = spec.model_dump_json()
+        if key not in self._missing:
+            self._missing[key] = missing_data(spec, self.options.data_dir, self.options.cache)
+        return self._missing[key]
+
+    def _memory(self, trial: TrialConfig) -> MemoryEstimate:
+        from harness.runtime.registry import load_method
+
+        itemsize = 8 if trial.train.precision == "float64" else 4
+        full_graph = load_method(trial.method.name).family == "full-graph"
+        size, table = self._size(trial.dataset), self._tables.get(_split_key(trial))
+        # An inductive trial's record has the table of the training graph, evaluation needs more.
+        if table and not is_inductive(trial):
+            return exact(table, size, trial.model, itemsize=itemsize, full_graph=full_graph)
+        return estimate(size, trial.model, trial.partition.parts, itemsize=itemsize, full_graph=full_graph)
+
+    def _size(self, spec: DatasetSpec) -> GraphSize:
+        from harness.data.registry import dataset_info
+
+        key = spec.model_dump_json()
+        if key not in self._sizes:
+            info = dataset_info(spec, self.options.data_dir)
+            self._sizes[key] = GraphSize(info.nodes, info.edges, info.features, info.classes)
+        return self._sizes[key]
 
 
-def _is_full_graph(trial: TrialConfig) -> bool:
-    from harness.runtime.registry import load_method
-
-    try:
-        return load_method(trial.method.name).family == "full-graph"
-    except UserError:
-        return True
+def _split_key(trial: TrialConfig) -> str:
+    """What decides how a trial's graph is split."""
+    return trial.dataset.model_dump_json() + trial.partition.model_dump_json() + str(trial.train.inductive)

@@ -18,7 +18,7 @@ class Progress(Protocol):
         """Trial `number` (from 1, among the selected) begins."""
 
     def trial_stage(self, text: str) -> None:
-        """Work before training that may take a while, such as preparing data."""
+        """Work before training that may take a while begins; told once for all trials that share it."""
 
     def trial_event(self, event: dict[str, Any]) -> None:
         """A line of the trial's `progress.jsonl`."""

@@ -78,7 +78,6 @@ class TrialRunner:
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
         out = self.store.stage(trial.id)
         job = write_job(trial, outcome.inputs, out, self.suite.timeouts.collective_s)
-        progress.trial_stage("starting ranks")
         try:
             group = run_group(
                 job,

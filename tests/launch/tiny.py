@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
+
+from harness.launch.progress import Silent
+from harness.launch.runner import RunOptions, run_suite
+from harness.results.store import ResultStore
+from harness.suite.expand import expand
+from harness.suite.load import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -49,30 +57,20 @@ def write_suite(directory: Path, text: str = SUITE) -> Path:
     return path
 
 
-def environment(**extra: str) -> dict[str, str]:
-    """Return the environment of a subprocess that runs fake ranks."""
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | {"PYTHONPATH": path} | extra
+def run_tiny(directory: Path, variables: dict[str, str]) -> None:
+    """Run the suite of `directory` with fake ranks, in a process of its own, and exit with its code."""
+    os.environ.update(variables, PYTHONPATH=str(TESTS), HARNESS_DATA=str(directory / "data"))
+    suite = load_suite(directory / "tiny.yaml")
+    options = RunOptions(worker="launch.fake_worker")
+    store = ResultStore(directory / "results", suite.name)
+    sys.exit(run_suite(suite, expand(suite), store, options, Silent()))
 
 
-RUN = """
-import sys
-from pathlib import Path
-from harness.launch.progress import Silent
-from harness.launch.runner import RunOptions, run_suite
-from harness.results.store import ResultStore
-from harness.suite.expand import expand
-from harness.suite.load import load_suite
-
-directory = Path(sys.argv[1])
-data = directory / "data"
-suite = load_suite(directory / "tiny.yaml")
-options = RunOptions(frozenset(sys.argv[2:]), False, data, worker="launch.fake_worker")
-store = ResultStore(directory / "results", suite.name)
-sys.exit(run_suite(suite, expand(suite, data_dir=data), store, options, Silent()))
-"""
-
-
-def runner_command(directory: Path, *retry: str) -> list[str]:
-    """Return a command that runs the suite of `directory` with fake ranks in a process of its own."""
-    return [sys.executable, "-c", RUN, str(directory), *retry]
+def start_runner(directory: Path, **variables: str) -> BaseProcess:
+    """Start `run_tiny` from a server that imports everything once; imports take longer than the suite."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["launch.tiny", "harness.results.frames", "harness.data.partition_store"])
+    variables = {"HARNESS_CACHE": os.environ["HARNESS_CACHE"]} | variables
+    process = context.Process(target=run_tiny, args=(directory, variables))
+    process.start()
+    return process

@@ -1,0 +1,227 @@
+"""The command line: exit codes, and the exact text a user's mistake is told in."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launch.tiny import write_suite
+
+from harness.cli import main
+from harness.launch import trial as trial_module
+
+TESTS = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a suite and its data, as the working directory; ranks are fake."""
+    write_suite(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("COLUMNS", "200")
+    real = trial_module.run_group
+    monkeypatch.setattr(
+        trial_module,
+        "run_group",
+        lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"}),
+    )
+    return tmp_path
+
+
+def harness(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as exited:
+        main(arguments)
+    captured = capsys.readouterr()
+    return int(exited.value.code or 0), captured.out, captured.err
+
+
+MISTAKES = {
+    "run nowhere.yaml": "nowhere.yaml: ",
+    "run tiny.yaml --device gpu": "--device: unknown device 'gpu' (did you mean 'cpu'?)",
+    "run tiny.yaml --retry errors": "--retry: unknown status 'errors' (did you mean 'error'?)",
+    "run tiny.yaml --data-dir nowhere": "--data-dir (or HARNESS_DATA): 'nowhere' is not a directory",
+    "run tiny.yaml --only method=bns-gcn": "tiny.yaml: --only: none of the 6 trials matches 'method=bns-gcn' "
+    "(see `harness plan tiny.yaml`)",
+    "run tiny.yaml --only metod=full": "--only metod=full: ",
+    "run tiny.yaml --set train.epochs=many": "--set train.epochs=many: ",
+    "run tiny.yaml --set datasets=[rin]": "--set datasets=[rin]: ",
+    "plan tiny.yaml --set methods=[ful]": "--set methods=[ful]: ",
+    "report nowhere": "'nowhere' is not a directory (name a directory that `harness run` wrote)",
+    "data info redit": "datasets: unknown data set 'redit' (did you mean 'reddit'?)",
+    "data info sbm --option nodes": "--option: 'nodes' is not KEY=VALUE (e.g. --option scale=0.02)",
+    "partition ring --parts 2,x": "--parts: '2,x' is not a list of positive numbers (e.g. 2,4,8)",
+    "partition ring --parts 0": "--parts: '0' is not a list of positive numbers (e.g. 2,4,8)",
+    "partition ring --method meits": "--method: unknown partitioner 'meits' (did you mean 'metis'?)",
+    "partition ring --objective volum": "--objective: 'volum': Input should be 'volume' or 'cut'",
+    "partition reddit": "reddit is not here; get it with: harness data get reddit",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    home: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    code, out, err = harness(capsys, *command.split())
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {MISTAKES[command]}")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["run", "no-such-command", "run tiny.yaml --no-such-option", "list"])
+def test_wrong_usage_is_exit_code_2(home: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert harness(capsys, *command.split())[0] == 2
+
+
+def test_run_plan_and_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = harness(capsys, "plan", "tiny.yaml")
+    assert code == 0
+    assert out.endswith("\n6 trials: 0 done, 6 to run, 0 skipped\n")
+    code, out, err = harness(capsys, "run", "tiny.yaml", "--only", "parts=1")
+    assert (code, err) == (0, "")
+    assert out.startswith("3 trials, 0 done already, 3 to run\n[1/3] ring sage full P=1 chunk seed=0\n")
+    assert out.count("    ok  0.1 s/epoch  val 0.5000  test 0.5000  (") == 3
+    assert out.endswith(
+        "\nstatus  trials\nok           3\nresults: results/tiny\nreport:  harness report results/tiny\n"
+    )
+    code, out, _ = harness(capsys, "run", "tiny.yaml")
+    assert code == 0
+    assert out.startswith("6 trials, 3 done already, 3 to run\n[4/6] ")
+    _, out, _ = harness(capsys, "plan", "tiny.yaml")
+    assert out.count("done (ok)") == 6
+
+
+def test_failed_trials_are_exit_code_1(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_RANKS", '{"1": "kill"}')
+    code, out, _ = harness(capsys, "run", "tiny.yaml", "--only", "seed=0")
+    assert code == 1
+    assert "): rank 1 was killed by signal 9 (SIGKILL)\n" in out
+    assert "status  trials\nerror        1\nok           1\n" in out
+    monkeypatch.setenv("FAKE_RANKS", "{}")
+    code, out, _ = harness(capsys, "run", "tiny.yaml", "--only", "seed=0", "--retry", "error,timeout")
+    assert (code, out.splitlines()[0]) == (0, "2 trials, 1 done already, 1 to run")
+
+
+def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trial_module, "run_group", interrupt)
+    code, _, err = harness(capsys, "run", "tiny.yaml")
+    assert code == 130
+    assert err == "interrupted: finished trials are kept; the same command goes on with the rest\n"
+
+
+def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
+    assert code == 0
+    row = re.compile(
+        r"^[0-9a-f]{12}  skip   reddit sage full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M
+    )
+    assert row.search(out)
+    assert out.endswith(
+        "\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n"
+    )
+
+
+def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ring of 12 cut into contiguous parts: two cut edges for 2 parts, three for 3."""
+    code, out, _ = harness(capsys, "partition", "ring", "--parts", "2,3", "--method", "chunk")
+    assert code == 0
+    assert out == (
+        "ring, chunk, 2 parts\n"
+        "part  inner  boundary   ratio  edges  edges_cut  train_nodes\n"
+        "   0      6         2  0.3333     12          2            2\n"
+        "   1      6         2  0.3333     12          2            2\n"
+        "\n"
+        "ring, chunk, 3 parts\n"
+        "part  inner  boundary  ratio  edges  edges_cut  train_nodes\n"
+        "   0      4         2    0.5      8          2            2\n"
+        "   1      4         2    0.5      8          2            1\n"
+        "   2      4         2    0.5      8          2            1\n"
+        "\n"
+        "ring: partitions\n"
+        "parts  method  imbalance  edge imbalance  cut edges  cut share  volume\n"
+        "    2  chunk           1               1          2     0.1667       4\n"
+        "    3  chunk           1               1          3       0.25       6\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("list datasets", ["reddit", "114,615,892", "ring"]),
+        (
+            "list methods",
+            ["bns-gcn (full-graph): ", "rate", "0.1", "bernoulli|fixed", "graphsage (mini-batch): "],
+        ),
+        ("list models", ["names: sage, gcn", "dropout"]),
+        ("list partitioners", ["metis", "random", "chunk", "volume|cut"]),
+        ("data info ring", ["nodes", "12", "yes, or made when it is needed"]),
+        ("data info reddit", ["232,965", "inductive", "harness data get reddit"]),
+        ("data get ring", ["datasets/ring-"]),
+        ("--version", ["harness 0.1.0\n"]),
+    ],
+)
+def test_what_there_is(
+    home: Path, capsys: pytest.CaptureFixture[str], command: str, expected: list[str]
+) -> None:
+    code, out, _ = harness(capsys, *command.split())
+    assert code == 0
+    assert [text for text in expected if text not in out] == []
+
+
+def test_doctor(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = harness(capsys, "doctor")
+    assert code == 0
+    assert re.search(r"^gloo +ok +ranks on CPU$", out, re.M)
+    assert re.search(r"^data directory +ok +.*/data \(1 \.npz\)$", out, re.M)
+    (home / "file").write_text("")
+    monkeypatch.setenv("HARNESS_CACHE", str(home / "file" / "cache"))
+    code, out, _ = harness(capsys, "doctor")
+    assert code == 1
+    assert re.search(
+        r"^cache directory +missing +.* cannot be written; HARNESS_CACHE names another$", out, re.M
+    )
+
+
+def test_every_option_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    import typer
+
+    from harness.cli import app
+
+    def walk(command: typer.core.TyperCommand) -> list[str]:
+        bare = [f"{command.name} {p.name}" for p in command.params if not getattr(p, "help", None)]
+        children = getattr(command, "commands", {}).values()
+        return [
+            *bare,
+            *([] if command.help else [str(command.name)]),
+            *(x for c in children for x in walk(c)),
+        ]
+
+    assert walk(typer.main.get_command(app)) == []
+
+
+def test_help_imports_nothing_slow() -> None:
+    script = (
+        "import sys\nfrom harness.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "slow = {'torch', 'numpy', 'pandas', 'pydantic', 'numba'}\n"
+        "print(sorted(slow & set(sys.modules)), file=sys.stderr)\n"
+    )
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    assert done.stdout.startswith("Usage: ")
+    assert time.monotonic() - start < 5  # 0.2 s on an idle machine; others share this one

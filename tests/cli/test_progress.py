@@ -1,0 +1,106 @@
+"""What a run prints, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from harness.cli.progress import Bars, Latest, Lines, outcome_text
+from harness.cli.show import bytes_text, seconds_text
+from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.models.spec import ModelSpec
+from harness.results.record import Record
+from harness.runtime.spec import TrainSpec
+from harness.suite.schema import MethodSpec, TrialConfig
+
+
+def trial() -> TrialConfig:
+    return TrialConfig(
+        dataset=DatasetSpec(name="digits"),
+        model=ModelSpec(),
+        train=TrainSpec(),
+        partition=PartitionSpec(parts=2),
+        method=MethodSpec(name="full"),
+        seed=0,
+        device="cpu",
+    )
+
+
+def record(status: str = "ok", reason: str | None = None, **result: float) -> Record:
+    return Record.model_validate(
+        {"trial": "0123", "suite": "s", "label": "digits sage full", "status": status, "reason": reason}
+        | {"started": "2025-01-01T00:00:00+00:00", "wall_s": 83.4, "config": {}, "result": result}
+    )
+
+
+def epoch(number: int, **more: float) -> dict:
+    return {"event": "epoch", "epoch": number, "epochs": 100, "loss": 0.5, "s_per_epoch": 0.0123} | more
+
+
+def test_lines_are_at_most_one_in_five_seconds() -> None:
+    lines: list[str] = []
+    now = 0.0
+    view = Lines(lines.append, lambda: now)
+    view.suite_started(3, 1)
+    view.trial_started(2, trial())
+    view.trial_stage("preparing digits")
+    for i in range(100):
+        now = i * 0.12
+        view.trial_event(epoch(i, val=0.25) if i == 10 else epoch(i, val=None))
+    view.trial_finished(2, record(epoch_time_s=0.01234, best_val=0.9, test_at_best_val=0.85))
+    assert lines == [
+        "3 trials, 1 done already, 2 to run",
+        "[2/3] digits sage full P=2 seed=0",
+        "    preparing digits",
+        "    epoch 43/100  loss 0.5000  val 0.2500  0.0123 s/epoch",
+        "    epoch 85/100  loss 0.5000  val 0.2500  0.0123 s/epoch",
+        "    ok  0.0123 s/epoch  val 0.9000  test 0.8500  (1 min 23 s)",
+    ]
+
+
+def test_an_end_with_a_reason() -> None:
+    assert outcome_text(record("error", "rank 1 was killed")) == "error  (1 min 23 s): rank 1 was killed"
+    skipped = "skipped: reddit is not here; get it with: harness data get reddit"
+    assert outcome_text(record("skipped", skipped.removeprefix("skipped: "))) == skipped
+
+
+def test_figures_of_another_shape_do_no_harm() -> None:
+    latest = Latest()
+    latest.take({})
+    latest.take({"event": "setup", "epoch": 0, "epochs": None, "loss": None})
+    assert (latest.text(), latest.epoch) == ("", 0)
+
+
+def test_bars_keep_a_line_for_each_trial() -> None:
+    stream = io.StringIO()
+    with Bars(Console(file=stream, force_terminal=True, width=140)) as view:
+        view.suite_started(2, 0)
+        view.trial_started(1, trial())
+        view.trial_stage("preparing digits")
+        view.trial_event(epoch(3))
+        view.trial_finished(1, record("oom", "out [red]of memory"))
+        view.trial_started(2, trial())
+    assert "digits sage full  oom  (1 min 23 s): out [red]of memory" in _plain(stream.getvalue())
+
+
+def _plain(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB"), (2**50, "1.02e+03 TiB")],
+)
+def test_bytes(count: int, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.25, "1.2 s"), (59.9, "59.9 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+)
+def test_seconds(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
