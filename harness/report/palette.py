@@ -1,0 +1,59 @@
+"""Colours, markers and dashes: the same for a method variant throughout a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Okabe and Ito's colour-blind safe set (their yellow is too faint for lines on white), then the colours
+# farthest from those already taken under simulated protanopia, deuteranopia and tritanopia.
+COLOURS = (
+    "#222222", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#920000",
+    "#490092", "#b66dff", "#117733", "#bbbbbb", "#ee6677", "#882e72", "#555555",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+Dash = Literal["-"] | tuple[float, tuple[float, ...]]
+DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
+
+# Work in blues, communication in warm hues, so that a glance tells them apart.
+PHASES = {
+    "sample": "#009e73",
+    "fetch": "#ddcc77",
+    "forward": "#0072b2",
+    "backward": "#7fb8da",
+    "comm": "#d55e00",
+    "wait": "#f4b183",
+    "reduce": "#882255",
+    "optimize": "#8f7fc0",
+    "other": "#bbbbbb",
+}
+PURPOSES = {
+    "feature": "#0072b2",
+    "embedding": "#56b4e9",
+    "gradient": "#d55e00",
+    "model": "#8f7fc0",
+    "control": "#009e73",
+    "swap": "#ddcc77",
+}
+SPARE = ("#e69f00", "#cc79a7", "#117733", "#920000", "#555555")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one method variant is drawn; colour, marker and dash together are unique."""
+
+    colour: str
+    marker: str
+    dash: Dash
+
+
+def variant_style(index: int) -> Style:
+    """Return the style of the `index`-th variant; colours repeat, with other dashes, after fifteen."""
+    turn = index // len(COLOURS)
+    return Style(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[turn % len(DASHES)])
+
+
+def component_colours(names: list[str], known: dict[str, str]) -> dict[str, str]:
+    """Give each phase or purpose its usual colour; ones not known here get the spare colours in turn."""
+    spare = iter(SPARE * (1 + len(names) // len(SPARE)))
+    return {name: known[name] if name in known else next(spare) for name in names}

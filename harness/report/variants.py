@@ -1,0 +1,96 @@
+"""Method variants: a method with one choice of its options, its name and its colour."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from harness.report.palette import Style, variant_style
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its options; `label` shows the options that are not default or that vary."""
+
+    key: str
+    method: str
+    label: str
+    style: Style
+
+
+def text(value: object) -> str:
+    """Return `value` as text, "" for None and NaN."""
+    return "" if value is None or (isinstance(value, float) and value != value) else str(value)
+
+
+def show_value(value: object) -> str:
+    """Write an option's value as briefly as it can be read."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(show_value(item) for item in value)}]"
+    return str(value)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def variant_key(method: object, options: object) -> str:
+    """Return what tells variants apart: its method and options as canonical JSON."""
+    return json.dumps([str(method), _mapping(options)], sort_keys=True, default=str)
+
+
+def _sort_key(value: object) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 0, float(value) if isinstance(value, bool) else -float(value), ""
+    return 1, 0.0, str(value)
+
+
+def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
+    """Name and colour every method variant of a report.
+
+    `full` comes first, then the methods by name; of one method, false comes before true and larger values
+    before smaller ones. The first style is kept for `full`.
+    Shown are the options that vary among a method's variants and those a trial's own label shows
+    (it shows what is not the default).
+    """
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    shown: dict[str, set[str]] = {}
+    for row in results.to_dict("records"):
+        method, options = str(row["method"]), _mapping(row["options"])
+        found[variant_key(method, options)] = method, options
+        shown.setdefault(method, set()).update(_labelled(row, options))
+    for method, names in shown.items():
+        mine = [options for own, options in found.values() if own == method]
+        names.update(k for options in mine for k in options if any(o.get(k) != options[k] for o in mine))
+
+    def order(key: str) -> tuple[object, ...]:
+        method, options = found[key]
+        values = [_sort_key(options.get(name)) for name in sorted(shown[method])]
+        return method != "full", method, values, key
+
+    variants = {}
+    for i, key in enumerate(sorted(found, key=order), start=0 if "full" in shown else 1):
+        method, options = found[key]
+        label = _variant_label(method, options, shown[method])
+        variants[key] = Variant(key, method, label, variant_style(i))
+    return variants
+
+
+def _labelled(row: Mapping[Any, Any], options: Mapping[str, Any]) -> set[str]:
+    found = re.search(re.escape(str(row["method"])) + r"\((.*?)\)", text(row.get("label")))
+    inside = found.group(1) if found else ""
+    return {name for name in options if re.search(rf"(^|[\s,]){re.escape(name)}=", inside)}
+
+
+def _variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
+    inside = ", ".join(f"{name}={show_value(options[name])}" for name in sorted(shown) if name in options)
+    return f"{method} ({inside})" if inside else method

@@ -1,0 +1,161 @@
+"""Made-up results, written by the project's own store so that reports read what runs write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.models.spec import ModelSpec
+from harness.results.record import Record, epoch_rows, reduce, without_epochs
+from harness.results.store import ResultStore
+from harness.runtime.spec import TrainSpec
+from harness.suite.schema import MethodSpec, TrialConfig
+
+Method = tuple[str, dict[str, Any]]
+METHODS: tuple[Method, ...] = (
+    ("bns-gcn", {"rate": 0.1, "sampler": "bernoulli"}),
+    ("bns-gcn", {"rate": 0.01, "sampler": "bernoulli"}),
+    ("graphsage", {"fanouts": [25, 10], "batch_size": 1000}),
+    ("full", {"precompute": False}),
+)
+ENVIRONMENT: dict[str, Any] = {
+    "harness": "0.1.0",
+    "commit": "0123456789abcdef0123456789abcdef01234567",
+    "dirty": True,
+    "python": "3.11.2",
+    "platform": "Linux-6.1-x86_64",
+    "packages": {"torch": "2.13.0", "dgl": None, "numpy": "2.2.1"},
+    "cpu": "Example CPU @ 2.4 GHz",
+    "cores": 2,
+    "memory_bytes": 16 * 2**30,
+    "omp_num_threads": None,
+    "gpus": None,
+    "driver": None,
+}
+Fails = Callable[[TrialConfig], tuple[str, str] | None]
+
+
+def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """What the ranks of a trial would have written."""
+    parts, name = config.partition.parts, config.method.name
+    rate = float(config.method.options.get("rate", 1.0))
+    speed = {"graphsage": 4.0, "full": 1.0}.get(name, 0.55 + 0.4 * rate) / parts**0.7
+    top = 0.90 + 0.03 * rate - 0.004 * parts + rng.normal(0, 0.002)
+    ranks = []
+    for rank in range(parts):
+        rows = []
+        for epoch in range(epochs):
+            phases = {
+                "sample": 0.02 * (rate < 1) + 0.1 * (name == "graphsage"),
+                "fetch": 0.3 * (name == "graphsage"),
+                "forward": 0.3 / parts,
+                "backward": 0.4 / parts,
+                "comm": 0.3 * rate * (parts > 1),
+                "wait": 0.05 * (parts > 1),
+                "reduce": 0.02 * (parts > 1),
+                "optimize": 0.01,
+                "other": 0.02,
+            }
+            noise = speed * (1 + 0.04 * rng.standard_normal() ** 2 + 0.02 * rank) * (3 if epoch == 0 else 1)
+            times = {f"time_{key}_s": value * noise for key, value in phases.items()}
+            boundary = 1000 * rate * (parts - 1)
+            evaluated = (epoch + 1) % 5 == 0
+            score = top - 0.6 * np.exp(-epoch / 6) + rng.normal(0, 0.003)
+            rows.append(
+                {
+                    "epoch": epoch,
+                    "rank": rank,
+                    "epoch_time_s": sum(times.values()),
+                    **times,
+                    "bytes_feature": int(boundary * 602 * 4),
+                    "bytes_embedding": int(boundary * 256 * 4),
+                    "bytes_gradient": int(boundary * 256 * 4),
+                    "bytes_model": 700_000 * (parts > 1),
+                    "bytes_control": int(boundary * 8) if rate < 1 else 0,
+                    "bytes_swap": 0,
+                    "loss": float(np.exp(-epoch / 20)),
+                    "lr": 0.01,
+                    "train_score": None,
+                    "val_score": float(score) if evaluated else None,
+                    "test_score": float(score - 0.01) if evaluated else None,
+                    "eval_s": 0.2 if evaluated else 0.0,
+                    "stats": {"kept_boundary": int(boundary)},
+                }
+            )
+        ranks.append(_rank(rank, rows, parts, rate))
+    return ranks
+
+
+def _rank(rank: int, rows: list[dict[str, Any]], parts: int, rate: float) -> dict[str, Any]:
+    scores = [(row["val_score"], row["test_score"]) for row in rows if row["val_score"] is not None]
+    best = max(scores, default=(None, None), key=lambda pair: pair[0])
+    return {
+        "rank": rank,
+        "status": "ok",
+        "reason": None,
+        "inner": 20_000 // parts,
+        "boundary": 9_000 * (parts - 1) // parts + 17 * rank,
+        "edges": 500_000,
+        "train_nodes": 100,
+        "setup_s": 1.0,
+        "eval_s": 2.0,
+        "peak_memory_bytes": int((1.2 + 2.5 * (0.6 + 0.4 * rate) / parts) * 2**30) + rank * 2**20,
+        "peak_memory_source": "VmHWM",
+        "summary": {"epochs": len(rows), "best_val": best[0], "test_at_best_val": best[1]},
+        "epochs": rows,
+    }
+
+
+def write_results(
+    root: Path,
+    *,
+    suite: str = "demo",
+    datasets: Sequence[tuple[str, str, str]] = (("digits", "real", ""),),
+    methods: Sequence[Method] = METHODS,
+    parts: Sequence[int] = (1, 2),
+    seeds: Sequence[int] = (0, 1, 2),
+    partitioner: str = "metis",
+    model: str = "sage",
+    epochs: int = 30,
+    fails: Fails = lambda config: None,
+    environment: dict[str, Any] | None = None,
+) -> Path:
+    """Write a suite's trials below `root` and return `root`; `datasets`: (name, origin, note)."""
+    store = ResultStore(root, suite)
+    for name, origin, note in datasets:
+        for method, options in methods:
+            for count in parts:
+                for seed in seeds:
+                    config = TrialConfig(
+                        dataset=DatasetSpec(name=name),
+                        model=ModelSpec(name=model),
+                        train=TrainSpec(epochs=epochs),
+                        partition=PartitionSpec(parts=count, method=partitioner),
+                        method=MethodSpec(name=method, options=options),
+                        seed=seed,
+                        device="cpu",
+                    )
+                    failure = fails(config)
+                    rng = np.random.default_rng(int(config.id, 16))
+                    ranks = [] if failure else make_ranks(config, epochs, rng)
+                    record = Record(
+                        trial=config.id,
+                        suite=suite,
+                        label=f"{name} {model} {method} P={count} seed={seed}",
+                        status=failure[0] if failure else "ok",
+                        reason=failure[1] if failure else None,
+                        started="2025-01-01T10:00:00+00:00",
+                        wall_s=12.5,
+                        config=config.model_dump(mode="json"),
+                        environment=environment or ENVIRONMENT,
+                        dataset={"name": name, "origin": origin, "note": note, "multilabel": False},
+                        result=reduce(ranks) if ranks else {},
+                        ranks=without_epochs(ranks),
+                    )
+                    store.stage(config.id)
+                    store.commit(config.id, record, epoch_rows(ranks), "")
+    return root

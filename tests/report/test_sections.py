@@ -1,0 +1,106 @@
+"""What is compared with what, under which name and colour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from report.fake import METHODS, write_results
+
+from harness.errors import UserError
+from harness.report.curves import mean_curve, trial_curve
+from harness.report.inputs import load_inputs
+from harness.report.palette import COLOURS, variant_style
+from harness.report.sections import make_sections
+from harness.report.variants import find_variants, show_value
+from harness.results.frames import load_epochs
+
+
+def test_order_names_and_colours(results_dir: Path) -> None:
+    real, twin = make_sections(load_inputs(results_dir))
+    assert real.title == "digits · sage"
+    assert twin.title == "twin [twin of reddit at scale 0.02] · sage"
+    labels = [variant.label for variant in real.variants]
+    assert labels == ["full", "bns-gcn (rate=0.1)", "bns-gcn (rate=0.01)", "graphsage"]
+    assert real.variants == twin.variants  # one colour throughout
+    assert real.variants[0].style.colour == COLOURS[0]
+
+
+def test_styles_are_told_apart_also_when_colours_run_out() -> None:
+    styles = [variant_style(i) for i in range(40)]
+    assert len({s.colour for s in styles[:15]}) == 15
+    assert len({(s.colour, s.marker, s.dash) for s in styles}) == 40
+
+
+def test_an_option_that_is_not_default_is_named_even_if_it_does_not_vary() -> None:
+    frame = pd.DataFrame(
+        {
+            "method": ["bns-gcn", "full"],
+            "options": [{"rate": 0.5, "sampler": "fixed"}, {"precompute": False}],
+            "label": ["digits sage bns-gcn(rate=0.5) P=2 seed=0", "digits sage full P=2 seed=0"],
+        }
+    )
+    assert [v.label for v in find_variants(frame).values()] == ["full", "bns-gcn (rate=0.5)"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(True, "true"), (0.1, "0.1"), (1e-05, "1e-05"), ([25, 10], "[25,10]"), ("a", "a")]
+)
+def test_option_values(value: object, shown: str) -> None:
+    assert show_value(value) == shown
+
+
+def test_different_settings_are_never_averaged(tmp_path: Path) -> None:
+    """Two partitioners and two lengths: three sections; one part is the same whatever the partitioner."""
+    for partitioner in ("metis", "random"):
+        parts = (1, 2) if partitioner == "metis" else (2,)
+        write_results(tmp_path, methods=METHODS[3:], parts=parts, seeds=(0,), partitioner=partitioner)
+    write_results(tmp_path, methods=METHODS[3:], parts=(2,), seeds=(0,), epochs=10)
+    sections = {section.extra: section for section in make_sections(load_inputs(tmp_path))}
+    assert {extra: section.parts for extra, section in sections.items()} == {
+        "partitioner=metis, train.epochs=10": (2,),
+        "partitioner=metis, train.epochs=30": (1, 2),
+        "partitioner=random, train.epochs=30": (1, 2),
+    }
+    assert len({section.anchor for section in sections.values()}) == 3
+
+
+def test_sections_without_records_fall_back_on_the_frame(results_dir: Path) -> None:
+    inputs = load_inputs(results_dir)
+    inputs.records.clear()  # type: ignore[attr-defined]
+    assert [len(section.frame) for section in make_sections(inputs)] == [24, 24]
+
+
+def test_curves_sum_the_slowest_ranks_epochs(results_dir: Path) -> None:
+    section = make_sections(load_inputs(results_dir))[0]
+    variant = section.variants[1]
+    trials = list(section.select(variant, 2)["trial"])
+    epochs = load_epochs(results_dir)
+    times, scores = [], []
+    for trial in trials:
+        rows = epochs[epochs["trial"] == trial].to_dict("records")
+        longest = [max(r["epoch_time_s"] for r in rows if r["epoch"] == e) for e in range(30)]
+        times.append([sum(longest[: e + 1]) for e in range(4, 30, 5)])
+        scores.append([next(r["val_score"] for r in rows if r["epoch"] == e) for e in range(4, 30, 5)])
+    curve = mean_curve(section, variant, 2)
+    assert list(curve["epoch"]) == [5, 10, 15, 20, 25, 30]
+    assert list(curve["time_s"]) == pytest.approx([sum(t) / 3 for t in zip(*times, strict=True)])
+    assert list(curve["score"]) == pytest.approx([sum(s) / 3 for s in zip(*scores, strict=True)])
+    assert list(curve["low"]) == [min(s) for s in zip(*scores, strict=True)]
+
+
+def test_a_curve_without_a_time_has_no_time() -> None:
+    epochs = pd.DataFrame(
+        {"epoch": [0, 1, 2], "epoch_time_s": [1.0, None, 1.0], "val_score": [0.1, None, 0.3]}
+    )
+    curve = trial_curve(epochs)
+    assert list(curve["epoch"]) == [1, 3]
+    assert curve["time_s"].isna().tolist() == [False, True]
+
+
+def test_no_results_is_the_users_to_mend(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no finished trial.*harness run"):
+        load_inputs(tmp_path)
+    with pytest.raises(UserError, match="no such directory"):
+        load_inputs(tmp_path / "absent")
