@@ -38,13 +38,14 @@ EPOCH_COLUMNS = (
 
 
 def load_results(path: Path | str) -> pd.DataFrame:
-    """Return one row a trial of a results directory, a suite's directory or one trial's.
+    """Return one row a trial of a results directory, a suite's directory or one trial's, as they were started.
 
     Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
     rank, scores as fractions. A figure that a trial lacks is NaN (None for text). No records: no rows, all
     columns. UserError if the directory does not exist or a record is damaged.
     """
-    rows = [_row(read_at(place)) for place in _places(Path(path))]
+    records = [read_at(place) for place in _places(Path(path))]
+    rows = [_row(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
     extra = dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *extra])
     for column in frame.columns:

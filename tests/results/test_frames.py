@@ -84,6 +84,14 @@ def test_root_suite_and_trial_directories(root: Path) -> None:
     assert len(load_epochs(root / "demo" / ("1" * 12))) == 0
 
 
+def test_rows_are_in_the_order_the_trials_started(tmp_path: Path, make_record) -> None:
+    store = ResultStore(tmp_path, "demo")
+    for trial, second in (("a" * 12, 3), ("b" * 12, 1), ("c" * 12, 2)):
+        record = make_record(trial, started=f"2026-01-01T00:00:0{second}+00:00")
+        store.commit(trial, record, [], "")
+    assert [trial[0] for trial in load_results(tmp_path)["trial"]] == ["b", "c", "a"]
+
+
 def test_nothing_yet_is_an_empty_frame_with_the_columns(tmp_path: Path) -> None:
     with ResultStore(tmp_path, "demo").lock():
         pass
