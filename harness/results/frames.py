@@ -38,7 +38,7 @@ EPOCH_COLUMNS = (
 
 
 def load_results(path: Path | str) -> pd.DataFrame:
-    """Return one row a trial of a results directory, a suite's directory or one trial's, as they were started.
+    """Return one row a trial, as they started, of a results directory, a suite's directory or one trial's.
 
     Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
     rank, scores as fractions. A figure that a trial lacks is NaN (None for text). No records: no rows, all
