@@ -14,6 +14,7 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from harness.report.sections import Section
 
@@ -57,7 +58,8 @@ def short(name: str, width: int = 44) -> str:
 
 def new_figure(height: float, section: Section, what: str) -> Figure:
     """Return a figure `height` inches high, titled with what it shows and of which data."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.04)  # neighbours' tick labels stay apart
+    figure = Figure(figsize=(WIDTH, height), layout=layout)
     FigureCanvasAgg(figure)
     figure.suptitle(
         "\n".join(textwrap.wrap(f"{what}: {section.title}", 110)), fontsize=10.5, fontweight="bold"
