@@ -132,6 +132,7 @@ def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Ar
             raise DataError("multi-label labels hold something other than 0 and 1", file=file)
         return values.astype(np.uint8), values.shape[1], True
     if values.dtype.kind == "f":
+        values = values.astype(np.float64)
         known = ~np.isnan(values)
         if not (np.abs(values[known]) < 2**31).all() or (values[known] % 1 != 0).any():
             raise DataError("labels hold something other than class numbers", file=file)
