@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +56,7 @@ def run(
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     loaded, trials = select_trials(suite, set_, device, only, data_dir)
     store = ResultStore(results, loaded.name)
+    check_writable(store.directory)
     with view() as progress:
         code = run_suite(loaded, trials, store, options, progress)
     if code == INTERRUPTED:
@@ -67,6 +70,17 @@ def run(
     else:
         typer.echo(f"report:  harness report {store.directory}")
     raise typer.Exit(code)
+
+
+def check_writable(directory: Path) -> None:
+    """Make the directory of the results; UserError if that, or writing there, is not possible."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        what = f"cannot write there: {error.strerror}"
+        raise UserError(what, file=directory, key="--results", fix="name another directory") from error
 
 
 def select_trials(

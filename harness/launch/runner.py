@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import UserError
 from harness.launch.inputs import InputCache
 from harness.launch.local import WORKER
 from harness.launch.progress import Progress
@@ -36,6 +37,16 @@ def is_done(status: str | None, options: RunOptions) -> bool:
     return status not in (None, "skipped") and status not in options.retry and not options.fresh
 
 
+def check_device(trials: Sequence[TrialConfig]) -> None:
+    """Raise UserError if a trial wants a GPU and torch can use none."""
+    import torch
+
+    if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
+        raise UserError(
+            "torch can use no GPU here", key="device cuda", fix="--device cpu; see `harness doctor`"
+        )
+
+
 def exit_code(statuses: Mapping[str, str]) -> int:
     """Return 1 if a trial failed; a skipped one has not."""
     return OK if all(status in ("ok", "skipped") for status in statuses.values()) else FAILED
@@ -55,6 +66,7 @@ def run_suite(
     """
     from harness.results.environment import collect
 
+    check_device(trials)
     with store.lock():
         store.clean()
         statuses = {id_: status for id_, status in store.finished().items() if id_ in {t.id for t in trials}}

@@ -47,6 +47,10 @@ MISTAKES = {
     "run tiny.yaml --device gpu": "--device: unknown device 'gpu' (did you mean 'cpu'?)",
     "run tiny.yaml --retry errors": "--retry: unknown status 'errors' (did you mean 'error'?)",
     "run tiny.yaml --data-dir nowhere": "--data-dir (or HARNESS_DATA): 'nowhere' is not a directory",
+    "run tiny.yaml --device cuda": "device cuda: torch can use no GPU here "
+    "(--device cpu; see `harness doctor`)",
+    "run tiny.yaml --results tiny.yaml": "tiny.yaml/tiny: --results: cannot write there: Not a directory",
+    "run tiny.yaml --results /proc/x": "/proc/x/tiny: --results: cannot write there: No such file",
     "run tiny.yaml --only method=bns-gcn": "tiny.yaml: --only: none of the 6 trials matches 'method=bns-gcn' "
     "(see `harness plan tiny.yaml`)",
     "run tiny.yaml --only metod=full": "--only metod=full: ",
@@ -66,8 +70,9 @@ MISTAKES = {
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_is_one_line_and_exit_code_2(
-    home: Path, capsys: pytest.CaptureFixture[str], command: str
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     code, out, err = harness(capsys, *command.split())
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {MISTAKES[command]}")
