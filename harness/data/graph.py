@@ -42,6 +42,8 @@ class GraphData:
     """"real", "generated" or "twin" (generated in the likeness of a published set)."""
     note: str = ""
     """What a table must say beside the name, e.g. "twin of reddit at scale 0.02"."""
+    weights: Array | None = None
+    """float32 [E] edge weights, positive and finite; None: every edge counts one."""
 
     @property
     def nodes(self) -> int:
@@ -71,6 +73,7 @@ def check_graph(graph: GraphData, source: Path | str, *, symmetric: bool = False
         _shape_problem(graph)
         or check_csr(graph.indptr, graph.indices)
         or _label_problem(graph)
+        or _weight_problem(graph)
         or (None if not symmetric or is_symmetric(graph.indptr, graph.indices) else "edges are not symmetric")
     )
     if problem:
@@ -98,6 +101,17 @@ def _shape_problem(graph: GraphData) -> str | None:
         if array.dtype != dtype or not fits:
             want = f"{np.dtype(dtype).name} [{', '.join('any' if s is None else str(s) for s in shape)}]"
             return f"{name} is {array.dtype} {list(array.shape)}, expected {want}"
+    return None
+
+
+def _weight_problem(graph: GraphData) -> str | None:
+    weights = graph.weights
+    if weights is None:
+        return None
+    if weights.dtype != np.float32 or weights.shape != (graph.edges,):
+        return f"weights is {weights.dtype} {list(weights.shape)}, expected float32 [{graph.edges}]"
+    if weights.size and not 0 < weights.min() <= weights.max() < np.inf:
+        return "edge weights must be positive and finite"
     return None
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 F = TypeVar("F", bound=Callable[..., Any])
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.floating[Any]]
 
 
 def compiled(function: F) -> F:
@@ -75,6 +76,43 @@ def local_rows(indptr: Ints, indices: Ints, inner: Ints, position: Ints, out: In
                 w += 1
         if not ascending:
             out[start:w].sort()
+
+
+@compiled
+def local_weights(
+    indptr: Ints, indices: Ints, inner: Ints, position: Ints, weights: Floats, out: Floats
+) -> None:
+    """Fill `out` with the weights of the entries that `local_rows` writes, in the same order."""
+    w = 0
+    for i in inner:
+        start, end = indptr[i], indptr[i + 1]
+        order = np.argsort(position[indices[start:end]])
+        for k in order:
+            out[w] = weights[start + k]
+            w += 1
+
+
+@compiled
+def induced_weights(
+    indptr: Ints, indices: Ints, nodes: Ints, kept: Bools, weights: Floats, out: Floats
+) -> None:
+    """Fill `out` with the weights of the entries in the rows of `nodes` whose column is `kept` [N]."""
+    w = 0
+    for i in nodes:
+        for e in range(indptr[i], indptr[i + 1]):
+            if kept[indices[e]]:
+                out[w] = weights[e]
+                w += 1
+
+
+@compiled
+def row_sums(indptr: Ints, weights: Floats, out: Floats) -> None:
+    """Fill `out` float64 [N] with the sum of each row's weights."""
+    for i in range(out.size):
+        total = 0.0
+        for e in range(indptr[i], indptr[i + 1]):
+            total += weights[e]
+        out[i] = total
 
 
 @compiled

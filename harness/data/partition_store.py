@@ -19,8 +19,8 @@ from harness.data.spec import PartitionSpec
 from harness.data.store import atomic_directory, cache_root, locked, open_graph
 from harness.errors import DataError, UserError
 
-FORMAT = 1  # part of the key: raise it when a view's files change
-HASHED = ("indptr.npy", "indices.npy", "train_mask.npy")  # all that a partition depends on
+FORMAT = 2  # part of the key: raise it when a view's files change
+HASHED = ("indptr.npy", "indices.npy", "train_mask.npy", "weights.npy")  # all that a partition depends on
 HASH_FILE = "topology-hash.json"
 
 
@@ -77,7 +77,17 @@ def _build(graph_dir: Path, spec: PartitionSpec, inductive: bool, staging: Path,
     graph = open_graph(graph_dir)
     parts = _inductive_parts(graph, spec, staging, target) if inductive else _parts(graph, spec)
     nodes = np.arange(parts.size, dtype=np.int64)
-    view = View(graph.indptr, graph.indices, nodes, parts, graph.train_mask, spec.parts, inductive, graph_dir)
+    view = View(
+        graph.indptr,
+        graph.indices,
+        nodes,
+        parts,
+        graph.train_mask,
+        spec.parts,
+        inductive,
+        graph_dir,
+        graph.weights,
+    )
     write_view(view, staging / "full")
 
 
@@ -90,7 +100,8 @@ def _inductive_parts(graph: GraphData, spec: PartitionSpec, staging: Path, targe
     nodes = np.flatnonzero(graph.train_mask)
     if not nodes.size:
         raise UserError(f"{graph.name} has no training nodes for inductive training", key="inductive")
-    indptr, indices = write_induced(graph.indptr, graph.indices, nodes, staging / "train")
+    directory = staging / "train"
+    indptr, indices, weights = write_induced(graph.indptr, graph.indices, graph.weights, nodes, directory)
     if spec.method == "file":
         parts = _parts(graph, spec)
     else:
@@ -98,8 +109,8 @@ def _inductive_parts(graph: GraphData, spec: PartitionSpec, staging: Path, targe
         placed[nodes] = partition_nodes(indptr, indices, spec)
         parts = extend_parts(graph.indptr, graph.indices, placed, spec)
     train = np.ones(nodes.size, np.bool_)
-    view = View(indptr, indices, nodes, parts[nodes], train, spec.parts, True, target / "train")
-    write_view(view, staging / "train")
+    view = View(indptr, indices, nodes, parts[nodes], train, spec.parts, True, target / "train", weights)
+    write_view(view, directory)
     return parts
 
 
@@ -120,7 +131,8 @@ def _key(graph_dir: Path, spec: PartitionSpec, inductive: bool) -> str:
 
 def _topology_hash(graph_dir: Path) -> str:
     """Hash of the files a partition depends on; remembered beside them while they are unchanged."""
-    stat = {name: [s.st_size, s.st_mtime_ns] for name in HASHED for s in [(graph_dir / name).stat()]}
+    hashed = [graph_dir / name for name in HASHED if (graph_dir / name).exists()]
+    stat = {path.name: [s.st_size, s.st_mtime_ns] for path in hashed for s in [path.stat()]}
     known = graph_dir / HASH_FILE
     try:
         remembered = json.loads(known.read_text())
@@ -128,7 +140,7 @@ def _topology_hash(graph_dir: Path) -> str:
             return str(remembered["hash"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # absent, or damaged: it is only a shortcut
-    joined = "".join(_hash_file(graph_dir / name) for name in HASHED)
+    joined = "".join(_hash_file(path) for path in hashed)
     digest = hashlib.sha256(joined.encode()).hexdigest()
     if os.access(graph_dir, os.W_OK):
         _replace_text(known, json.dumps({"stat": stat, "hash": digest}))

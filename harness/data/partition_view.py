@@ -16,8 +16,11 @@ from harness.data.partition_kernels import (
     Ints,
     count_selected,
     induced_rows,
+    induced_weights,
     local_rows,
+    local_weights,
     mark_columns,
+    row_sums,
 )
 
 META = "meta.json"
@@ -35,7 +38,16 @@ class View:
     train: Bools  # [n] training nodes
     count: int  # number of parts P
     inductive: bool
-    topology: Path  # directory that holds indptr.npy and indices.npy of this graph
+    topology: Path  # directory that holds indptr.npy, indices.npy (and weights.npy) of this graph
+    weights: NDArray[np.float32] | None = None  # [e]
+
+    def degree(self) -> NDArray[Any]:
+        """Entries of each row, int64 [n]; of a weighted graph the sum of their weights, float64 [n]."""
+        if self.weights is None:
+            return np.diff(self.indptr)
+        sums = np.empty(self.parts.size)
+        row_sums(self.indptr, self.weights, sums)
+        return sums
 
 
 def write_view(view: View, directory: Path) -> None:
@@ -50,7 +62,8 @@ def write_view(view: View, directory: Path) -> None:
       `inner`, boundary node k is n_in + k; ascending in each row;
     - `send_index.npy` int64: the places in `inner` that peer q has as boundary, in q's order, for q = 0..P-1;
       `send_ptr.npy` int64 [P+1];
-    - `degree.npy` int32 [n_in+n_bd]: entries of the whole view's row of each inner, then boundary node.
+    - `degree.npy` [n_in+n_bd]: `View.degree` of each inner, then boundary node (int32, weighted float64);
+    - of a weighted graph `weights.npy` float32 [e], in the order of `indices.npy`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     local = np.empty(view.parts.size, np.int32)
@@ -67,6 +80,7 @@ def write_view(view: View, directory: Path) -> None:
         "edges": view.indices.size,
         "parts": view.count,
         "inductive": view.inductive,
+        "weighted": view.weights is not None,
         "topology": str(view.topology),
         "table": [*rows, _total(rows)],
     }
@@ -87,8 +101,7 @@ def _write_rank(view: View, rank: int, local: NDArray[np.int32], directory: Path
 
     position = np.where(view.parts == rank, local, np.int32(-1))
     position[boundary] = inner.size + np.arange(boundary.size, dtype=np.int32)
-    degree = np.diff(view.indptr)
-    indptr = _pointer(degree[inner])
+    indptr = _pointer(np.diff(view.indptr)[inner])
     np.save(directory / "indptr.npy", indptr)
     indices = open_memmap(directory / "indices.npy", mode="w+", dtype=np.int32, shape=(int(indptr[-1]),))
     local_rows(view.indptr, view.indices, inner, position, indices)
@@ -97,7 +110,12 @@ def _write_rank(view: View, rank: int, local: NDArray[np.int32], directory: Path
     np.save(directory / "inner.npy", inner.astype(np.int64))
     np.save(directory / "boundary.npy", boundary.astype(np.int64))
     np.save(directory / "boundary_ptr.npy", _pointer(np.bincount(owner, minlength=view.count)))
-    np.save(directory / "degree.npy", degree[np.concatenate([inner, boundary])].astype(np.int32))
+    degree = view.degree()[np.concatenate([inner, boundary])]
+    np.save(directory / "degree.npy", degree.astype(np.int32 if view.weights is None else np.float64))
+    if view.weights is not None:
+        weights = np.empty(int(indptr[-1]), np.float32)
+        local_weights(view.indptr, view.indices, inner, position, view.weights, weights)
+        np.save(directory / "weights.npy", weights)
     return {
         "part": rank,
         "inner": inner.size,
@@ -130,8 +148,10 @@ def _total(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def write_induced(indptr: Ints, indices: Ints, nodes: Ints, directory: Path) -> tuple[Ints, Ints]:
-    """Write and map `indptr.npy`, `indices.npy` of the renumbered subgraph of `nodes` (ascending)."""
+def write_induced(
+    indptr: Ints, indices: Ints, weights: NDArray[np.float32] | None, nodes: Ints, directory: Path
+) -> tuple[Ints, Ints, NDArray[np.float32] | None]:
+    """Write and map the CSR (and `weights.npy`) of the renumbered subgraph of `nodes` (ascending)."""
     directory.mkdir(parents=True, exist_ok=True)
     position: Ints = np.full(indptr.size - 1, -1, indices.dtype)
     position[nodes] = np.arange(nodes.size, dtype=indices.dtype)
@@ -141,7 +161,12 @@ def write_induced(indptr: Ints, indices: Ints, nodes: Ints, directory: Path) -> 
     columns = open_memmap(directory / "indices.npy", mode="w+", dtype=indices.dtype, shape=shape)
     induced_rows(indptr, indices, nodes, position, columns)
     columns.flush()
-    return pointer, columns
+    kept_weights = None
+    if weights is not None:
+        kept_weights = np.empty(shape, np.float32)
+        induced_weights(indptr, indices, nodes, position >= 0, weights, kept_weights)
+        np.save(directory / "weights.npy", kept_weights)
+    return pointer, columns, kept_weights
 
 
 def _pointer(sizes: Ints) -> NDArray[np.int64]:

@@ -23,6 +23,7 @@ from harness.errors import DataError
 
 FORMAT_VERSION = 1
 _ARRAYS = ("indptr", "indices", "features", "labels", "train_mask", "val_mask", "test_mask")
+_OPTIONAL = "weights"
 _META: dict[str, type] = {"name": str, "num_classes": int, "multilabel": bool, "origin": str, "note": str}
 
 
@@ -88,7 +89,8 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     An array that is memory-mapped from its own place in `work` is left as it is: readers put there what
     would not fit in memory. Everything else found in `work` is removed.
     """
-    for name in _ARRAYS:
+    names = _ARRAYS if graph.weights is None else (*_ARRAYS, _OPTIONAL)
+    for name in names:
         path, array = work / f"{name}.npy", getattr(graph, name)
         if not _is_file(array, path):
             write_npy(path, array)
@@ -96,7 +98,7 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     meta |= {"format": FORMAT_VERSION, "nodes": graph.nodes, "edges": graph.edges}
     (work / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     for entry in work.iterdir():
-        if entry.name != "meta.json" and entry.name not in {f"{name}.npy" for name in _ARRAYS}:
+        if entry.name != "meta.json" and entry.name not in {f"{name}.npy" for name in names}:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
@@ -114,9 +116,10 @@ def open_graph(directory: Path) -> GraphData:
     """
     directory = Path(directory)
     meta = _read_meta(directory / "meta.json")
-    arrays = {name: _open_npy(directory / f"{name}.npy") for name in _ARRAYS}
+    names = (*_ARRAYS, _OPTIONAL) if (directory / f"{_OPTIONAL}.npy").exists() else _ARRAYS
+    arrays = {name: _open_npy(directory / f"{name}.npy") for name in names}
     nodes, edges = meta["nodes"], meta["edges"]
-    lengths = {"indptr": nodes + 1, "indices": edges}
+    lengths = {"indptr": nodes + 1, "indices": edges, _OPTIONAL: edges}
     for name, array in arrays.items():
         expected = lengths.get(name, nodes)
         if array.ndim == 0 or len(array) != expected:

@@ -24,7 +24,8 @@ class Block:
 
     Args:
         adjacency: [num_dst, num_src], structure and optional edge weights that multiply the model's.
-        degree: float [num_src], in-degrees in the *full* (training) graph, never those of a sample.
+        degree: float [num_src], in-degrees (sums of weights, if there are any) in the *full* (training)
+            graph, never those of a sample.
         dst_scale: float [num_dst] or None: multiplies the sum over a destination's neighbours (not its self
             loop), e.g. deg/k where k of deg neighbours were drawn.
         engine: name of the SpMM engine.
@@ -74,7 +75,8 @@ class Block:
         if norm not in self._scales:
             right = own = None
             if norm == "mean":
-                left = 1 / self.degree[: self.num_dst].clamp(min=1)
+                degree = self.degree[: self.num_dst]
+                left = 1 / torch.where(degree > 0, degree, 1)
             else:
                 inverse = torch.rsqrt(self.degree + 1)
                 left, right = inverse[: self.num_dst], inverse.unsqueeze(1)

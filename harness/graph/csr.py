@@ -72,29 +72,29 @@ def _transpose(indptr, indices, num_cols, with_order):  # type: ignore[no-untype
 
 
 @numba.njit(cache=True, nogil=True)
-def induce_columns(indptr, indices, first, new_column):  # type: ignore[no-untyped-def]
+def induce_columns(indptr, indices, first, new_column, with_order):  # type: ignore[no-untyped-def]
     """Keep columns below `first`, and those from `first` on whose `new_column` [cols - first] is not -1.
 
-    Returns `indptr` int64 and `indices` int32 of the matrix over the kept columns.
+    Returns `indptr` int64 and `indices` int32 of the matrix over the kept columns, and with `with_order` the
+    places of the kept entries in `indices`.
     """
     rows = indptr.size - 1
     out_ptr = np.empty(rows + 1, np.int64)
     out = np.empty(indices.size, np.int32)
+    order = np.empty(indices.size if with_order else 0, np.int64)
     at = 0
     out_ptr[0] = 0
     for r in range(rows):
         for e in range(indptr[r], indptr[r + 1]):
             c = indices[e]
-            if c < first:
-                out[at] = c
+            new = c if c < first else new_column[c - first]
+            if new >= 0:
+                out[at] = new
+                if with_order:
+                    order[at] = e
                 at += 1
-            else:
-                new = new_column[c - first]
-                if new >= 0:
-                    out[at] = new
-                    at += 1
         out_ptr[r + 1] = at
-    return out_ptr, out[:at].copy()
+    return out_ptr, out[:at].copy(), order[:at] if with_order else order
 
 
 @numba.njit(cache=True, nogil=True)

@@ -69,8 +69,10 @@ class Partition:
 
     @cached_property
     def _structure(self) -> CSR:
-        indptr, indices = (torch.from_numpy(np.array(self._load(n))) for n in ("indptr", "indices"))
-        return CSR(indptr, indices, self.num_inner + self.num_boundary)
+        names = ["indptr", "indices", *(["weights"] if self.meta["weighted"] else [])]
+        indptr, indices, *weights = (torch.from_numpy(np.array(self._load(name))) for name in names)
+        values = weights[0].to(self._dtype) if weights else None
+        return CSR(indptr, indices, self.num_inner + self.num_boundary, values)
 
     @cached_property
     def _reverse(self) -> CSR:
@@ -92,16 +94,23 @@ class Partition:
         column = np.full(self.num_boundary, -1, np.int32)
         column[kept] = np.arange(self.num_inner, self.num_inner + kept.size, dtype=np.int32)
         full, reverse = self._structure, self._reverse
-        forward = induce_columns(full.indptr.numpy(), full.indices.numpy(), self.num_inner, column)
-        backward = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
+        indptr, indices, order = induce_columns(
+            full.indptr.numpy(), full.indices.numpy(), self.num_inner, column, full.values is not None
+        )
+        values = None if full.values is None else full.values[torch.from_numpy(order)]
+        columns = self.num_inner + kept.size
+        adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), columns, values)
+        if values is not None:
+            backward = adjacency.transpose()
+        else:
+            indptr, indices = select_rows(
+                reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept
+            )
+            backward = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
         degree = torch.cat(
             [self._degree[: self.num_inner], self._degree[self.num_inner + torch.from_numpy(kept)]]
         )
-        return self._block(
-            CSR(torch.from_numpy(forward[0]), torch.from_numpy(forward[1]), self.num_inner + kept.size),
-            degree,
-            CSR(torch.from_numpy(backward[0]), torch.from_numpy(backward[1]), self.num_inner),
-        )
+        return self._block(adjacency, degree, backward)
 
     def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR) -> Block:
         device = self._device

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import numba
 import numpy as np
 import torch
@@ -10,7 +13,27 @@ from numpy.typing import NDArray
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 
-Topology = tuple[NDArray[np.int64], NDArray[np.int32]]
+
+@dataclass(frozen=True)
+class Topology:
+    """A whole graph: `indptr` int64 [N + 1], `indices` int32 [E] of in-neighbours, `weights` [E] or None."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weights: NDArray[np.float32] | None = None
+
+    @classmethod
+    def open(cls, directory: Path, weighted: bool) -> Topology:
+        """Memory-map the files of a prepared graph or partition view."""
+        names = ["indptr", "indices", *(["weights"] if weighted else [])]
+        return cls(*(np.load(directory / f"{name}.npy", mmap_mode="r") for name in names))
+
+    def degree(self, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the in-degree, or the sum of weights, of `nodes`."""
+        if self.weights is None:
+            return (self.indptr[nodes + 1] - self.indptr[nodes]).astype(np.float64)
+        sums: NDArray[np.float64] = _weighted_degree(self.indptr, self.weights, nodes)
+        return sums
 
 
 def sample_neighbours(
@@ -26,7 +49,7 @@ def sample_neighbours(
     """Draw at most `fanout` neighbours of every target.
 
     Args:
-        topology: `indptr` and `indices` of the graph, by destination.
+        topology: the graph.
         targets: distinct nodes.
         fanout: neighbours of a target at most; -1 for all. A target with more than `fanout` gets a uniform
             sample without replacement whose sum counts deg/fanout (unbiased).
@@ -38,17 +61,16 @@ def sample_neighbours(
     Returns:
         The block, and its source nodes: the targets, then the other drawn nodes in the order of first sight.
     """
-    indptr, indices = topology
+    indptr = topology.indptr
     seed = rng.integers(2**63, dtype=np.int64)
-    pointers, drawn = _draw(indptr, indices, targets, fanout, seed)
-    sources, columns = _relabel(targets, drawn, np.int64(indptr.size - 1))
-    degree = (indptr[targets + 1] - indptr[targets]).astype(np.float64)
-    scale = degree / np.maximum(np.diff(pointers), 1)
-    adjacency = CSR(torch.from_numpy(pointers), torch.from_numpy(columns), sources.size)
-    full_degree = indptr[sources + 1] - indptr[sources]
+    pointers, entries = _draw(indptr, targets, fanout, seed)
+    sources, columns = _relabel(targets, topology.indices[entries], np.int64(indptr.size - 1))
+    scale = (indptr[targets + 1] - indptr[targets]) / np.maximum(np.diff(pointers), 1)
+    weights = None if topology.weights is None else torch.from_numpy(topology.weights[entries]).to(dtype)
+    adjacency = CSR(torch.from_numpy(pointers), torch.from_numpy(columns), sources.size, weights)
     block = Block(
         adjacency.to(device),
-        torch.from_numpy(full_degree).to(device, dtype),
+        torch.from_numpy(topology.degree(sources)).to(device, dtype),
         dst_scale=torch.from_numpy(scale).to(device, dtype),
         engine=engine,
     )
@@ -56,33 +78,44 @@ def sample_neighbours(
 
 
 @numba.njit(cache=True, nogil=True)
-def _draw(indptr, indices, targets, fanout, seed):  # type: ignore[no-untyped-def]
+def _weighted_degree(indptr, weights, nodes):  # type: ignore[no-untyped-def]
+    degree = np.zeros(nodes.size)
+    for i in range(nodes.size):
+        for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
+            degree[i] += weights[e]
+    return degree
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
+    """Draw entries of the targets' rows; returns a pointer by target and the entries' places."""
     np.random.seed(seed & 0x7FFFFFFF)
     pointers = np.zeros(targets.size + 1, np.int64)
     for i in range(targets.size):
         degree = indptr[targets[i] + 1] - indptr[targets[i]]
         pointers[i + 1] = pointers[i] + (degree if fanout < 0 else min(degree, fanout))
-    drawn = np.empty(pointers[-1], np.int32)
+    entries = np.empty(pointers[-1], np.int64)
     for i in range(targets.size):
         start = indptr[targets[i]]
         degree = indptr[targets[i] + 1] - start
-        out = drawn[pointers[i] : pointers[i + 1]]
+        out = entries[pointers[i] : pointers[i + 1]]
         if out.size == degree:
-            out[:] = indices[start : start + degree]
+            for k in range(degree):
+                out[k] = start + k
         else:
-            _floyd(indices[start : start + degree], out)
-    return pointers, drawn
+            _floyd(start, degree, out)
+    return pointers, entries
 
 
 @numba.njit(cache=True, nogil=True)
-def _floyd(pool, out):  # type: ignore[no-untyped-def]
-    """Robert Floyd's algorithm: a uniform subset of the (distinct) pool in len(out) draws."""
-    first = pool.size - out.size
+def _floyd(start, size, out):  # type: ignore[no-untyped-def]
+    """Robert Floyd's algorithm: a uniform subset of start, ..., start + size - 1 in len(out) draws."""
+    first = size - out.size
     for k in range(out.size):
-        pick = pool[np.random.randint(0, first + k + 1)]
+        pick = start + np.random.randint(0, first + k + 1)
         for seen in out[:k]:
             if seen == pick:
-                pick = pool[first + k]
+                pick = start + first + k
                 break
         out[k] = pick
 

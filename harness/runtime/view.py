@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.data.graph import GraphData
 from harness.graph.partition import Partition
+from harness.graph.sampling import Topology
 
 SPLITS = ("train", "val", "test")
 
@@ -67,13 +68,9 @@ class View:
         return self._shared("local")
 
     @cached_property
-    def topology(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """`indptr` and `indices` of the view's whole graph, memory-mapped: one copy a host."""
-        directory = Path(self.partition.meta["topology"])
-        return (
-            np.load(directory / "indptr.npy", mmap_mode="r"),
-            np.load(directory / "indices.npy", mmap_mode="r"),
-        )
+    def topology(self) -> Topology:
+        """The view's whole graph, memory-mapped: one copy a host."""
+        return Topology.open(Path(self.partition.meta["topology"]), self.partition.meta["weighted"])
 
     def _shared(self, name: str) -> NDArray[Any]:
         array: NDArray[Any] = np.load(self._view / f"{name}.npy", mmap_mode="r")

@@ -34,6 +34,8 @@ GRAPHS: dict[str, tuple[GraphData, bool]] = {
     "transductive": (random_graph(1), False),
     "inductive": (random_graph(2), True),
     "multilabel": (random_graph(3, multilabel=True), False),
+    "weighted": (random_graph(6, weighted=True), False),
+    "weighted-inductive": (random_graph(7, weighted=True), True),
     # Nodes 0 to 19 are rank 0's: at P > 1 the others have no training node.
     "one-trainer": (random_graph(4, train_only=range(20)), False),
     # No edges at all: no rank has a boundary.

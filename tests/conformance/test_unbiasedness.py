@@ -14,7 +14,10 @@ from support.training import Case, aggregations
 from harness.models.spec import ModelSpec
 
 WORLD, NODES, DRAWS = 2, 60, 800
-GRAPH = random_graph(21, NODES, degree=8, features=3)
+GRAPHS = {
+    "sage": random_graph(21, NODES, degree=8, features=3),
+    "gcn": random_graph(22, NODES, degree=8, features=3, weighted=True),
+}
 PARTS = np.random.default_rng(1).integers(0, WORLD, NODES)
 SAMPLERS = {
     "bns bernoulli": ("bns-gcn", {"rate": 0.3}),
@@ -27,8 +30,9 @@ SAMPLERS = {
 
 def z_scores(got: list[dict[str, np.ndarray]], model: str) -> np.ndarray:
     """Return the z-scores of all sampled entries; entries that never vary must be exact."""
-    matrix = oracle.propagation_matrix(dense_adjacency(GRAPH), model).numpy()
-    want = matrix @ GRAPH.features.astype(np.float64)
+    graph = GRAPHS[model]
+    matrix = oracle.propagation_matrix(dense_adjacency(graph), model).numpy()
+    want = matrix @ graph.features.astype(np.float64)
     scores = []
     for rank in got:
         reached = rank["times"] > 0
@@ -42,7 +46,7 @@ def z_scores(got: list[dict[str, np.ndarray]], model: str) -> np.ndarray:
 
 @pytest.mark.parametrize("model", ["sage", "gcn"])
 def test_the_mean_over_draws_is_the_full_aggregation(model: str, tmp_path: Path) -> None:
-    data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path)
+    data = on_disk(GRAPHS[model], PARTS, WORLD, False, tmp_path)
     spec = ModelSpec(name=model, layers=1, dropout=0)
     for name, (method, options) in SAMPLERS.items():
         draws = 150 if method == "graphsage" else DRAWS
@@ -55,7 +59,7 @@ def test_the_mean_over_draws_is_the_full_aggregation(model: str, tmp_path: Path)
 
 
 def test_the_z_test_sees_a_bias(tmp_path: Path) -> None:
-    data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path)
+    data = on_disk(GRAPHS["sage"], PARTS, WORLD, False, tmp_path)
     spec = ModelSpec(name="sage", layers=1, dropout=0)
     case = Case(data, "support.methods:UnscaledBNS", {"rate": 0.3}, spec)
     z = z_scores(run_ranks(aggregations, WORLD, case, DRAWS), "sage")

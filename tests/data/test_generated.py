@@ -10,8 +10,11 @@ import scipy.sparse as sp
 
 from harness.data.catalog import published
 from harness.data.generated import GENERATORS
+from harness.data.generated.planted import PlantedGraph
 from harness.data.generated.twin import SHAPES
 from harness.data.graph import GraphData, check_graph
+from harness.data.partitioning import partition_nodes
+from harness.data.spec import PartitionSpec
 from harness.errors import UserError
 
 SMALL = [
@@ -96,6 +99,20 @@ def test_sbm_has_the_degree_and_homophily_asked_for(homophily, degree):
     assert graph.edges / graph.nodes == pytest.approx(degree, rel=0.03)
     assert edge_homophily(graph) == pytest.approx(homophily, abs=0.02)
     assert np.bincount(graph.labels).tolist() == [300] * 10
+
+
+def test_regions_hold_the_edges_between_communities():
+    """Pairs of communities: 60 % of the edges inside one, 5 % across pairs, the rest between the two."""
+    community = np.arange(2400) % 8
+    region = np.arange(8) // 2
+    planted = PlantedGraph(
+        np.ones(2400), community, edges=48_000, homophily=0.6, seed=3, region=region, far=0.05
+    )
+    indptr, indices = planted.csr()
+    ends = community[np.repeat(np.arange(2400), np.diff(indptr))], community[indices]
+    assert indices.size == pytest.approx(96_000, rel=0.02)
+    assert (ends[0] == ends[1]).mean() == pytest.approx(0.6, abs=0.01)
+    assert (region[ends[0]] != region[ends[1]]).mean() == pytest.approx(0.05, abs=0.005)
 
 
 def test_dense_sbm_makes_up_for_coinciding_edges():
@@ -192,6 +209,17 @@ def test_twins_have_the_homophily_of_their_model(of):
     degree = np.diff(graph.indptr)
     assert degree.max() > 5 * degree.mean()  # heavy tail
     assert graph.edges == pytest.approx(graph.nodes * degree.mean())
+
+
+@pytest.mark.parametrize(("parts", "published_share"), [(4, 94.9 / 174.7), (8, 90.7 / 203.9)])
+def test_reddit_twin_is_cut_as_reddit_is(parts, published_share):
+    """Mean share of the other parts' nodes on a part's boundary, against PSC-GCN's Table I (K nodes)."""
+    graph = make("twin", of="reddit", scale=0.02)
+    vector = partition_nodes(graph.indptr, graph.indices, PartitionSpec(parts=parts))
+    owner = sp.csr_matrix((np.ones(graph.nodes), (vector, np.arange(graph.nodes))))
+    read = (owner @ adjacency(graph)).toarray() > 0
+    other = vector[None, :] != np.arange(parts)[:, None]
+    assert (read & other).sum() / other.sum() == pytest.approx(published_share, abs=0.08)
 
 
 def test_degree_rule_of_scaled_twins():

@@ -23,7 +23,8 @@ def block(rows: int, scale: torch.Tensor | None = None, values: np.ndarray | Non
         30,
         None if values is None else torch.from_numpy(values[:rows][part != 0]),
     )
-    return Block(csr, torch.from_numpy((DENSE != 0).sum(1).astype(float)), dst_scale=scale)
+    weights = DENSE if values is None else DENSE * values
+    return Block(csr, torch.from_numpy(weights.sum(1)), dst_scale=scale)
 
 
 @pytest.mark.parametrize(("norm", "model"), [("mean", "sage"), ("sym", "gcn")])

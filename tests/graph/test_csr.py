@@ -49,7 +49,10 @@ def test_inducing_columns_equals_slicing(seed: int, first: int, total: int) -> N
     kept = np.flatnonzero(np.random.default_rng(seed).random(total - first) < 0.5)
     column = np.full(total - first, -1, np.int32)
     column[kept] = first + np.arange(kept.size)
-    indptr, indices = induce_columns(csr.indptr.numpy(), csr.indices.numpy(), first, column)
+    old = csr.indices.numpy()
+    indptr, indices, order = induce_columns(csr.indptr.numpy(), old, first, column, True)
+    kept_columns = np.concatenate([np.arange(first), first + kept])
+    np.testing.assert_array_equal(kept_columns[indices], old[order])
     want = matrix[:, np.concatenate([np.arange(first), first + kept]).astype(int)]
     got = sp.csr_matrix((np.ones(indices.size), indices, indptr), want.shape)
     np.testing.assert_array_equal(got.toarray(), want.toarray())

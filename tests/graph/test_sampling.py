@@ -6,11 +6,11 @@ import torch
 from scipy import stats
 from support.graphs import dense_adjacency, random_graph
 
-from harness.graph.sampling import sample_neighbours
+from harness.graph.sampling import Topology, sample_neighbours
 
 GRAPH = random_graph(61, nodes=50, degree=9)
 DENSE = dense_adjacency(GRAPH)
-TOPOLOGY = (GRAPH.indptr, GRAPH.indices)
+TOPOLOGY = Topology(GRAPH.indptr, GRAPH.indices)
 
 
 def draw(targets: np.ndarray, fanout: int, seed: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:

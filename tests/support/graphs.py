@@ -21,6 +21,7 @@ def random_graph(
     classes: int = 4,
     *,
     multilabel: bool = False,
+    weighted: bool = False,
     train_only: range | None = None,
 ) -> GraphData:
     """Return a symmetric random graph with an isolated node, unlabelled nodes and random features.
@@ -42,6 +43,7 @@ def random_graph(
     if not multilabel:
         split[labels < 0] = 3
     train = split == 0
+    weight = np.random.default_rng(seed + 1).random((nodes, nodes)) + 0.1
     if train_only is not None:
         train &= np.isin(np.arange(nodes), train_only)
     return GraphData(
@@ -57,15 +59,17 @@ def random_graph(
         multilabel=multilabel,
         origin="generated",
         note="random graph",
+        weights=(weight + weight.T)[dense].astype(np.float32) if weighted else None,
     )
 
 
 def dense_adjacency(graph: GraphData) -> np.ndarray:
-    """Return the 0/1 matrix float64 [N, N], row i the in-neighbours of i."""
+    """Return the matrix float64 [N, N] of 0 and 1, or of weights; row i the in-neighbours of i."""
     nodes = graph.indptr.size - 1
     dense = np.zeros((nodes, nodes))
     for i in range(nodes):
-        dense[i, graph.indices[graph.indptr[i] : graph.indptr[i + 1]]] = 1
+        entries = slice(graph.indptr[i], graph.indptr[i + 1])
+        dense[i, graph.indices[entries]] = 1 if graph.weights is None else graph.weights[entries]
     return dense
 
 

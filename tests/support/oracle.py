@@ -14,9 +14,9 @@ Weights = dict[str, Tensor]
 
 def propagation_matrix(adjacency: np.ndarray, model: str) -> Tensor:
     """Return the dense propagation matrix: D^-1 A (sage), D^-1/2 (A + I) D^-1/2 with D of A + I (gcn)."""
-    degree = (adjacency != 0).sum(1)
+    degree = adjacency.sum(1)
     if model == "sage":
-        return torch.from_numpy(adjacency / np.maximum(degree, 1)[:, None])
+        return torch.from_numpy(adjacency / np.where(degree > 0, degree, 1)[:, None])
     looped = adjacency + np.eye(len(adjacency))
     root = 1 / np.sqrt(degree + 1)
     return torch.from_numpy(root[:, None] * looped * root[None, :])

@@ -2,7 +2,8 @@
 
 `indptr` and `indices` (CSR, symmetric, rows ascending, no self-loops or duplicates); `feat` [N, F], or sparse
 as `feat_indptr, feat_indices, feat_data, feat_shape`; `label` [N] (-1 = unlabelled) or 0/1 [N, C];
-`train_mask`, `val_mask`, `test_mask` bool [N]. Other arrays are ignored.
+`train_mask`, `val_mask`, `test_mask` bool [N]; optionally `weight` float [E],
+the edges' weights. Other arrays are ignored.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
             raise DataError(f"features have {shape[0]} rows, the graph has {nodes} nodes", file=source)
         dense = npz.chunks("feat", "n", (nodes, None)) if "feat" in npz else _densified(npz, shape)
         features = spool_features(dense, shape, work, source)
+        weights = npz.array("weight", "n", indices.shape).astype(np.float32) if "weight" in npz else None
     return GraphData(
         name=name,
         indptr=indptr,
@@ -67,6 +69,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         test_mask=test,
         num_classes=classes,
         multilabel=multilabel,
+        weights=weights,
     )
 
 

@@ -15,8 +15,8 @@ BLOCK = 1 << 14  # feature rows made at a time
 
 
 def communities(rng: np.random.Generator, nodes: int, count: int, skew: float = 0.0) -> Ints:
-    """int64 [nodes]: sizes proportional to 1 / rank^skew, none empty if nodes >= count."""
-    share = np.arange(1, count + 1) ** -skew
+    """int64 [nodes]: sizes ~ 1 / rank^skew in random order, none empty if nodes >= count."""
+    share = rng.permutation(np.arange(1, count + 1) ** -skew)
     bounds = np.concatenate([[0.0], np.cumsum(share / share.sum())]) * (nodes - min(count, nodes))
     sizes: Ints = np.diff(np.round(bounds)).astype(np.int64) + (np.arange(count) < nodes)
     return rng.permutation(np.repeat(np.arange(count), sizes))

@@ -20,31 +20,56 @@ PROBES = 1 << 18  # node pairs that estimate how many drawn edges coincide
 
 
 class PlantedGraph:
-    """Draws undirected edges between nodes with weights and communities.
+    """Draws undirected edges between nodes with weights and communities, which may form regions.
 
-    An edge joins u, v with probability 1 - exp(-w_u w_v (a [same community] + b)): the edges of a Poisson
-    multigraph, each counted once. The intra- and inter-community rates a, b are solved for such that, in
-    expectation, `edges` distinct undirected edges come out and the share `homophily` of them joins
-    nodes of one community.
+    An edge joins u, v with probability 1 - exp(-w_u w_v (a [same community] + r [same region] + b)): the
+    edges of a Poisson multigraph, each counted once. The rates are solved for such that, in expectation,
+    `edges` distinct undirected edges come out, of which the share `homophily` joins nodes of one community
+    and, with regions, the share `far` joins nodes of two.
 
     weight: float64 [N] > 0, proportional to the expected degree (hubs get fewer: their edges coincide);
-    community: int64 [N]. Raises UserError when that many edges do not fit.
+    community: int64 [N], none empty; region: int64 [communities], ascending, the region of each.
+    Raises UserError when that many edges do not fit.
     """
 
-    def __init__(self, weight: Floats, community: Ints, *, edges: float, homophily: float, seed: int) -> None:
+    def __init__(
+        self,
+        weight: Floats,
+        community: Ints,
+        *,
+        edges: float,
+        homophily: float,
+        seed: int,
+        region: Ints | None = None,
+        far: float = 0.0,
+    ) -> None:
         self.seed = seed
         self.order = np.argsort(community, kind="stable")
         self.weight, self.community = weight[self.order], community[self.order]
         self.bounds: Floats = np.concatenate([[0.0], np.cumsum(self.weight)])
         self.total = float(self.bounds[-1])
-        first: Ints = np.searchsorted(self.community, np.arange(int(community.max()) + 2))
-        self.low, self.high = self.bounds[first[:-1]], self.bounds[first[1:]]
         cells = np.arange(weight.size) * (self.total / weight.size)
         self.guide = np.searchsorted(self.bounds, cells, side="right") - 1
-        across = self._solve(edges * (1 - homophily), same=False, background=0.0)
-        within = self._solve(edges * homophily, same=True, background=across)
-        self.draws = round(across + within)
-        self.intra = within / (across + within) if self.draws else 0.0
+        own = np.arange(int(community.max()) + 1)
+        if region is None or region[-1] == 0:
+            self.groups, shares = np.stack([0 * own, own]), [1 - homophily, homophily]
+        else:
+            near = max(1 - homophily - far, 0.0)
+            self.groups, shares = np.stack([0 * own, region, own]), [1 - homophily - near, near, homophily]
+        self.low, self.high = self._spans()
+        rates: list[float] = []
+        for share in shares:
+            rates.append(self._solve(edges * share, rates))
+        self.draws = round(sum(rates))
+        self.until = np.cumsum(rates) / max(sum(rates), 1e-300)
+
+    def _spans(self) -> tuple[Floats, Floats]:
+        """[levels, communities]: where in `bounds` the group that holds a community starts and ends."""
+        first: Ints = np.searchsorted(self.community, np.arange(self.groups.shape[1] + 1))
+        edge = self.bounds[first]
+        left = [np.searchsorted(groups, groups) for groups in self.groups]
+        right = [np.searchsorted(groups, groups, side="right") for groups in self.groups]
+        return edge[np.stack(left)], edge[np.stack(right)]
 
     def csr(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return (indptr int64 [N+1], indices int32 [E]): symmetric, ascending, no loop, no edge twice.
@@ -64,53 +89,58 @@ class PlantedGraph:
             rng = np.random.default_rng([self.seed, 0, chunk])
             random = rng.random((3, min(CHUNK, self.draws - start)))
             u = self._pick(random[0] * self.total)
-            yield self.order[u], self.order[self._partner(u, random[1] < self.intra, random[2])]
+            yield self.order[u], self.order[self._partner(u, self._level(random[1]), random[2])]
         if lone is not None:
             rng = np.random.default_rng([self.seed, 1])
             place = np.empty_like(self.order)
             place[self.order] = np.arange(place.size)
             u = place[lone]
-            v = self._partner(u, rng.random(u.size) < self.intra, rng.random(u.size))
+            v = self._partner(u, self._level(rng.random(u.size)), rng.random(u.size))
             v = np.where(v == u, (u + 1) % place.size, v)
             yield lone, self.order[v]
 
-    def _partner(self, u: Ints, intra: NDArray[np.bool_], random: Floats) -> Ints:
-        own = self.community[u]
-        low = np.where(intra, self.low[own], 0.0)
-        high = np.where(intra, self.high[own], self.total)
+    def _level(self, random: Floats) -> Ints:
+        return np.searchsorted(self.until, random, side="right").clip(max=self.until.size - 1)
+
+    def _partner(self, u: Ints, level: Ints, random: Floats) -> Ints:
+        own: Ints = self.community[u]
+        low, high = self.low[level, own], self.high[level, own]
         return self._pick(low + random * (high - low))
 
     def _pick(self, key: Floats) -> Ints:
         return pick(self.bounds, self.guide, key)
 
-    def _solve(self, target: float, *, same: bool, background: float) -> float:
-        """Number of draws, intra (`same`) or across, after which `target` distinct such edges are expected.
+    def _solve(self, target: float, coarser: list[float]) -> float:
+        """Number of draws at the next level after which `target` distinct edges of it are expected.
 
-        Sums over pairs of 1 - exp(-rate) are estimated on pairs drawn with a density known to be
-        proportional to the rate, which leaves the bounded integrand (1 - exp(-rate)) / density.
+        An edge is of the finest level at which its ends share a group; draws at the
+        `coarser` levels make some too. Sums over pairs of 1 - exp(-rate) are estimated on pairs drawn with a
+        density proportional to the rate, which leaves the bounded integrand (1 - exp(-rate)) / density.
         """
+        level = len(coarser)
         if target <= 0:
             return 0.0
-        rng = np.random.default_rng([self.seed, 2, same])
+        rng = np.random.default_rng([self.seed, 2, level])
         u = self._pick(rng.random(PROBES) * self.total)
-        v = self._partner(u, np.full(PROBES, same), rng.random(PROBES))
-        product = self.weight[u] * self.weight[v] / self.total
-        everywhere = product / self.total
+        v = self._partner(u, np.full(PROBES, level), rng.random(PROBES))
         own: Ints = self.community[u]
-        span = self.high[own] - self.low[own]
-        density = product / span if same else everywhere
-        wanted = (u != v) & ((own == self.community[v]) == same)
+        product = self.weight[u] * self.weight[v] / self.total
+        density = [product / (self.high[k, own] - self.low[k, own]) for k in range(level + 1)]
+        background = sum((draws * at for draws, at in zip(coarser, density, strict=False)), np.zeros(PROBES))
+        wanted = u != v
+        if level + 1 < len(self.groups):
+            wanted &= self.groups[level + 1, own] != self.groups[level + 1, self.community[v]]
 
         def expected(draws: float) -> float:
-            rate = 2 * draws * density + (2 * background * everywhere if same else 0.0)
-            return float(np.mean(np.where(wanted, -np.expm1(-rate) / density, 0.0)) / 2)
+            distinct = -np.expm1(-2 * (draws * density[level] + background)) / density[level]
+            return float(np.mean(np.where(wanted, distinct, 0.0)) / 2)
 
         if expected(0.0) >= target:
-            return 0.0  # the edges drawn without regard to communities are enough
+            return 0.0  # the edges drawn without regard to these groups are enough
         limit = 64 * target + 64
         if expected(limit) < target:
             raise UserError(
-                f"{target:.0f} {'intra' if same else 'inter'}-community edges do not fit the graph",
+                f"{target:.0f} {'intra' if level else 'inter'}-community edges do not fit the graph",
                 key="dataset",
                 fix="lower the degree, move the homophily from its extreme, or take more nodes",
             )
