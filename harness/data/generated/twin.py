@@ -82,15 +82,15 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     """Return a generated graph with the published set's shape; origin and note say that it is a twin.
 
     Equal to the published set: feature width, class count, multi-label or not, inductive default, split
-    shares (a random split), and at scale 1 the node count and mean degree. Alike: degree distribution and
-    homophily (`SHAPES`).
-    Invented: everything else, above all the features (noisy class centres) and so the scores.
+    shares (a random split), and at scale 1 the node count and mean degree. Alike: degree distribution,
+    homophily and how much partitioning has to cut (`SHAPES`). Invented: everything else, above all the
+    features (noisy class centres) and so the scores.
 
     At scale s < 1 the mean degree d becomes min(d, max(d * sqrt(s), 10), nodes / (1.5 classes)), so that
     the graph stays sparse and communities do not become cliques; `note` says so. Class sizes fall as
     1 / sqrt(rank), in random order. A node has as many edges across regions as at scale 1, so that
-    boundaries keep their share of the nodes (at most 90 % of those across communities). Multi-label sets have half as many communities as labels.
-    A node that would be isolated gets one edge.
+    boundaries keep their share of the nodes (but at most 90 % of those across communities). Multi-label
+    sets have half as many communities as labels. A node that would be isolated gets one edge.
     """
     s, real, shape = _settings(options)
     nodes, degree = _size(s, real)
