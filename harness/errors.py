@@ -33,7 +33,7 @@ class DataError(UserError):
     """A file that is damaged, truncated or not of the format it should have; nothing of it is cached."""
 
 
-class DataUnavailable(Exception):
+class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an error
     """Data that is not on this machine; `reason` says what is missing, `command` how to get it.
 
     A trial that needs it is recorded as `skipped`, not failed.

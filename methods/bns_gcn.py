@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class BNSGCN(Method[BNSOptions]):
     name = "bns-gcn"
     family = "full-graph"
     Options = BNSOptions
-    exact = {"rate": 1.0}
+    exact: ClassVar[dict[str, Any]] = {"rate": 1.0}
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the inner nodes and this epoch's sample of the boundary."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from typing import Any, ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -35,7 +37,7 @@ class GraphSAGE(Method[SAGEOptions]):
     name = "graphsage"
     family = "mini-batch"
     Options = SAGEOptions
-    exact = {"fanouts": -1, "batch_size": 0}
+    exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch of targets."""

@@ -125,6 +125,7 @@ def write_job(trial: TrialConfig, inputs: Inputs, out: Path, collective_s: float
         "inductive": inputs.inductive,
         "store": str(out / "rendezvous"),
         "out": str(out),
+        "threads": threads_of(trial),
         "collective_timeout_s": collective_s,
     }
     path = out / "job.json"

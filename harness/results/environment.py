@@ -81,25 +81,29 @@ def _cpu_model() -> str | None:
 
 
 def _gpu() -> dict[str, Any]:
-    """Return the GPUs' names, driver, CUDA and NCCL versions; all None without a GPU that torch can use."""
+    """Return the GPUs' names, driver, CUDA and NCCL versions; all None without a GPU that torch can use.
+
+    Names come from NVML: asking torch would hold a CUDA context, and so GPU memory, for the whole suite.
+    """
     import torch
 
     if not torch.cuda.is_available():
         return {"gpus": None, "driver": None, "cuda": torch.version.cuda, "nccl": None}
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else None
-    return {"gpus": names, "driver": _driver(), "cuda": torch.version.cuda, "nccl": nccl}
+    return {**_nvml(), "cuda": torch.version.cuda, "nccl": nccl}
 
 
-def _driver() -> str | None:
-    """Return the NVIDIA driver's version; None if NVML cannot tell."""
+def _nvml() -> dict[str, Any]:
+    """Return the names of the machine's GPUs and the driver's version; None if NVML cannot tell."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
         try:
-            return str(pynvml.nvmlSystemGetDriverVersion())
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+            return {"gpus": names, "driver": str(pynvml.nvmlSystemGetDriverVersion())}
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
-        return None
+        return {"gpus": None, "driver": None}

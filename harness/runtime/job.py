@@ -23,6 +23,7 @@ class Job(Spec):
         inductive: whether training sees the training subgraph only.
         store: file through which the ranks meet; must not exist before.
         out: directory for what the ranks write.
+        threads: CPU threads of a rank.
         collective_timeout_s: how long a rank waits for its peers.
     """
 
@@ -33,16 +34,13 @@ class Job(Spec):
     inductive: bool
     store: Path
     out: Path
+    threads: int = 1
     collective_timeout_s: float = 300
 
     @classmethod
     def read(cls, path: Path) -> Job:
         """Read a job file."""
         return cls.model_validate_json(path.read_text())
-
-    def threads(self, world: int) -> int:
-        """CPU threads of a rank: what the suite says, else an equal share of the cores."""
-        return self.config.train.threads or max(1, len(os.sched_getaffinity(0)) // world)
 
 
 def rank_device(kind: str) -> torch.device:

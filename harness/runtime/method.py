@@ -37,8 +37,8 @@ class Method(ABC, Generic[OptionsT]):
     """A training method: a generator of steps.
 
     A subclass sets `name`, `family`, `Options` and `exact` (the options at which it equals full-graph
-    training; the conformance suite holds it to that), and says in `steps` which blocks each layer runs on, where
-    rows come from and which rows the loss reads. One object lives as long as a trial, on each rank.
+    training; the conformance suite holds it to that), and says in `steps` which blocks each layer runs on,
+    where rows come from and which rows the loss reads. One object lives as long as a trial, on each rank.
     """
 
     name: ClassVar[str]

@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> int:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     report = RankReport(job.out, rank)
     with report.settle():
-        torch.set_num_threads(job.threads(world))
+        torch.set_num_threads(job.threads)
         join_group(job, rank, world)
         start = time.perf_counter()
         worker = Worker(job, rank, world)
