@@ -7,6 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
@@ -52,62 +53,114 @@ class _Linear(torch.autograd.Function):
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each element with probability `rate`, to the nearest 2^-16, and divide the others by the rest.
+    """Zero each element with probability `rate` and divide the others by 1 - `rate`.
 
-    On a CPU the mask is a hash of (seed, element) and is computed again in the backward pass, so no mask is
-    stored; the seed comes from torch's generator. One pass takes a tenth of torch's Bernoulli draw.
+    On a CPU the mask is a hash of (seed, element), computed again in the backward pass, so that no mask is
+    stored; the seed comes from torch's generator. A pass takes as long as a copy, where torch's Bernoulli
+    draw takes fifty times as long.
     """
     if rate == 0:
         return x
     if x.device.type != "cpu":
         return torch.nn.functional.dropout(x, rate)
-    result: Tensor = _Dropout.apply(x, rate, int(torch.randint(2**62, ()).item()))  # type: ignore[no-untyped-call]
+    result: Tensor = _Dropout.apply(x, rate, _seeds())  # type: ignore[no-untyped-call]
     return result
+
+
+def relu_dropout(x: Tensor, rate: float) -> Tensor:
+    """Return dropout(relu(x)); on a CPU in one pass, whose backward needs nothing but the output."""
+    if x.device.type != "cpu":
+        return torch.nn.functional.dropout(torch.relu(x), rate)
+    result: Tensor = _ReluDropout.apply(x, rate, _seeds())  # type: ignore[no-untyped-call]
+    return result
+
+
+def _seeds() -> tuple[int, int]:
+    first, second = torch.randint(2**32, (2,)).tolist()
+    return first, second
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seed: int) -> Tensor:
-        ctx.rate, ctx.seed = rate, seed  # type: ignore[attr-defined]
-        return _masked(x, rate, seed)
+    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
+        ctx.rate, ctx.seeds = rate, seeds  # type: ignore[attr-defined]
+        return _masked(_mask, x, rate, seeds)
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _masked(grads[0], ctx.rate, ctx.seed), None, None  # type: ignore[attr-defined]
+        return _masked(_mask, grads[0], ctx.rate, ctx.seeds), None, None  # type: ignore[attr-defined]
 
 
-def _masked(x: Tensor, rate: float, seed: int) -> Tensor:
-    flat = x.contiguous().view(-1)
-    out = torch.empty_like(flat)
-    threshold = round(rate * 65536)
-    kept = max(65536 - threshold, 1)
-    scale = flat.numpy().dtype.type(65536 / kept)
-    _mask(flat.numpy(), out.numpy(), np.uint64(seed), np.uint64(threshold), scale)
-    return out.view(x.shape)
+class _ReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
+        out = _masked(_mask_positive, x, rate, seeds)
+        ctx.save_for_backward(out)
+        ctx.rate = rate  # type: ignore[attr-defined]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (out,) = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        result = torch.empty_like(grad)
+        _where_positive(_flat(out), _flat(grad), _flat(result), _scale(grad, ctx.rate))
+        return result, None, None
 
 
-@numba.njit(cache=True, nogil=True)
-def _mask(x, out, seed, threshold, scale):  # type: ignore[no-untyped-def]
-    words = x.size // 4
-    low = np.uint64(0xFFFF)
-    for w in range(words):
-        z = _mix(seed, np.uint64(w))
-        for lane in range(4):
-            at = w * 4 + lane
-            keep = ((z >> np.uint64(16 * lane)) & low) >= threshold
-            out[at] = x[at] * scale if keep else x.dtype.type(0)
-    if words * 4 < x.size:
-        z = _mix(seed, np.uint64(words))
-        for lane in range(x.size - words * 4):
-            at = words * 4 + lane
-            keep = ((z >> np.uint64(16 * lane)) & low) >= threshold
-            out[at] = x[at] * scale if keep else x.dtype.type(0)
+def _masked(kernel: Any, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    kernel(
+        _flat(x), _flat(out), *map(np.uint32, seeds), np.uint32(round(rate * (2**32 - 1))), _scale(x, rate)
+    )
+    return out
+
+
+def _flat(x: Tensor) -> NDArray[Any]:
+    return x.view(-1).numpy()
+
+
+def _scale(x: Tensor, rate: float) -> np.floating[Any]:
+    scale: np.floating[Any] = x[:0].numpy().dtype.type(1 / (1 - rate))
+    return scale
 
 
 @numba.njit(inline="always")
-def _mix(seed, counter):  # type: ignore[no-untyped-def]
-    """The SplitMix64 finaliser (Steele, Lea and Flood, 2014) of a counter in a seeded sequence."""
-    z = seed + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def _hash(index, first, second):  # type: ignore[no-untyped-def]
+    """MurmurHash3's 32-bit finaliser of a seeded counter, with a second seed before its last product.
+
+    In 32 bits throughout, so that the loops around it compile to vector instructions.
+    """
+    z = np.uint32(np.uint32(index) ^ first)
+    z = np.uint32(z ^ (z >> np.uint32(16)))
+    z = np.uint32(z * np.uint32(0x85EBCA6B))
+    z = np.uint32(z ^ (z >> np.uint32(13)))
+    z = np.uint32(z + second)
+    z = np.uint32(z * np.uint32(0xC2B2AE35))
+    return np.uint32(z ^ (z >> np.uint32(16)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _mask(x, out, first, second, threshold, scale):  # type: ignore[no-untyped-def]
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        scaled = x[i] * scale
+        out[i] = scaled if _hash(i, first, second) >= threshold else zero
+
+
+@numba.njit(cache=True, nogil=True)
+def _mask_positive(x, out, first, second, threshold, scale):  # type: ignore[no-untyped-def]
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        factor = scale if _hash(i, first, second) >= threshold else zero
+        # Not `max`: a NaN must stay one, or a diverged trial would look healthy.
+        out[i] = zero if x[i] < zero else x[i] * factor
+
+
+@numba.njit(cache=True, nogil=True)
+def _where_positive(out, grad, result, scale):  # type: ignore[no-untyped-def]
+    zero = grad.dtype.type(0)
+    for i in range(out.size):
+        scaled = grad[i] * scale
+        result[i] = scaled if out[i] > zero else zero

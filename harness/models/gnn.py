@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.graph.block import Block, Norm
-from harness.models.functional import dropout
+from harness.models.functional import dropout, relu_dropout
 from harness.models.layers import LAYERS, Exchange, GraphLayer
 from harness.models.spec import ModelSpec
 
@@ -75,28 +75,33 @@ class GNN(nn.Module):
         aggregated: Tensor | None = None,
     ) -> Tensor:
         """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
+        x = self._drop(h)
         for i, (layer, block) in enumerate(zip(self.graph_layers, blocks, strict=True)):
-            x = self._drop(h)
             first = None if i or aggregated is None else self._drop(aggregated)
 
             def fetch(rows: Tensor, layer: int = i) -> Tensor:
                 return rows if exchange is None else exchange(rows, layer)
 
             out = layer(block, x, fetch, narrow=narrow and self.narrows(i), aggregated=first)
-            h = self._between(i, h, out)
+            x = self._between(i, x, out)
         for i, linear in enumerate(self.linear_layers, start=self.depth):
-            h = self._between(i, h, linear(self._drop(h)))
-        return h
+            x = self._between(i, x, linear(x))
+        return x
+
+    @property
+    def _rate(self) -> float:
+        return self.spec.dropout if self.training else 0.0
 
     def _drop(self, h: Tensor) -> Tensor:
-        return dropout(h, self.spec.dropout) if self.training else h
+        return dropout(h, self._rate)
 
     def _between(self, index: int, before: Tensor, out: Tensor) -> Tensor:
+        """Return the next layer's input, or the logits if the layer `index` is the last."""
         if index == len(self.norms):
             return out
         if self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + before[: out.shape[0]]
-        return torch.relu(self.norms[index](out))
+        return relu_dropout(self.norms[index](out), self._rate)
 
 
 class _Linear(nn.Linear):

@@ -76,10 +76,10 @@ class SageLayer(GraphLayer):
         self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
         """Return [num_dst, outputs]; `aggregated` [num_dst, inputs] replaces the propagation of `h`."""
-        own = linear(h[: block.num_dst], self.weight_self, self.bias)
+        out = linear(h[: block.num_dst], self.weight_self, self.bias)
         if aggregated is None:
-            return own + self.propagate(block, h, fetch, narrow)
-        return own + linear(aggregated, self.weight)
+            return out.add_(self.propagate(block, h, fetch, narrow))
+        return out.add_(linear(aggregated, self.weight))
 
 
 class GCNLayer(GraphLayer):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.models.functional import dropout, linear
+from harness.models.functional import dropout, linear, relu_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -69,3 +69,21 @@ def test_neighbouring_masks_are_not_correlated() -> None:
     mask = (dropout(torch.ones(200_000), 0.5) != 0).double() - 0.5
     for lag in (1, 2, 3, 4, 7, 128):
         assert abs((mask[lag:] * mask[:-lag]).mean().item()) < 0.25 * 5 / 200_000**0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_relu_dropout_is_dropout_of_relu(dtype: torch.dtype) -> None:
+    x = torch.randn(301, 17, dtype=dtype, requires_grad=True)
+    torch.manual_seed(9)
+    fused = relu_dropout(x, 0.3)
+    (gradient,) = torch.autograd.grad(fused.sum(), x)
+    torch.manual_seed(9)
+    apart = dropout(torch.relu(x), 0.3)
+    (wanted,) = torch.autograd.grad(apart.sum(), x)
+    torch.testing.assert_close(fused, apart)
+    torch.testing.assert_close(gradient, wanted)
+
+
+def test_relu_dropout_at_rate_zero_is_relu_and_keeps_nan() -> None:
+    x = torch.tensor([[-1.0, 0.0, 2.0, float("nan")]])
+    torch.testing.assert_close(relu_dropout(x, 0), torch.relu(x), equal_nan=True)
