@@ -19,7 +19,7 @@ from harness.data.spec import PartitionSpec
 from harness.data.store import atomic_directory, cache_root, locked, open_graph
 from harness.errors import DataError, UserError
 
-FORMAT = 2  # part of the key: raise it when a view's files change
+FORMAT = 3  # part of the key: raise it when a view's files change
 HASHED = ("indptr.npy", "indices.npy", "train_mask.npy", "weights.npy")  # all that a partition depends on
 HASH_FILE = "topology-hash.json"
 

@@ -49,11 +49,20 @@ def partition_nodes(indptr: Ints, indices: Ints, spec: PartitionSpec) -> NDArray
     weight = node_weights(indptr, spec)
     if spec.method == "metis":
         return _metis(indptr, indices, weight, spec)
-    order = np.arange(n) if spec.method == "chunk" else np.random.default_rng(spec.seed).permutation(n)
+    order = np.arange(n) if spec.method == "chunk" else _shuffled(n, spec.seed)
     parts = np.empty(n, np.int32)
     bounds = _even_bounds(weight[order], spec.parts)
     parts[order] = np.repeat(np.arange(spec.parts, dtype=np.int32), np.diff(bounds))
     return parts
+
+
+def _shuffled(n: int, seed: int) -> NDArray[np.int64]:
+    """Return a permutation of 0..n-1 in a stream of its own.
+
+    `default_rng(seed).permutation(n)` is how splits are commonly drawn: with it, a data set's training nodes
+    would be the first parts' nodes.
+    """
+    return np.random.default_rng([seed, len("partition")]).permutation(n)
 
 
 def extend_parts(

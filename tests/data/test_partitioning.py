@@ -211,3 +211,11 @@ def test_damaged_or_missing_file(tmp_path):
 
 def test_partitioners_are_those_of_the_schema():
     assert set(PARTITIONERS) == set(PartitionSpec.model_fields["method"].annotation.__args__)
+
+
+def test_random_parts_are_independent_of_a_split_drawn_with_the_same_seed():
+    nodes = 10_000
+    indptr, indices = np.zeros(nodes + 1, np.int64), np.empty(0, np.int32)
+    train = np.random.default_rng(0).permutation(nodes)[: nodes // 2]
+    parts = partition_nodes(indptr, indices, PartitionSpec(parts=2, method="random", seed=0))
+    assert abs(int(parts[train].sum()) - nodes // 4) < 5 * (nodes / 16) ** 0.5
