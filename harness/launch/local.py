@@ -16,7 +16,7 @@ from harness.launch.outcome import failed, verdict
 from harness.launch.process import RankProcess, rank_environment, start_rank
 from harness.results.record import Status
 
-WORKER = "harness.runtime.worker"
+WORKER = "harness.runtime.rank"
 GRACE_S = 5.0  # for the others, once one rank has failed: they may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
 POLL_S = 0.05

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from harness.errors import UserError
+from harness.results.epochs import EPOCH_COLUMNS, read_epochs
 from harness.results.record import Record
 from harness.results.store import read_at, records_under
-
-PHASES = ("sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "other")
-PURPOSES = ("feature", "embedding", "gradient", "model", "control", "swap")
+from harness.runtime.spec import PHASES, PURPOSES
 
 COLUMNS = (
     *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options", "parts"),
@@ -30,10 +28,6 @@ TEXT = frozenset(
         *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options"),
         *("partitioner", "network", "device", "status", "reason", "peak_memory_source", "started", "noisy"),
     )
-)
-EPOCH_COLUMNS = (
-    *("suite", "trial", "epoch", "rank", "epoch_time_s", "loss", "lr"),
-    *("train_score", "val_score", "test_score", "eval_s"),
 )
 
 
@@ -72,36 +66,6 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(columns=list(EPOCH_COLUMNS))
     return pd.concat(frames, ignore_index=True)
-
-
-def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write rows of epochs as parquet, their `stats` as columns `stat_<name>`."""
-    rows = []
-    for epoch in epochs:
-        stats = epoch.get("stats") or {}
-        row = {key: value for key, value in epoch.items() if key != "stats"}
-        rows.append(row | {f"stat_{key}": value for key, value in stats.items()})
-    frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(EPOCH_COLUMNS[2:]))
-    for column in frame.columns:
-        if frame[column].dtype == object:  # a score that was never taken is a number all the same
-            frame[column] = _numbers(frame[column])
-    frame.to_parquet(path, index=False)
-
-
-def read_epochs(path: Path) -> pd.DataFrame:
-    """Read an `epochs.parquet`; UserError if it is missing or damaged."""
-    try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"damaged epochs: {str(error).splitlines()[0]}", file=path) from error
-
-
-def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column as numbers if it holds nothing else (None is NaN), as text otherwise."""
-    try:
-        return pd.to_numeric(column)
-    except (ValueError, TypeError):
-        return column.map(lambda value: value if value is None else str(value))
 
 
 def _places(path: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.results.epochs import write_epochs
 from harness.results.record import Record, read_record
 from harness.suite.schema import PLAIN_NAME
 
@@ -86,8 +87,6 @@ class ResultStore:
 
         Killed at any moment, it leaves the older record (or none) or the new one, never a part.
         """
-        from harness.results.frames import write_epochs
-
         stage = self.staging / f"{_plain(trial_id)}-{os.getpid()}"
         built = stage.with_name(stage.name + ".commit")
         shutil.rmtree(built, ignore_errors=True)

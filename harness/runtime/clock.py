@@ -6,12 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import torch
 
-Phase = Literal["sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "other"]
-PHASES: tuple[str, ...] = get_args(Phase)
+from harness.runtime.spec import PHASES, Phase
 
 
 @dataclass

@@ -7,16 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.runtime.clock import Clock, Phase
+from harness.runtime.clock import Clock
+from harness.runtime.spec import PURPOSES, Phase, Purpose
 
-Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
-PURPOSES: tuple[str, ...] = get_args(Purpose)
 Direction = Literal["forward", "backward", "none"]
 Scope = Literal["setup", "epoch", "eval"]
 

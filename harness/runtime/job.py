@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 
 from harness.data.spec import Spec
-from harness.suite.schema import TrialConfig
+from harness.runtime.spec import RunConfig
 
 
 class Job(Spec):
     """The file that every rank of a trial reads.
 
     Attributes:
-        config: the trial.
+        config: what the trial runs.
         graph: prepared data set.
         train_view, full_view: partition views (the same when transductive).
         inductive: whether training sees the training subgraph only.
@@ -27,7 +27,7 @@ class Job(Spec):
         collective_timeout_s: how long a rank waits for its peers.
     """
 
-    config: TrialConfig
+    config: RunConfig
     graph: Path
     train_view: Path
     full_view: Path

@@ -1,12 +1,25 @@
-"""What a suite says of training."""
+"""What a suite says of training, and the words that figures are filed under."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from harness.data.spec import Spec
+from harness.models.spec import ModelSpec
+
+Phase = Literal["sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "other"]
+PHASES: tuple[str, ...] = get_args(Phase)
+Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+
+
+class MethodSpec(Spec):
+    """A method by name, with its options."""
+
+    name: str = Field(description="a name of `harness list methods`")
+    options: dict[str, Any] = Field(default_factory=dict, description="the method's own options")
 
 
 class TrainSpec(Spec):
@@ -32,3 +45,15 @@ class TrainSpec(Spec):
         None, ge=0, description="epochs left out of timings; default: a tenth of them, 1 to 5, but never all"
     )
     checksum_every: int = Field(10, ge=1, description="epochs between checks that replicas are bit-identical")
+
+
+class RunConfig(BaseModel):
+    """What of a trial's configuration a rank needs; the rest (data set, partition) it is given as files."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: ModelSpec
+    train: TrainSpec
+    method: MethodSpec
+    seed: int = Field(ge=0)
+    device: Literal["cpu", "cuda"]

@@ -1,14 +1,7 @@
-"""Worker: what a rank has, and the process that is one rank of a trial.
-
-Run as `python -m harness.runtime.worker JOB.json` with torchrun's RANK, WORLD_SIZE and LOCAL_RANK.
-"""
+"""Worker: what a rank has."""
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-import time
 from functools import cached_property
 from pathlib import Path
 
@@ -23,13 +16,11 @@ from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator, Traffic
 from harness.runtime.exchange import SyncExchange
 from harness.runtime.features import FeatureStore
-from harness.runtime.job import Job, join_group, rank_device
+from harness.runtime.job import Job, rank_device
 from harness.runtime.memory import PeakMemory
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.registry import load_method
-from harness.runtime.report import RankReport
 from harness.runtime.step import Loss
-from harness.runtime.trainer import Trainer
 from harness.runtime.view import View
 
 
@@ -114,39 +105,3 @@ class Worker:
         with torch.no_grad(), self.traffic.during("setup"):
             source = exchange(self.features.inner, 0)
             return self.partition.full_block.aggregate(source, self.model.propagation)
-
-
-def main(arguments: list[str]) -> int:
-    """Run one rank; returns the exit code: 0 if the trial is ok, 3 for any other status."""
-    _exit_with_launcher()
-    job = Job.read(Path(arguments[0]))
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    report = RankReport(job.out, rank)
-    with report.settle():
-        torch.set_num_threads(job.threads)
-        join_group(job, rank, world)
-        start = time.perf_counter()
-        worker = Worker(job, rank, world)
-        report.setup(worker, time.perf_counter() - start)
-        Trainer(worker, report).run()
-    return report.exit_code
-
-
-def _exit_with_launcher() -> None:
-    """End this process when its standard input does: the launcher holds the other end and may be killed."""
-
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        os._exit(4)
-
-    if not sys.stdin.isatty():
-        threading.Thread(target=watch, daemon=True).start()
-
-
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # gloo's threads may still hold sockets to peers that ended first; their destructors can hang or abort.
-    os._exit(code)

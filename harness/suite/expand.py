@@ -14,9 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError
+from harness.runtime.spec import MethodSpec
 from harness.suite.messages import explain
 from harness.suite.options import grid, takes_list
-from harness.suite.schema import MethodSpec, Suite, TrialConfig
+from harness.suite.schema import Suite, TrialConfig
 from harness.suite.select import check_keys, holds, matches
 from harness.suite.source import KeyPath, gather
 

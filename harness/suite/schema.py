@@ -14,17 +14,10 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 from harness.data.spec import DatasetSpec, PartitionSpec, Spec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.suite.source import Source
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
-
-
-class MethodSpec(Spec):
-    """A method by name, with its options."""
-
-    name: str = Field(description="a name of `harness list methods`")
-    options: dict[str, Any] = Field(default_factory=dict, description="the method's own options")
 
 
 class TrialConfig(Spec):

@@ -12,8 +12,8 @@ from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.results.record import Record, epoch_rows, reduce, without_epochs
 from harness.results.store import ResultStore
-from harness.runtime.spec import TrainSpec
-from harness.suite.schema import MethodSpec, TrialConfig
+from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.suite.schema import TrialConfig
 
 Method = tuple[str, dict[str, Any]]
 METHODS: tuple[Method, ...] = (

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
-from harness.results.frames import COLUMNS, EPOCH_COLUMNS, load_epochs, load_results
+from harness.results.epochs import EPOCH_COLUMNS
+from harness.results.frames import COLUMNS, load_epochs, load_results
 from harness.results.store import ResultStore
 
 EPOCHS = [

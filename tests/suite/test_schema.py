@@ -8,9 +8,9 @@ import pytest
 
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.suite.expand import expand
-from harness.suite.schema import MethodSpec, Suite, TrialConfig
+from harness.suite.schema import Suite, TrialConfig
 
 pytestmark = pytest.mark.usefixtures("world")
 

@@ -5,9 +5,9 @@ import pytest
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.suite.expand import matches
-from harness.suite.schema import MethodSpec, TrialConfig
+from harness.suite.schema import TrialConfig
 
 pytestmark = pytest.mark.usefixtures("world")
 

@@ -12,16 +12,14 @@ import numpy as np
 import torch
 from support.graphs import OnDisk
 
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.runtime.evaluate import evaluate
 from harness.runtime.job import Job
 from harness.runtime.report import RankReport
-from harness.runtime.spec import TrainSpec
+from harness.runtime.spec import MethodSpec, RunConfig, TrainSpec
 from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 from harness.runtime.worker import Worker
-from harness.suite.schema import MethodSpec, TrialConfig
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,9 @@ class Case:
 
     def worker(self, rank: int, world: int) -> tuple[Worker, RankReport]:
         """Make the rank's worker."""
-        config = TrialConfig(
-            dataset=DatasetSpec(name="test"),
+        config = RunConfig(
             model=self.model,
             train=self.train,
-            partition=PartitionSpec(parts=world),
             method=MethodSpec(name=self.method, options=self.options),
             seed=self.seed,
             device="cpu",

@@ -1,0 +1,56 @@
+"""The process that is one rank of a trial.
+
+Run as `python -m harness.runtime.rank JOB.json` with torchrun's RANK, WORLD_SIZE and LOCAL_RANK.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from harness.runtime.job import Job, join_group
+from harness.runtime.report import RankReport
+from harness.runtime.trainer import Trainer
+from harness.runtime.worker import Worker
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank; returns the exit code: 0 if the trial is ok, 3 for any other status."""
+    _exit_with_launcher()
+    job = Job.read(Path(arguments[0]))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    report = RankReport(job.out, rank)
+    with report.settle():
+        torch.set_num_threads(job.threads)
+        join_group(job, rank, world)
+        start = time.perf_counter()
+        worker = Worker(job, rank, world)
+        report.setup(worker, time.perf_counter() - start)
+        Trainer(worker, report).run()
+    return report.exit_code
+
+
+def _exit_with_launcher() -> None:
+    """End this process when its standard input does, if that is a pipe: the launcher holds the other end."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(4)
+
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # gloo's threads may still hold sockets to peers that ended first; their destructors can hang or abort.
+    os._exit(code)
