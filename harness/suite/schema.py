@@ -49,10 +49,12 @@ class TrialConfig(Spec):
     def label(self) -> str:
         """One line for people, e.g. "digits sage bns-gcn(rate=0.5) P=2 seed=0".
 
-        Names only what differs from the defaults of the data set, the partitioner and the method.
+        Names what differs from the defaults of the data set, the partitioner and the method, and the
+        method's numbers (rates, fan-outs, sizes) always.
         """
         dataset = _call(self.dataset.name, self.dataset.options, dataset_defaults(self.dataset))
-        method = _call(self.method.name, self.method.options, method_defaults(self.method.name))
+        defaults = {k: v for k, v in method_defaults(self.method.name).items() if not _is_number(v)}
+        method = _call(self.method.name, self.method.options, defaults)
         partition = self.partition.model_dump(mode="json", exclude_defaults=True, exclude={"parts"})
         how = partition.pop("method", "")
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
@@ -83,6 +85,10 @@ def dataset_defaults(spec: DatasetSpec) -> dict[str, Any]:
         return {key: option.default for key, option in dataset_info(spec).options.items()}
     except UserError:
         return {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | list) and not isinstance(value, bool)
 
 
 def _call(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:

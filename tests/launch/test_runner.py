@@ -117,12 +117,14 @@ def test_what_a_record_says(bench: Bench) -> None:
 
 def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
     from harness.launch.trial import write_job
+    from harness.runtime.job import Job
 
     trial = bench.trials[3]
     found = inputs.InputCache(bench.data).get(trial, lambda text: None)
     job = json.loads(write_job(trial, found, tmp_path, 12.5).read_text())
     paths = {"graph", "train_view", "full_view", "store", "out"}
-    assert set(job) == paths | {"config", "inductive", "collective_timeout_s"}
+    assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads"}
+    assert Job.read(tmp_path / "job.json").config.method == trial.method
     assert TrialConfig.model_validate(job["config"]) == trial
     assert job["collective_timeout_s"] == 12.5
     assert not Path(job["store"]).exists()

@@ -70,11 +70,11 @@ def test_labels_say_what_differs_from_the_defaults() -> None:
     labels = [t.label for t in trials]
     assert labels[:6] == [
         "digits sage full P=2 seed=0",
-        "digits sage bns-gcn(precompute=true) P=2 seed=0",
+        "digits sage bns-gcn(rate=0.1,precompute=true) P=2 seed=0",
         "digits sage bns-gcn(rate=0.5,precompute=true) P=2 seed=0",
         "digits sage bns-gcn(rate=1,precompute=true) P=2 seed=0",
         "digits sage full P=4 random(seed=3) seed=0",
-        "digits sage bns-gcn(precompute=true) P=4 random(seed=3) seed=0",
+        "digits sage bns-gcn(rate=0.1,precompute=true) P=4 random(seed=3) seed=0",
     ]
     assert labels[8] == "twin(scale=0.01) sage full P=2 seed=0"
     assert len(set(labels)) == len(labels)
