@@ -1,0 +1,64 @@
+# Everything happens in .venv; the stamps in it say what is installed, so that a second call installs nothing.
+# PYTHON chooses the interpreter that .venv is made with (3.11 has DGL's kernels; newer ones do without).
+
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Two pips at once would break the environment.
+.NOTPARALLEL:
+.PHONY: help quickstart test lint constraints clean
+
+help:  ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@echo "  PYTHON=...        interpreter to make .venv with (now: $(or $(PYTHON),none of 3.11 or newer found))"
+
+quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write its report, print the report's path.
+	$(BIN)/harness run suites/quickstart.yaml --report
+
+test: $(VENV)/.ready-test  ## Install and run the tests.
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.ready-lint  ## Check style, formatting and types.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+constraints:  ## Renew constraints.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
+	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "error: give a Python 3.11: PYTHON=...")'; \
+	$(PYTHON) -m venv "$$place/venv"; \
+	"$$place/venv/bin/python" -m pip install --ignore-installed --dry-run --report "$$place/report.json" '.[dev]'; \
+	echo '# Every version that is shipped or tested with; renewed by `make constraints`, never by hand.' > "$$place/new"; \
+	"$$place/venv/bin/python" -c "$$PINS" "$$place/report.json" | LC_ALL=C sort -f >> "$$place/new"; \
+	mv "$$place/new" constraints.txt; wc -l constraints.txt
+
+# Local builds (+cpu) are not part of a pin, the project is none of its own dependencies.
+define PINS
+import json, sys
+for item in json.load(open(sys.argv[1]))["install"]:
+    name, version = item["metadata"]["name"], item["metadata"]["version"].split("+")[0]
+    marker = '; python_version < "3.12"' if name == "dgl" else ""
+    if name != "harness":
+        print(f"{name}=={version}{marker}")
+endef
+export PINS
+
+clean:  ## Remove .venv and what tools left in the tree; results/ and reports/ stay.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find harness methods tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@$(if $(PYTHON),,echo "error: no Python 3.11 or newer on PATH; give one: make PYTHON=/path/to/python" >&2; exit 2)
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.ready-run: EXTRAS :=
+$(VENV)/.ready-test: EXTRAS := [test]
+$(VENV)/.ready-lint: EXTRAS := [lint]
+$(VENV)/.ready-%: pyproject.toml constraints.txt | $(VENV)/.made
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRAS)'
+	@touch $@
