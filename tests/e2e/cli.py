@@ -1,0 +1,92 @@
+"""The installed `harness` command in processes of its own, each with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sys.executable).with_name("harness")
+PLUGINS = Path(__file__).with_name("plugins")
+SUITES = Path(__file__).resolve().parents[2] / "suites"
+
+
+@dataclass
+class CommandLine:
+    """Runs `harness` in `directory`, without data, with the methods of `plugins` in reach."""
+
+    directory: Path
+    cache: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def run(
+        self, *arguments: str, timeout_s: float = 60, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; fails the test if that takes longer than `timeout_s`."""
+        process = self.start(*arguments, **variables)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"no end within {timeout_s} s\n{out}\n{err}") from None
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start a command as the leader of a process group of its own, as a terminal does."""
+        return subprocess.Popen(
+            [COMMAND, *arguments],
+            cwd=self.directory,
+            env=self._environment(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _environment(self, variables: dict[str, str]) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("HARNESS_")}
+        ours = {"HARNESS_CACHE": str(self.cache), "PYTHONPATH": str(PLUGINS), "COLUMNS": "200"}
+        return kept | ours | self.variables | variables
+
+
+def records(suite: Path) -> dict[str, dict[str, Any]]:
+    """Return the records under a suite's results, by trial id; fails the test if one is not strict JSON."""
+    paths = suite.glob("[!.]*/record.json")
+    return {path.parent.name: json.loads(path.read_text(), parse_constant=_refuse) for path in paths}
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} in a record")
+
+
+def stamps(suite: Path) -> dict[str, tuple[int, bytes]]:
+    """Return the time of change and the content of every file of every record."""
+    files = [path for path in suite.glob("[!.]*/*") if path.is_file()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def trains(suite: Path) -> bool:
+    """Whether a trial has got past an epoch and has no record yet."""
+    for progress in suite.glob(".staging/*/progress.jsonl"):
+        trial = progress.parent.name.partition("-")[0]
+        if '"epoch"' in progress.read_text() and not (suite / trial).exists():
+            return True
+    return False
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 40) -> None:
+    """Wait for `condition` while `process` runs; fails the test with its output if either ends early."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(f"waited in vain\n{process.communicate()}")
+        time.sleep(0.02)

@@ -1,0 +1,91 @@
+"""Methods of a user's own, named in a suite as `own.methods:Class`; they import only what is public."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from harness import FullGraphOptions, Method, MethodOptions, Step, SyncExchange
+
+
+class AlternatingOptions(MethodOptions):
+    every: int = Field(2, ge=1, description="epochs between exchanges")
+
+
+class Alternating(Method[AlternatingOptions]):
+    """Full-graph training that looks beyond its part only every so many epochs."""
+
+    name = "alternating"
+    family = "full-graph"
+    Options = AlternatingOptions
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        worker = self.worker
+        partition, looks = worker.partition, epoch % self.options.every == 0
+        kept = np.arange(partition.num_boundary if looks else 0)
+        yield Step(
+            blocks=[partition.block(kept)] * worker.model.depth,
+            inputs=worker.features.inner,
+            exchange=SyncExchange(worker.comm, partition.full_halo) if looks else None,
+            loss=worker.train_loss,
+            stats={"kept_boundary": kept.size},
+        )
+
+
+class Plain(Method[FullGraphOptions]):
+    """Full-graph training, to build trouble on."""
+
+    name = "plain"
+    family = "full-graph"
+    Options = FullGraphOptions
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        worker = self.worker
+        yield Step(
+            blocks=[worker.partition.full_block] * worker.model.depth,
+            inputs=worker.features.inner,
+            exchange=SyncExchange(worker.comm, worker.partition.full_halo),
+            loss=worker.train_loss,
+        )
+
+
+class Raising(Plain):
+    """Raises on the last rank in epoch 1, unless the variable MENDED is set."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if epoch == 1 and self.worker.rank == self.worker.world - 1 and "MENDED" not in os.environ:
+            raise RuntimeError("planted failure")
+        yield from super().steps(epoch)
+
+
+class Dying(Plain):
+    """Is killed on the last rank in epoch 1, unless the variable MENDED is set."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if epoch == 1 and self.worker.rank == self.worker.world - 1 and "MENDED" not in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().steps(epoch)
+
+
+class Slow(Plain):
+    """Takes a while, and writes the start and the end of each trial to the file $LEDGER."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        config = self.worker.job.config
+        if epoch == 0:
+            self._write(f"start {config.seed}")
+        time.sleep(0.25)
+        yield from super().steps(epoch)
+        if epoch + 1 == config.train.epochs:
+            self._write(f"end {config.seed}")
+
+    def _write(self, line: str) -> None:
+        if self.worker.rank == 0:
+            with Path(os.environ["LEDGER"]).open("a") as ledger:
+                ledger.write(line + "\n")
