@@ -145,7 +145,9 @@ def _read_info(name: str, data_dir: Path | None) -> DatasetInfo:
     path = neutral_files(data_dir).get(name)
     if path is None:
         raise UserError(
-            f"unknown data set '{name}'", key="datasets", fix=nearest(name, dataset_names(data_dir))
+            f"unknown data set '{name}'",
+            key="datasets",
+            fix=f"{nearest(name, dataset_names(data_dir))}; or put {name}.npz into the data directory",
         )
     found = neutral.figures(path)
     return DatasetInfo(

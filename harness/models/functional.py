@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numba
@@ -12,44 +13,73 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight + bias for `x` [rows, in], `weight` [in, out], `bias` [out].
+class Linear:
+    """x weight + bias for `x` [rows, in], `weight` [in, out], `bias` [out].
 
-    In float32 on a CPU the products run in oneDNN, whose AVX-512 kernels are 2.4 times as fast as MKL's on
-    AMD processors at the shapes of a GNN layer (docs/design/gemm.md); elsewhere this is torch's `addmm`.
+    In float32 on a CPU the products run in oneDNN, whose AVX-512 kernels are over twice as fast as MKL's on
+    AMD processors at the shapes of a GNN layer (docs/design/gemm.md). oneDNN compiles and keeps a kernel
+    for every number of rows, megabytes each; so it is used for the numbers that recur, and MKL for those
+    that a sampler makes new each time.
     """
-    if x.device.type == "cpu" and x.dtype == torch.float32 and x.shape[0] and hasattr(_ONEDNN, _PRODUCT):
-        result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        return result
-    return x @ weight if bias is None else torch.addmm(bias, x, weight)
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=64)
+        self._recurring: set[int] = set()
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return the product, [rows, out]."""
+        if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(_ONEDNN, _PRODUCT):
+            result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+                x, weight, bias, self._recurs(x.shape[0])
+            )
+            return result
+        return _plain(x, weight, bias)
+
+    def _recurs(self, rows: int) -> bool:
+        if rows in self._recent and len(self._recurring) < KEPT_KERNELS:
+            self._recurring.add(rows)
+        self._recent.append(rows)
+        return rows in self._recurring
 
 
 _ONEDNN, _PRODUCT = torch.ops.mkldnn, "_linear_pointwise"
+KEPT_KERNELS = 8
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
 
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x @ weight if bias is None else torch.addmm(bias, x, weight)
+
+
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight' + bias by oneDNN, for `weight` [out, in]."""
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    """Return x weight + bias by oneDNN."""
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.t(), bias, "none", [], "")
     return result
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, recurs: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.has_bias = bias is not None  # type: ignore[attr-defined]
-        return _product(x, weight.t(), bias)
+        ctx.has_bias, ctx.product = bias is not None, _product if recurs else _plain  # type: ignore[attr-defined]
+        return ctx.product(x, weight, bias)  # type: ignore[attr-defined, no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         grad = grads[0].contiguous()
-        to_x = _product(grad, weight) if ctx.needs_input_grad[0] else None
-        to_weight = grad.new_zeros(weight.shape[1], weight.shape[0])
-        for g, rows in zip(grad.split(GRADIENT_ROWS), x.split(GRADIENT_ROWS), strict=True):
-            to_weight += _product(g.t(), rows.t())
-        return to_x, to_weight.t(), grad.sum(0) if ctx.has_bias else None
+        to_x = ctx.product(grad, weight.t()) if ctx.needs_input_grad[0] else None
+        return to_x, _weight_gradient(x, grad), grad.sum(0) if ctx.has_bias else None, None
+
+
+def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """Return x' grad, in chunks of one size and what is left."""
+    whole = x.shape[0] // GRADIENT_ROWS * GRADIENT_ROWS
+    result = grad[whole:].t() @ x[whole:]
+    for start in range(0, whole, GRADIENT_ROWS):
+        rows = slice(start, start + GRADIENT_ROWS)
+        result += _product(grad[rows].t(), x[rows])
+    return result.t()
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.graph.block import Block, Norm
-from harness.models.functional import linear
+from harness.models.functional import Linear
 
 Fetch = Callable[[Tensor], Tensor]
 Exchange = Callable[[Tensor, int], Tensor]
@@ -31,7 +31,7 @@ class GraphLayer(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.inputs, self.outputs = inputs, outputs
+        self.inputs, self.outputs, self.linear = inputs, outputs, Linear()
         self.weight = nn.Parameter(torch.empty(inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
 
@@ -52,11 +52,11 @@ class GraphLayer(nn.Module):
             narrow: exchange H W.
         """
         if narrow:
-            return block.aggregate(fetch(linear(h, self.weight)), self.propagation)
+            return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
         source = fetch(h)
         if self._transform_first(block):
-            return block.aggregate(linear(source, self.weight), self.propagation)
-        return linear(block.aggregate(source, self.propagation), self.weight)
+            return block.aggregate(self.linear(source, self.weight), self.propagation)
+        return self.linear(block.aggregate(source, self.propagation), self.weight)
 
     def _transform_first(self, block: Block) -> bool:
         gemm, edges = self.inputs * self.outputs, SPMM_COST * block.adjacency.nnz
@@ -76,10 +76,10 @@ class SageLayer(GraphLayer):
         self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
         """Return [num_dst, outputs]; `aggregated` [num_dst, inputs] replaces the propagation of `h`."""
-        out = linear(h[: block.num_dst], self.weight_self, self.bias)
+        out = self.linear(h[: block.num_dst], self.weight_self, self.bias)
         if aggregated is None:
             return out.add_(self.propagate(block, h, fetch, narrow))
-        return out.add_(linear(aggregated, self.weight))
+        return out.add_(self.linear(aggregated, self.weight))
 
 
 class GCNLayer(GraphLayer):
@@ -92,7 +92,7 @@ class GCNLayer(GraphLayer):
     ) -> Tensor:
         """Return [num_dst, outputs]; `aggregated` [num_dst, inputs] replaces the propagation of `h`."""
         if aggregated is not None:
-            return linear(aggregated, self.weight, self.bias)
+            return self.linear(aggregated, self.weight, self.bias)
         return self.propagate(block, h, fetch, narrow) + self.bias
 
 

@@ -56,6 +56,8 @@ class TrialConfig(Spec):
         defaults = {k: v for k, v in method_defaults(self.method.name).items() if not _is_number(v)}
         method = _call(self.method.name, self.method.options, defaults)
         partition = self.partition.model_dump(mode="json", exclude_defaults=True, exclude={"parts"})
+        if self.partition.file is not None:
+            partition["file"] = self.partition.file.name
         how = partition.pop("method", "")
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network == "none" else f" {self.network}"

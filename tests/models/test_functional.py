@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+import psutil
 import pytest
 import torch
 
-from harness.models.functional import dropout, linear, relu_dropout
+from harness.models.functional import KEPT_KERNELS, Linear, dropout, relu_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [0, 1, 5000])
 @pytest.mark.parametrize("bias", [True, False])
-def test_linear_equals_the_product(dtype: torch.dtype, rows: int, bias: bool) -> None:
+@pytest.mark.parametrize("calls", [1, 2])
+def test_linear_equals_the_product(dtype: torch.dtype, rows: int, bias: bool, calls: int) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(rows, 37, dtype=dtype), torch.randn(37, 11, dtype=dtype)
     offset = torch.randn(11, dtype=dtype) if bias else None
     wide = [t.double() for t in (x, weight, *([] if offset is None else [offset]))]
     for tensor in (x, weight, *([] if offset is None else [offset]), *wide):
         tensor.requires_grad_()
-    out = linear(x, weight, offset)
+    linear = Linear()
+    for _ in range(calls):
+        out = linear(x, weight, offset)
     want = wide[0] @ wide[1] + (wide[2] if bias else 0)
     tolerance = {"rtol": 1e-5, "atol": 2e-4} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
     torch.testing.assert_close(out.double(), want, **tolerance)
@@ -29,7 +33,7 @@ def test_linear_equals_the_product(dtype: torch.dtype, rows: int, bias: bool) ->
 
 def test_linear_skips_the_gradient_nobody_wants() -> None:
     x, weight = torch.randn(3, 2), torch.randn(2, 2, requires_grad=True)
-    linear(x, weight).sum().backward()
+    Linear()(x, weight).sum().backward()
     assert x.grad is None
     torch.testing.assert_close(weight.grad, x.sum(0).unsqueeze(1).expand(2, 2))
 
@@ -87,3 +91,24 @@ def test_relu_dropout_is_dropout_of_relu(dtype: torch.dtype) -> None:
 def test_relu_dropout_at_rate_zero_is_relu_and_keeps_nan() -> None:
     x = torch.tensor([[-1.0, 0.0, 2.0, float("nan")]])
     torch.testing.assert_close(relu_dropout(x, 0), torch.relu(x), equal_nan=True)
+
+
+def test_kernels_are_kept_for_recurring_row_counts_only() -> None:
+    linear = Linear()
+    assert not any(linear._recurs(rows) for rows in range(100, 400))
+    assert not linear._recurs(17)
+    assert linear._recurs(17)
+    assert sum(linear._recurs(rows) for rows in range(1000, 1050) for _ in range(2)) == KEPT_KERNELS - 1
+
+
+def test_new_row_counts_do_not_grow_the_process() -> None:
+    linear, weight = Linear(), torch.randn(128, 128, requires_grad=True)
+    x = torch.randn(6000, 128)
+
+    def steps(first: int) -> int:
+        for rows in range(first, first + 100):
+            linear(x[:rows], weight).sum().backward()
+        return psutil.Process().memory_info().rss
+
+    before = steps(4000)
+    assert steps(5000) - before < 40 * 2**20
