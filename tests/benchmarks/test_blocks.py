@@ -1,0 +1,50 @@
+"""Building blocks: a boundary sample's block with its transpose, and neighbour sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.conftest import edges_of
+from benchmarks.growth import measure
+from support.graphs import OnDisk
+
+from harness.graph.partition import Partition
+from harness.graph.sampling import Topology, sample_neighbours
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_sampled_block(benchmark: Any, planted: Callable[[int], OnDisk], rate: float, edges: int) -> None:
+    view = planted(edges).parts.train
+    partition = Partition(view, 0, engine="auto", device=CPU, dtype=torch.float32)
+    rng = np.random.default_rng(0)
+    partition.block(np.arange(1))  # reads the part and reverses it, once a trial
+
+    def build() -> None:
+        partition.block(np.flatnonzero(rng.random(partition.num_boundary) < rate))
+
+    measure(benchmark, build, f"block of a boundary sample, p={rate}", edges)
+
+
+@pytest.mark.parametrize("fanout", [5, 15])
+def test_neighbour_sampling(
+    benchmark: Any, planted: Callable[[int], OnDisk], fanout: int, edges: int
+) -> None:
+    """A tenth of the nodes as targets, so that the work grows with the graph."""
+    view = planted(edges).parts.train
+    graph = planted(edges).graph
+    topology = Topology.open(graph, weighted=False)
+    rng = np.random.default_rng(0)
+    nodes = topology.indptr.size - 1
+    assert edges_of(view) == topology.indices.size
+
+    def sample() -> None:
+        targets = rng.choice(nodes, nodes // 10, replace=False)
+        sample_neighbours(topology, targets, fanout, rng=rng, device=CPU, dtype=torch.float32)
+
+    measure(benchmark, sample, f"sample {fanout} neighbours of N/10", edges)
