@@ -36,14 +36,17 @@ def components(section: Section, prefix: str, suffix: str, known: Sequence[str])
 
 
 def phase_columns(section: Section) -> dict[str, str]:
-    """Return the phases of an epoch and their columns (seconds)."""
-    return components(section, "time_", "_s", list(PHASES))
+    """Return the phases of an epoch that any trial spent time in, and their columns (seconds)."""
+    return _used(section, components(section, "time_", "_s", list(PHASES)))
 
 
 def purpose_columns(section: Section) -> dict[str, str]:
     """Return the purposes of traffic that any trial had bytes for, and their columns."""
-    found = components(section, "bytes_", "", list(PURPOSES))
-    return {name: column for name, column in found.items() if (section.ok[column] > 0).any()}
+    return _used(section, components(section, "bytes_", "", list(PURPOSES)))
+
+
+def _used(section: Section, columns: dict[str, str]) -> dict[str, str]:
+    return {name: column for name, column in columns.items() if (section.ok[column] > 0).any()}
 
 
 def totals(figures: dict[str, Figures]) -> dict[tuple[Variant, int], float]:

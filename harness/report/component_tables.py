@@ -25,7 +25,8 @@ def breakdown_table(section: Section) -> Table:
         f"Time breakdown ({unit} per epoch)",
         "Mean over the epochs after warm-up of the time that the slowest rank (largest median epoch time) "
         "spent in each phase, then mean over seeds. Phases exclude one another, “other” is the residue, so "
-        "that Total is that rank's mean epoch time; it may differ from the median of the epoch-time table.",
+        "that Total is that rank's mean epoch time; it may differ from the median of the epoch-time table. "
+        "Phases without any time are left out.",
     )
 
 
