@@ -8,14 +8,14 @@ from itertools import product
 import pytest
 from e2e.cli import SUITES, CommandLine
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(150)
 APART = {"anchor", "reddit"}
 REST = sorted(path.stem for path in SUITES.glob("*.yaml") if path.stem not in APART)
 
 
 @pytest.mark.parametrize("name", REST)
 def test_plans_without_data(name: str, command: CommandLine) -> None:
-    planned = command.run("plan", str(SUITES / f"{name}.yaml"), timeout_s=30)
+    planned = command.run("plan", str(SUITES / f"{name}.yaml"))
     assert planned.returncode == 0, planned.stderr
     (counts,) = re.findall(r"(\d+) trials: 0 done, (\d+) to run, (\d+) skipped", planned.stdout)
     total, to_run, skipped = map(int, counts)

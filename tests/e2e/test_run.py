@@ -14,7 +14,7 @@ from e2e.cli import CommandLine, records, stamps
 
 import harness
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(300)
 
 EPOCHS, HIDDEN, FEATURES, FLOAT = 3, 8, 64, 4
 OWN = "own.methods:Alternating"
@@ -60,7 +60,7 @@ class Done:
         return self.command.directory / "out" / "small"
 
     def run(self) -> subprocess.CompletedProcess[str]:
-        return self.command.run("run", "small.yaml", "--results", "out", "--report", timeout_s=120)
+        return self.command.run("run", "small.yaml", "--results", "out", "--report", timeout_s=200)
 
 
 @pytest.fixture(scope="module")
