@@ -144,11 +144,10 @@ def _read_info(name: str, data_dir: Path | None) -> DatasetInfo:
         return entry.info
     path = neutral_files(data_dir).get(name)
     if path is None:
-        raise UserError(
-            f"unknown data set '{name}'",
-            key="datasets",
-            fix=f"{nearest(name, dataset_names(data_dir))}; or put {name}.npz into the data directory",
-        )
+        fix = nearest(name, dataset_names(data_dir))
+        if not fix.startswith("did you mean"):
+            fix = f"put {name}.npz into the data directory, --data-dir or HARNESS_DATA; {fix}"
+        raise UserError(f"unknown data set '{name}'", key="datasets", fix=fix)
     found = neutral.figures(path)
     return DatasetInfo(
         name=name,

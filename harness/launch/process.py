@@ -63,6 +63,7 @@ def start_rank(worker: str, job: Path, env: dict[str, str], rank: int, log: Path
         )
     return RankProcess(rank, popen)
 
+
 # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
 # 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
