@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ class PeakMemory:
     """Peak of a rank's memory over its training, evaluations left out where the kernel allows.
 
     On a GPU: the allocator's peak (`max_memory_allocated`). On Linux: the peak resident set (VmHWM), reset
-    after each evaluation. Elsewhere: `ru_maxrss`, evaluations included.
+    after each evaluation (what the evaluation freed is given back first). Elsewhere: `ru_maxrss`,
+    evaluations included.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -38,6 +40,7 @@ class PeakMemory:
         if self._cuda:
             torch.cuda.reset_peak_memory_stats()
         elif self.source == "VmHWM":
+            _return_freed()
             self._reset_resident()
 
     def bytes(self) -> int:
@@ -60,3 +63,10 @@ class PeakMemory:
         except OSError:
             return False
         return True
+
+
+def _return_freed() -> None:
+    """Give what the allocator keeps of freed memory back to the kernel, where it is glibc's."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
