@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "FullGraphMethod": "harness.runtime.method",
     "FullGraphOptions": "harness.runtime.method",
     "Loss": "harness.runtime.step",
     "Method": "harness.runtime.method",
@@ -24,6 +25,7 @@ _HOMES = {
     "sample_neighbours": "harness.graph.sampling",
 }
 __all__ = [
+    "FullGraphMethod",
     "FullGraphOptions",
     "Loss",
     "Method",
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from harness.graph.sampling import sample_neighbours
     from harness.results.frames import load_epochs, load_results
     from harness.runtime.exchange import SyncExchange, announce
-    from harness.runtime.method import FullGraphOptions, Method, MethodOptions
+    from harness.runtime.method import FullGraphMethod, FullGraphOptions, Method, MethodOptions
     from harness.runtime.step import Loss, Step
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from harness import FullGraphOptions, Method, Step, SyncExchange, announce
+from harness import FullGraphMethod, FullGraphOptions, Step, SyncExchange, announce
 
 
 class BNSOptions(FullGraphOptions):
@@ -24,7 +24,7 @@ class BNSOptions(FullGraphOptions):
     )
 
 
-class BNSGCN(Method[BNSOptions]):
+class BNSGCN(FullGraphMethod[BNSOptions]):
     """Random boundary-node sampling each epoch (BNS-GCN, Wan et al., MLSys 2022).
 
     Every epoch a rank keeps a sample of its boundary nodes, for all layers, forward and backward (Algorithm
@@ -35,7 +35,6 @@ class BNSGCN(Method[BNSOptions]):
     """
 
     name = "bns-gcn"
-    family = "full-graph"
     Options = BNSOptions
     exact: ClassVar[dict[str, Any]] = {"rate": 1.0}
 
@@ -54,7 +53,7 @@ class BNSGCN(Method[BNSOptions]):
             exchange=SyncExchange(worker.comm, halo) if options.rate > 0 else None,
             loss=worker.train_loss,
             narrow=options.narrow,
-            aggregated=worker.aggregated_features if options.precompute else None,
+            aggregated=self.aggregated,
             stats={"kept_boundary": kept.size},
         )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness import FullGraphOptions, Method, Step, SyncExchange
+from harness import FullGraphMethod, FullGraphOptions, Step, SyncExchange
 
 
-class Full(Method[FullGraphOptions]):
+class Full(FullGraphMethod[FullGraphOptions]):
     """Full-graph training: every boundary row is exchanged in every layer (vanilla partition parallelism).
 
     Exact. Bytes an epoch: forward sum_i |B_i| * dim_l * itemsize for each layer l with input width dim_l,
@@ -15,8 +15,6 @@ class Full(Method[FullGraphOptions]):
     """
 
     name = "full"
-    family = "full-graph"
-    Options = FullGraphOptions
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step: the full block in every layer, every boundary row exchanged."""
@@ -27,5 +25,5 @@ class Full(Method[FullGraphOptions]):
             exchange=SyncExchange(worker.comm, worker.partition.full_halo),
             loss=worker.train_loss,
             narrow=options.narrow,
-            aggregated=worker.aggregated_features if options.precompute else None,
+            aggregated=self.aggregated,
         )

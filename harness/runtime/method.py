@@ -31,6 +31,7 @@ class FullGraphOptions(MethodOptions):
 
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
+FullGraphOptionsT = TypeVar("FullGraphOptionsT", bound=FullGraphOptions)
 
 
 class Method(ABC, Generic[OptionsT]):
@@ -57,3 +58,19 @@ class Method(ABC, Generic[OptionsT]):
     def summary(cls) -> str:
         """First line of the class's docstring."""
         return (cls.__doc__ or "").strip().split("\n")[0]
+
+
+class FullGraphMethod(Method[FullGraphOptionsT]):
+    """A method whose layers run on the inner nodes of a partition and some or all of its boundary.
+
+    Attributes:
+        aggregated: with `precompute` the exact first-layer aggregation of the input features, which the
+            ranks exchange here, before the first epoch; None without.
+    """
+
+    family = "full-graph"
+    Options = FullGraphOptions
+
+    def __init__(self, worker: Worker, options: FullGraphOptionsT) -> None:
+        super().__init__(worker, options)
+        self.aggregated = worker.aggregate_features() if options.precompute else None

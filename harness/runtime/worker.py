@@ -98,9 +98,8 @@ class Worker:
         """The loss over all training nodes, for output rows that are the inner nodes."""
         return Loss(self.train_rows, self.view.labels[self.train_rows], self.train_total)
 
-    @cached_property
-    def aggregated_features(self) -> Tensor:
-        """The exact first-layer aggregation [n_in, F] of the input features, exchanged once."""
+    def aggregate_features(self) -> Tensor:
+        """Return the exact first-layer aggregation [n_in, F] of the input features; every rank must call."""
         exchange = SyncExchange(self.comm, self.partition.full_halo)
         with torch.no_grad(), self.traffic.during("setup"):
             source = exchange(self.features.inner, 0)
