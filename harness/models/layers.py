@@ -76,7 +76,9 @@ class SageLayer(GraphLayer):
         self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
         """Return [num_dst, outputs]; `aggregated` [num_dst, inputs] replaces the propagation of `h`."""
-        out = self.linear(h[: block.num_dst], self.weight_self, self.bias)
+        # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
+        own = h if h.shape[0] == block.num_dst else h[: block.num_dst]
+        out = self.linear(own, self.weight_self, self.bias)
         if aggregated is None:
             return out.add_(self.propagate(block, h, fetch, narrow))
         return out.add_(self.linear(aggregated, self.weight))

@@ -19,3 +19,9 @@ class ModelSpec(Spec):
     norm: Literal["layer", "none"] = Field("none", description="normalisation between layers")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout on every layer's input")
     residual: bool = Field(False, description="add a layer's input to its output where the widths agree")
+
+    @property
+    def label(self) -> str:
+        """Name and size, e.g. "sage-2+2x512": 2 graph and 2 linear layers of width 512."""
+        tail = f"+{self.linear_layers}" if self.linear_layers else ""
+        return f"{self.name}-{self.layers}{tail}x{self.hidden}"

@@ -72,7 +72,7 @@ def _text(path: Path) -> str:
             raise UserError(f"larger than {document.MAX_BYTES >> 20} MiB", file=path, fix="not a suite file?")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        there = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        there = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
         raise UserError(
             "no such file", file=path, fix=nearest(path.name, there) if there else None
         ) from error

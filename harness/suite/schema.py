@@ -47,7 +47,7 @@ class TrialConfig(Spec):
 
     @property
     def label(self) -> str:
-        """One line for people, e.g. "digits sage bns-gcn(rate=0.5) P=2 seed=0".
+        """One line for people, e.g. "digits sage-2x64 bns-gcn(rate=0.5) P=2 seed=0".
 
         Names what differs from the defaults of the data set, the partitioner and the method, and the
         method's numbers (rates, fan-outs, sizes) always.
@@ -61,7 +61,9 @@ class TrialConfig(Spec):
         how = partition.pop("method", "")
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network == "none" else f" {self.network}"
-        return f"{dataset} {self.model.name} {method} P={self.partition.parts}{how}{network} seed={self.seed}"
+        return (
+            f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network} seed={self.seed}"
+        )
 
 
 def method_defaults(name: str) -> dict[str, Any]:

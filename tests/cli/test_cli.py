@@ -91,7 +91,7 @@ def test_run_plan_and_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert out.endswith("\n6 trials: 0 done, 6 to run, 0 skipped\n")
     code, out, err = harness(capsys, "run", "tiny.yaml", "--only", "parts=1")
     assert (code, err) == (0, "")
-    assert out.startswith("3 trials, 0 done already, 3 to run\n[1/3] ring sage full P=1 chunk seed=0\n")
+    assert out.startswith("3 trials, 0 done already, 3 to run\n[1/3] ring sage-2x4 full P=1 chunk seed=0\n")
     assert out.count("    ok  0.1 s/epoch  val 0.5000  test 0.5000  (") == 3
     assert out.endswith(
         "\nstatus  trials\nok           3\nresults: results/tiny\nreport:  harness report results/tiny\n"
@@ -130,7 +130,7 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
     assert code == 0
     row = re.compile(
-        r"^[0-9a-f]{12}  skip   reddit sage full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M
+        r"^[0-9a-f]{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M
     )
     assert row.search(out)
     assert out.endswith(

@@ -52,7 +52,7 @@ def test_lines_are_at_most_one_in_five_seconds() -> None:
     view.trial_finished(2, record(epoch_time_s=0.01234, best_val=0.9, test_at_best_val=0.85))
     assert lines == [
         "3 trials, 1 done already, 2 to run",
-        "[2/3] digits sage full P=2 seed=0",
+        "[2/3] digits sage-2x64 full P=2 seed=0",
         "    preparing digits",
         "    epoch 43/100  loss 0.5000  val 0.2500  0.0123 s/epoch",
         "    epoch 85/100  loss 0.5000  val 0.2500  0.0123 s/epoch",

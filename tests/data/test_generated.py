@@ -169,6 +169,16 @@ def test_digits_is_the_real_thing():
     assert GENERATORS["digits"].info({}).edges == pytest.approx(make("digits").edges, rel=0.01)
 
 
+def test_ties_between_digits_go_to_the_lower_image_whatever_the_number_of_threads():
+    from harness.data.generated.digits import nearest
+
+    points = np.random.default_rng(0).integers(0, 4, (60, 3)).astype(float)
+    distance = ((points[:, None] - points[None]) ** 2).sum(2)
+    for i, row in enumerate(nearest(points, 7)):
+        others = sorted((distance[i, j], j) for j in range(60) if j != i)
+        assert row.tolist() == [j for _, j in others[:7]]
+
+
 def test_kronecker_quadrants():
     """Bits of both ends are drawn by quadrant; with only the upper left one, every edge is a loop at 0."""
     from harness.data.generated.kronecker import rmat

@@ -34,7 +34,7 @@ def test_plans_without_data(name: str, command: CommandLine) -> None:
 def test_reddit_lists_its_trials(command: CommandLine) -> None:
     planned = command.run("plan", str(SUITES / "reddit.yaml"))
     assert planned.returncode == 0
-    what = r"reddit sage bns-gcn\(.*\brate=(\S+)\) P=(\d) seed=0"
+    what = r"reddit sage-4x256 bns-gcn\(.*\brate=(\S+)\) P=(\d) seed=0"
     row = rf"^[0-9a-f]{{12}}  skip +{what} .*[GM]iB +reddit is not here$"
     listed = re.findall(row, planned.stdout, re.MULTILINE)
     assert sorted(listed) == sorted(product(("1", "0.1", "0.01", "0"), "248"))

@@ -69,17 +69,17 @@ def test_labels_say_what_differs_from_the_defaults() -> None:
     )
     labels = [t.label for t in trials]
     assert labels[:6] == [
-        "digits sage full P=2 seed=0",
-        "digits sage bns-gcn(rate=0.1,precompute=true) P=2 seed=0",
-        "digits sage bns-gcn(rate=0.5,precompute=true) P=2 seed=0",
-        "digits sage bns-gcn(rate=1,precompute=true) P=2 seed=0",
-        "digits sage full P=4 random(seed=3) seed=0",
-        "digits sage bns-gcn(rate=0.1,precompute=true) P=4 random(seed=3) seed=0",
+        "digits sage-2x64 full P=2 seed=0",
+        "digits sage-2x64 bns-gcn(rate=0.1,precompute=true) P=2 seed=0",
+        "digits sage-2x64 bns-gcn(rate=0.5,precompute=true) P=2 seed=0",
+        "digits sage-2x64 bns-gcn(rate=1,precompute=true) P=2 seed=0",
+        "digits sage-2x64 full P=4 random(seed=3) seed=0",
+        "digits sage-2x64 bns-gcn(rate=0.1,precompute=true) P=4 random(seed=3) seed=0",
     ]
-    assert labels[8] == "twin(scale=0.01) sage full P=2 seed=0"
+    assert labels[8] == "twin(scale=0.01) sage-2x64 full P=2 seed=0"
     assert len(set(labels)) == len(labels)
 
 
 def test_a_label_of_what_is_not_installed_says_all() -> None:
     strange = GOLDEN.model_copy(update={"method": MethodSpec(name="lost", options={"a": 1.0, "b": [1, 2]})})
-    assert strange.label == "twin(scale=0.02) sage lost(a=1,b=[1,2]) P=8 seed=0"
+    assert strange.label == "twin(scale=0.02) sage-4x256 lost(a=1,b=[1,2]) P=8 seed=0"
