@@ -122,7 +122,7 @@ class Bars:
         )
         self._suite: TaskID | None = None
         self._trial: TaskID | None = None
-        self._label, self._latest = "", Latest()
+        self._latest = Latest()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -141,7 +141,7 @@ class Bars:
 
     def trial_started(self, number: int, trial: TrialConfig) -> None:
         """Draw the trial's bar."""
-        self._label, self._latest = trial.label, Latest()
+        self._latest = Latest()
         if self._trial is not None:
             self._progress.remove_task(self._trial)
         self._trial = self._progress.add_task(trial.label, total=None, figures="")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -12,7 +11,6 @@ from sklearn.preprocessing import StandardScaler
 from harness.data.npy import Array, chunk_rows, npy_chunks, read_header
 from harness.errors import DataError
 
-Normalize = Literal["none", "row", "standard"]
 NORMALIZERS: dict[str, str] = {
     "none": "features as published",
     "row": "rows sum to 1; rows that sum to 0 stay (Planetoid's convention)",

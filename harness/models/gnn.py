@@ -109,8 +109,3 @@ class _Linear(nn.Linear):
         """Glorot-uniform weights and zero biases."""
         nn.init.xavier_uniform_(self.weight, generator=generator)
         nn.init.zeros_(self.bias)
-
-
-def parameter_count(model: nn.Module) -> int:
-    """Number of trained weights."""
-    return sum(p.numel() for p in model.parameters())

@@ -169,9 +169,3 @@ class Communicator:
         return list(
             self.exchange_rows(copies, ones, ones, purpose=purpose).reshape(self.world, *values.shape)
         )
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        if self.world > 1:
-            with self.clock.phase("wait"):
-                dist.barrier()

@@ -48,28 +48,6 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     )
 
 
-def _readcsv_chunks(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
-    count, edge, feat, label = (
-        raw / f"{n}.csv.gz" for n in ("num-node-list", "edge", "node-feat", "node-label")
-    )
-    nodes = _one_number(count)
-    values = np.concatenate(list(csv_chunks(label, np.float64)))
-    if len(values) != nodes:
-        raise DataError(f"{len(values)} rows, the graph has {nodes} nodes", file=label)
-    chunks = csv_chunks(feat, np.float32)
-    first = next(chunks)
-    features = spool_features(chain([first], chunks), (nodes, first.shape[1]), work, feat)
-
-    def edges() -> Iterator[tuple[Array, Array]]:
-        for pairs in csv_chunks(edge, np.int64):
-            if pairs.shape[1] != 2:
-                raise DataError(f"{pairs.shape[1]} columns, expected source,destination", file=edge)
-            yield pairs[:, 0], pairs[:, 1]
-
-    indptr, indices = built(edge, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
-    return indptr, indices, features, label, values
-
-
 def _read_csv(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
     count, edge, feat, label = (
         raw / f"{part}.csv.gz" for part in ("num-node-list", "edge", "node-feat", "node-label")
