@@ -84,8 +84,8 @@ class Partition:
 
     @cached_property
     def full_block(self) -> Block:
-        """All in-edges of the inner nodes, from inner and all boundary nodes."""
-        return self._block(self._structure, self._degree, self._reverse)
+        """All in-edges of the inner nodes; its transpose is built when something is first trained on it."""
+        return self._block(self._structure, self._degree, None)
 
     def block(self, kept: NDArray[np.int64]) -> Block:
         """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`."""
@@ -93,30 +93,29 @@ class Partition:
             return self.full_block
         column = np.full(self.num_boundary, -1, np.int32)
         column[kept] = np.arange(self.num_inner, self.num_inner + kept.size, dtype=np.int32)
-        full, reverse = self._structure, self._reverse
+        full = self._structure
         indptr, indices, order = induce_columns(
             full.indptr.numpy(), full.indices.numpy(), self.num_inner, column, full.values is not None
         )
         values = None if full.values is None else full.values[torch.from_numpy(order)]
         columns = self.num_inner + kept.size
         adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), columns, values)
-        if values is not None:
-            backward = adjacency.transpose()
-        else:
-            indptr, indices = select_rows(
-                reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept
-            )
-            backward = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
         degree = torch.cat(
             [self._degree[: self.num_inner], self._degree[self.num_inner + torch.from_numpy(kept)]]
         )
-        return self._block(adjacency, degree, backward)
+        return self._block(adjacency, degree, self._reversed(kept) if values is None else None)
 
-    def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR) -> Block:
+    def _reversed(self, kept: NDArray[np.int64]) -> CSR:
+        """Return the transpose of the unweighted block of `kept`: rows of the whole one's, copied."""
+        reverse = self._reverse
+        indptr, indices = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
+        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
+
+    def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR | None) -> Block:
         device = self._device
-        return Block(
-            adjacency.to(device), degree.to(device), engine=self._engine, transposed=transposed.to(device)
-        )
+        if transposed is not None:
+            transposed = transposed.to(device)
+        return Block(adjacency.to(device), degree.to(device), engine=self._engine, transposed=transposed)
 
     @cached_property
     def full_halo(self) -> Halo:

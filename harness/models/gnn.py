@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.graph.block import Block, Norm
-from harness.models.functional import dropout, relu_dropout
+from harness.models.functional import Linear, dropout, relu_dropout
 from harness.models.layers import LAYERS, Exchange, GraphLayer
 from harness.models.spec import ModelSpec
 
@@ -105,6 +105,14 @@ class GNN(nn.Module):
 
 
 class _Linear(nn.Linear):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.product = Linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [rows, outputs], by the same product as the graph layers'."""
+        return self.product(x, self.weight.t(), self.bias)
+
     def reset(self, generator: torch.Generator) -> None:
         """Glorot-uniform weights and zero biases."""
         nn.init.xavier_uniform_(self.weight, generator=generator)
