@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,10 @@ def log_tail(out: Path, rank: int, limit: int = LOG_BYTES) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def group_log(out: Path, ranks: int) -> str:
+def group_log(out: Path, ranks: Sequence[int]) -> str:
     """Return the end of every rank's output, under a header a rank."""
     parts = []
-    for rank in range(ranks):
+    for rank in ranks:
         text = log_tail(out, rank)
         parts.append(f"==== rank {rank} ====\n{text}" + ("" if text.endswith("\n") or not text else "\n"))
     return "".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 from harness.launch.files import ProgressTail, group_log, log_path, read_rank
 from harness.launch.oom import oom_kills
 from harness.launch.outcome import failed, verdict
-from harness.launch.process import RankProcess, rank_environment, start_rank
+from harness.launch.place import Place
+from harness.launch.process import RankProcess, start_rank
 from harness.results.record import Status
 
 WORKER = "harness.runtime.rank"
@@ -42,7 +43,7 @@ class GroupResult:
 
 def run_group(
     job: Path,
-    ranks: int,
+    places: Sequence[Place],
     out: Path,
     *,
     threads: int,
@@ -52,7 +53,7 @@ def run_group(
     grace_s: float = GRACE_S,
     count_oom_kills: Callable[[], int] = oom_kills,
 ) -> GroupResult:
-    """Run `python -m worker job` once a rank and wait for all of them.
+    """Run `python -m worker job` at each of `places` and wait for all of them.
 
     `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
     `timeout_s` is wall time from the start. Any exception, KeyboardInterrupt among them, ends the ranks
@@ -62,9 +63,8 @@ def run_group(
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
     group = _Group(out, on_progress)
     try:
-        for rank in range(ranks):
-            env = rank_environment(rank, ranks, threads)
-            group.processes.append(start_rank(worker, job, env, rank, log_path(out, rank), read_end))
+        for place in places:
+            group.processes.append(start_rank(worker, job, place, threads, log_path(out, place.rank), read_end))
         in_time = group.wait(started + timeout_s, grace_s)
     finally:
         # Both ends first: a second Ctrl-C may come while the ranks are being killed.
@@ -77,7 +77,8 @@ def run_group(
     if not in_time:
         status = "timeout"
         reason = f"time limit of {timeout_s:g} s reached {group.last_epoch()}"
-    written = [found for rank in range(ranks) if (found := read_rank(out, rank)) is not None]
+    ranks = [place.rank for place in places]
+    written = [found for rank in ranks if (found := read_rank(out, rank)) is not None]
     return GroupResult(status, reason, written, group_log(out, ranks), time.monotonic() - started)
 
 

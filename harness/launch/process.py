@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from harness.launch.place import Place
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -47,21 +49,21 @@ class RankProcess:
             self.code = self.popen.wait()
 
 
-def start_rank(worker: str, job: Path, env: dict[str, str], rank: int, log: Path, stdin: int) -> RankProcess:
-    """Start `python -m worker job` as `rank`, its output going to `log`.
+def start_rank(worker: str, job: Path, place: Place, threads: int, log: Path, stdin: int) -> RankProcess:
+    """Start `python -m worker job` at `place`, its output going to `log`.
 
     `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
     """
     with log.open("ab") as stream:
         popen = subprocess.Popen(
-            [sys.executable, "-m", worker, str(job)],
+            [*place.prefix, sys.executable, "-m", worker, str(job)],
             stdin=stdin,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=env,
+            env=rank_environment(place, threads),
             start_new_session=True,
         )
-    return RankProcess(rank, popen)
+    return RankProcess(place.rank, popen)
 
 
 # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
@@ -69,12 +71,16 @@ def start_rank(worker: str, job: Path, env: dict[str, str], rank: int, log: Path
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 
 
-def rank_environment(rank: int, ranks: int, threads: int) -> dict[str, str]:
-    """Return the environment of a rank: torchrun's names, thread counts, and gloo on the loopback."""
+def rank_environment(place: Place, threads: int) -> dict[str, str]:
+    """Return the environment of a rank: torchrun's names, thread counts, interface of gloo and nccl."""
     env = dict(os.environ)
-    env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
+    env.update(RANK=str(place.rank), WORLD_SIZE=str(place.world))
+    env.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_world))
     env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-    env.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    if place.interface is None:
+        env.setdefault("GLOO_SOCKET_IFNAME", loopback())
+    else:
+        env.update(GLOO_SOCKET_IFNAME=place.interface, NCCL_SOCKET_IFNAME=place.interface)
     for name, value in KEEP_MEMORY.items():
         env.setdefault(name, value)
     env["PYTHONUNBUFFERED"] = "1"

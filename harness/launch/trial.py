@@ -13,6 +13,7 @@ from typing import Any
 from harness.errors import DataUnavailable, UserError
 from harness.launch.inputs import InputCache, Inputs, threads_of
 from harness.launch.local import WORKER, run_group
+from harness.launch.place import local_places
 from harness.launch.progress import Progress
 from harness.results.record import Record, Status, epoch_rows, reduce, without_epochs
 from harness.results.store import ResultStore
@@ -81,7 +82,7 @@ class TrialRunner:
         try:
             group = run_group(
                 job,
-                trial.partition.parts,
+                local_places(trial.partition.parts),
                 out,
                 threads=threads_of(trial),
                 timeout_s=self.suite.timeouts.trial_s,

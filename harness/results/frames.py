@@ -12,6 +12,7 @@ from harness.results.epochs import EPOCH_COLUMNS, read_epochs
 from harness.results.record import Record
 from harness.results.store import read_at, records_under
 from harness.runtime.spec import PHASES, PURPOSES
+from harness.suite.network import NetworkSpec
 
 COLUMNS = (
     *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options", "parts"),
@@ -95,7 +96,7 @@ def _row(record: Record) -> dict[str, Any]:
         "options": _get(config, "method", "options") or {},
         "parts": _get(config, "partition", "parts"),
         "partitioner": _get(config, "partition", "method"),
-        "network": config.get("network"),
+        "network": _network(config.get("network")),
         "seed": config.get("seed"),
         "device": config.get("device"),
         "status": record.status,
@@ -109,6 +110,13 @@ def _row(record: Record) -> dict[str, Any]:
         if key in COLUMNS or key.startswith(("time_", "bytes_"))
     }
     return row | figures
+
+
+def _network(written: Any) -> str:
+    """Return the label of a record's network; ranks without one talk over the loopback."""
+    if not isinstance(written, dict):
+        return "none"
+    return NetworkSpec.model_validate(written).label
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:

@@ -9,8 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.data.spec import Spec
 from harness.models.spec import ModelSpec
 
-Phase = Literal["sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "other"]
+Phase = Literal[
+    "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "other"
+]
 PHASES: tuple[str, ...] = get_args(Phase)
+Timing = Literal["plain", "breakdown", "wall"]
+TrafficMode = Literal["count", "verify"]
 Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
 PURPOSES: tuple[str, ...] = get_args(Purpose)
 
@@ -55,5 +59,7 @@ class RunConfig(BaseModel):
     model: ModelSpec
     train: TrainSpec
     method: MethodSpec
+    timing: Timing = "plain"
+    traffic: TrafficMode = "count"
     seed: int = Field(ge=0)
     device: Literal["cpu", "cuda"]

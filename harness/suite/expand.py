@@ -27,7 +27,7 @@ __all__ = ["expand", "matches", "resolve_device"]
 def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:
     """Return the trials of a suite, each once, in an order that only the suite's own lists decide.
 
-    Data sets vary slowest, then models, partitions, methods and seeds. Needs no data to be present.
+    Data sets vary slowest, then models, partitions, networks, methods and seeds. Needs no data to be present.
 
     Args:
         suite: what `load_suite` returned.
@@ -46,8 +46,8 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
     if errors:
         raise gather(errors)
     trials: dict[str, TrialConfig] = {}
-    for (dataset, inductive), model, partition, method, seed in itertools.product(
-        datasets, suite.model, partitions, methods, suite.seeds
+    for (dataset, inductive), model, partition, network, method, seed in itertools.product(
+        datasets, suite.model, partitions, suite.network, methods, suite.seeds
     ):
         trial = TrialConfig(
             dataset=dataset,
@@ -55,6 +55,9 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             train=suite.train.model_copy(update={"inductive": inductive}),
             partition=partition,
             method=method,
+            network=network if network and partition.parts > network.ranks_per_host else None,
+            timing=suite.timing,
+            traffic=suite.traffic,
             seed=seed,
             device=resolve_device(device or suite.device),
         )

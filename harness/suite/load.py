@@ -15,6 +15,7 @@ from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.suite import document
 from harness.suite.messages import explain
+from harness.suite.network import NetworkSpec
 from harness.suite.schema import Suite, Timeouts
 from harness.suite.source import KeyPath, Source, dotted
 
@@ -22,9 +23,10 @@ SECTIONS: dict[str, type[Spec]] = {
     "model": ModelSpec,
     "train": TrainSpec,
     "partition": PartitionSpec,
+    "network": NetworkSpec,
     "timeouts": Timeouts,
 }
-GRIDS = ("model", "partition")  # sections whose keys may hold lists
+GRIDS = ("model", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
 
 
@@ -145,8 +147,8 @@ def _written(loc: KeyPath, data: Mapping[str, Any]) -> KeyPath:
     section, number, rest = str(loc[0]), loc[1], loc[2:]
     value = data[section]
     if section in GRIDS:
-        if isinstance(value, dict):
-            return (section, *rest)
+        if not isinstance(value, list):
+            return (section, *rest) if isinstance(value, dict) else (section,)
         return (section, _entry_of_variant(value, number), *rest)
     if section in LISTS and isinstance(value, str | dict):
         return (section,)

@@ -14,10 +14,18 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 from harness.data.spec import DatasetSpec, PartitionSpec, Spec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
+from harness.suite.network import NetworkSpec
 from harness.suite.source import Source
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
+
+
+def _network(value: Any) -> Any:
+    """Turn `none` and a bare rate into what NetworkSpec takes."""
+    if value in ("none", None):
+        return None
+    return {"rate": value} if isinstance(value, str) else value
 
 
 class TrialConfig(Spec):
@@ -32,14 +40,23 @@ class TrialConfig(Spec):
     train: TrainSpec
     partition: PartitionSpec
     method: MethodSpec
-    network: str = "none"
+    network: Annotated[NetworkSpec | None, BeforeValidator(_network)] = None
+    timing: Timing = "plain"
+    traffic: TrafficMode = "count"
     seed: int = Field(ge=0)
     device: Literal["cpu", "cuda"]
 
     @property
     def id(self) -> str:
-        """First 12 hex digits of the SHA-256 of the configuration as canonical JSON."""
+        """First 12 hex digits of the SHA-256 of the configuration as canonical JSON.
+
+        Keys that came later are left out at their default, so that trials keep their ids.
+        """
         config = self.model_dump(mode="json")
+        config["network"] = config["network"] or "none"
+        for key in ("timing", "traffic"):
+            if config[key] == type(self).model_fields[key].default:
+                del config[key]
         if self.partition.file is not None:
             config["partition"]["file"] = self.partition.file.name
         text = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -60,7 +77,7 @@ class TrialConfig(Spec):
             partition["file"] = self.partition.file.name
         how = partition.pop("method", "")
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
-        network = "" if self.network == "none" else f" {self.network}"
+        network = "" if self.network is None else f" {self.network.label}"
         return (
             f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network} seed={self.seed}"
         )
@@ -135,7 +152,7 @@ def _listed(value: Any) -> Any:
 
 def _variants(value: Any) -> Any:
     """Expand each mapping whose values are lists into all its combinations, in the order written."""
-    listed = [value] if isinstance(value, dict) else value
+    listed = [value] if isinstance(value, str | dict) or value is None else value
     if not isinstance(listed, list | tuple):
         return listed
     variants: list[Any] = []
@@ -172,6 +189,11 @@ class Suite(Spec):
     methods: Annotated[
         tuple[Annotated[MethodSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
     ] = Field(min_length=1)
+    network: Annotated[
+        tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)
+    ] = Field((None,), min_length=1)
+    timing: Timing = Field("plain", description="how epochs are timed: with barriers, without, or only whole")
+    traffic: TrafficMode = Field("count", description="verify: compare counted bytes with the interface's")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     timeouts: Timeouts = Timeouts()

@@ -11,7 +11,7 @@ from harness.errors import UserError, nearest
 from harness.suite import document
 from harness.suite.schema import TrialConfig
 
-KEYS = ("dataset", "model", "method", "parts", "partitioner", "seed", "id")
+KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "id")
 
 
 def matches(trial: TrialConfig, expr: str) -> bool:
@@ -20,8 +20,9 @@ def matches(trial: TrialConfig, expr: str) -> bool:
     Args:
         trial: the trial.
         expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the
-            values after `=`. Keys: dataset, model, method, parts, partitioner, seed, id (its beginning is
-            enough) and the options of methods; a trial whose method lacks the option does not match.
+            values after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id
+            (its beginning is enough) and the options of methods; a trial whose method lacks the option does
+            not match.
 
     Raises:
         UserError: malformed, or a key that nothing has.
@@ -42,6 +43,7 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
         "method": trial.method.name,
         "parts": trial.partition.parts,
         "partitioner": trial.partition.method,
+        "network": "none" if trial.network is None else trial.network.label,
         "seed": trial.seed,
     }
     if key == "id":

@@ -26,7 +26,7 @@ def test_log_tail_starts_with_a_line(tmp_path: Path) -> None:
     assert log_tail(tmp_path, 0, limit=30) == "first line\nlast \ufffd line"
     assert log_tail(tmp_path, 0, limit=10**6).count("first line") == 10
     assert log_tail(tmp_path, 1) == ""
-    assert group_log(tmp_path, 2).endswith("last \ufffd line\n==== rank 1 ====\n")
+    assert group_log(tmp_path, range(2)).endswith("last \ufffd line\n==== rank 1 ====\n")
 
 
 def test_a_damaged_result_is_none(tmp_path: Path) -> None:
