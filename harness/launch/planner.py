@@ -10,6 +10,7 @@ from harness.data.spec import DatasetSpec
 from harness.errors import DataUnavailable
 from harness.launch.inputs import is_inductive, missing_data
 from harness.launch.memory import GraphSize, MemoryEstimate, estimate, exact
+from harness.launch.network import why_not
 from harness.launch.runner import RunOptions, is_done
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
@@ -67,6 +68,8 @@ class _Planner:
             return PlannedTrial(trial, "done", None, None, status, memory)
         if (missing := self._why_missing(trial.dataset)) is not None:
             return PlannedTrial(trial, "skip", missing.reason, missing.command, status, memory)
+        if trial.network is not None and (reason := why_not(trial.network)) is not None:
+            return PlannedTrial(trial, "skip", reason, None, status, memory)
         again = None if status is None else f"again, was {status}"
         return PlannedTrial(trial, "run", again, None, status, memory)
 

@@ -13,9 +13,10 @@ from typing import Any
 from harness.errors import DataUnavailable, UserError
 from harness.launch.inputs import InputCache, Inputs, threads_of
 from harness.launch.local import WORKER, run_group
-from harness.launch.place import local_places
+from harness.launch.network import network, why_not
 from harness.launch.progress import Progress
-from harness.results.record import Record, Status, epoch_rows, reduce, without_epochs
+from harness.results.record import Record, Status, epoch_rows, without_epochs
+from harness.results.reduce import reduce
 from harness.results.store import ResultStore
 from harness.suite.schema import Suite, TrialConfig
 
@@ -76,19 +77,23 @@ class TrialRunner:
         return outcome
 
     def _train(self, trial: TrialConfig, outcome: Outcome, progress: Progress) -> None:
+        if trial.network is not None and (reason := why_not(trial.network)) is not None:
+            outcome.status, outcome.reason = "skipped", reason
+            return
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
         out = self.store.stage(trial.id)
         job = write_job(trial, outcome.inputs, out, self.suite.timeouts.collective_s)
         try:
-            group = run_group(
-                job,
-                local_places(trial.partition.parts),
-                out,
-                threads=threads_of(trial),
-                timeout_s=self.suite.timeouts.trial_s,
-                on_progress=progress.trial_event,
-                worker=self.worker,
-            )
+            with network(trial.network, trial.partition.parts) as places:
+                group = run_group(
+                    job,
+                    places,
+                    out,
+                    threads=threads_of(trial),
+                    timeout_s=self.suite.timeouts.trial_s,
+                    on_progress=progress.trial_event,
+                    worker=self.worker,
+                )
         except BaseException:
             shutil.rmtree(out, ignore_errors=True)
             raise
