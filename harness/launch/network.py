@@ -29,7 +29,7 @@ LIMIT_PACKETS = 2**20
 
 @contextmanager
 def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Place]]:
-    """Yield the places of `world` ranks on the network `spec` (None: the loopback), gone when the context is left.
+    """Yield the places of `world` ranks on the network `spec` (None: the loopback), for as long as the context.
 
     Ranks fill hosts in their order. `local_rank` counts all of them: whatever host they play, they share this
     machine's processors. Raises UserError that names the command if one fails; ask `why_not` first.
@@ -66,9 +66,9 @@ def why_not(spec: NetworkSpec) -> str | None:
 
 
 def _kernel_lacks(spec: NetworkSpec, probe: str) -> str | None:
-    needs = [("bridge", "ip", "link add probe type bridge"), ("veth", "ip", "link add veth0 type veth")]
+    needs = [("bridge", "ip", "link add probe type bridge"), ("veth", "ip", "link add cable type veth")]
     if math.isfinite(spec.bits_s):
-        needs.append(("sch_tbf", "tc", f"qdisc add dev veth0 root {_tbf(spec)}"))
+        needs.append(("sch_tbf", "tc", f"qdisc add dev cable root {_tbf(spec)}"))
     if spec.latency_s:
         needs.append(("sch_netem", "tc", f"qdisc add dev lo root {_netem(spec)}"))
     for module, tool, line in needs:
