@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import data, doctor, list, partition, plan, report, run
+from harness.cli import data, doctor, list, partition, plan, project, report, run
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -37,7 +37,14 @@ def _root(
     """Benchmark distributed GNN training: same model, same partition, every method."""
 
 
-for _command in (run.run, plan.plan, report.report, partition.partition, doctor.doctor):
+for _command in (
+    run.run,
+    plan.plan,
+    report.report,
+    project.project,
+    partition.partition,
+    doctor.doctor,
+):
     app.command()(_command)
 app.add_typer(list.app, name="list")
 app.add_typer(data.app, name="data")

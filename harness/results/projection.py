@@ -1,0 +1,207 @@
+"""Projection: what a measured trial's epoch would take on another network.
+
+The model (alpha-beta, one link a host) and what it assumes:
+
+- An epoch is compute, then communication. Compute is what was measured: all phases but comm, wait and
+  reduce, of the rank that computes most. Ranks of one host share its link, and use none among themselves.
+- Every exchange (one purpose, layer and direction) is a step that all ranks take together: the largest over
+  hosts of max(bytes out, bytes in) / rate, plus one latency a call. A link is full duplex, the switch between
+  hosts has no limit, and messages to several peers travel at once.
+- An all-reduce of n bytes over P ranks is a ring: 2 (P-1) latencies, and 2 (P-1)/P n bytes through each link.
+- Through sockets, 1448 bytes of payload make a frame of 1514 (IPv4, TCP with timestamps; as the kernel's
+  shapers count it), and communication takes at least the time that software took for it where the trial was
+  measured (copies, system calls; what its own network explains is taken off), because a socket fills while
+  the wire drains. NVLink, PCIe and RDMA pay neither.
+- Overlapped exchanges (pipelined methods) run behind everything else: in the steady state an epoch is the
+  larger of them and of compute plus the exchanges that are waited for.
+
+See docs/design/projection.md for where this is too kind or too harsh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import UserError
+from harness.results.record import Record
+from harness.suite.network import NetworkSpec
+
+PAYLOAD, FRAME = 1448, 1514  # bytes of a full TCP segment, and of the Ethernet frame around it
+NOT_COMPUTE = ("comm", "wait", "reduce")
+ALL_REDUCE = -1  # the peer of an all-reduce's channel
+
+
+@dataclass(frozen=True)
+class Link:
+    """A host's link to the switch: bits a second each way, seconds a message, and who drives it."""
+
+    bits_s: float
+    latency_s: float
+    ranks_per_host: int = 1
+    sockets: bool = True
+
+    def seconds(self, size: float, latencies: float) -> float:
+        """Return the time of `size` bytes of payload in one direction, and so many latencies."""
+        framed = size * FRAME / PAYLOAD if self.sockets else size
+        return 8 * framed / self.bits_s + latencies * self.latency_s
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Seconds of an epoch on another network.
+
+    `wait_s`: for slower ranks, where the trial's timing tells it apart (`breakdown`), else 0 and part of the
+    software time. `exchange_s`, `reduce_s`: what a rank stands still for. `overlapped_s`: what runs behind.
+    """
+
+    compute_s: float
+    wait_s: float
+    exchange_s: float
+    reduce_s: float
+    overlapped_s: float
+
+    @property
+    def epoch_time_s(self) -> float:
+        """The epoch: all that is not overlapped, or the overlapped exchanges if they take longer."""
+        waited_for = self.compute_s + self.wait_s + self.exchange_s + self.reduce_s
+        return max(waited_for, self.overlapped_s)
+
+    @property
+    def communication(self) -> float:
+        """Share (0..1) of the epoch in which ranks stand still for the network."""
+        epoch = self.epoch_time_s
+        return (epoch - self.compute_s - self.wait_s) / epoch if epoch else 0.0
+
+
+@dataclass(frozen=True)
+class _Wire:
+    exchange_s: float
+    reduce_s: float
+    overlapped_s: float
+
+
+def network_of(record: Record) -> NetworkSpec | None:
+    """Return the network that a trial's ranks were put on; None is the loopback."""
+    written = record.config.get("network")
+    return NetworkSpec.model_validate(written) if isinstance(written, dict) else None
+
+
+def why_not(record: Record) -> str | None:
+    """Return in a few words why a trial cannot be projected, None if it can."""
+    if record.status != "ok":
+        return f"ended as {record.status}"
+    if len(record.ranks) < 2:
+        return "has one rank"
+    if not record.result.get("epochs") or not record.result.get("epoch_time_s"):
+        return "has no epoch time"
+    if not any(sum(phases.values()) for phases in _rank_phases(record)):
+        return "has no phases"
+    if any("traffic" not in rank for rank in record.ranks):
+        return "has no bytes by peer"
+    return None
+
+
+def project(
+    record: Record,
+    rate_bits_s: float,
+    latency_s: float,
+    *,
+    ranks_per_host: int = 1,
+    sockets: bool = True,
+) -> Projection:
+    """Predict a trial's epoch on another network; the module says how.
+
+    Phases are means over epochs; they are scaled so that they add up to the trial's headline epoch time.
+
+    Args:
+        record: a trial that ended well, of at least two ranks.
+        rate_bits_s: bits a second of a host's link in each direction; may be infinite.
+        latency_s: seconds from one host to another.
+        ranks_per_host: ranks that share a link, in rank order.
+        sockets: whether the kernel's sockets carry the bytes: frames' headers and software's time count.
+
+    Raises:
+        UserError: the record has not what it takes (see `why_not`).
+    """
+    if reason := why_not(record):
+        raise UserError(f"cannot be projected: it {reason}", key=f"trial {record.trial}")
+    wire = _wire(record, Link(rate_bits_s, latency_s, ranks_per_host, sockets))
+    phases = max(_rank_phases(record), key=_compute)
+    scale = float(record.result["epoch_time_s"]) / sum(phases.values())
+    exchange_s, reduce_s = wire.exchange_s, wire.reduce_s
+    if sockets:
+        own = _wire(record, _own_link(record))
+        exchange_s = max(exchange_s, scale * phases.get("comm", 0.0) - own.exchange_s)
+        reduce_s = max(reduce_s, scale * phases.get("reduce", 0.0) - own.reduce_s)
+    return Projection(
+        compute_s=scale * _compute(phases),
+        wait_s=scale * phases.get("wait", 0.0),
+        exchange_s=exchange_s,
+        reduce_s=reduce_s,
+        overlapped_s=wire.overlapped_s,
+    )
+
+
+def _rank_phases(record: Record) -> list[dict[str, float]]:
+    """Return each rank's mean seconds by phase; of older records those of the slowest rank, all they have."""
+    found = record.result.get("rank_phases")
+    if not found:
+        there = {key: value for key, value in record.result.items() if key.startswith("time_")}
+        there.pop("time_to_target_s", None)
+        found = [{key.removeprefix("time_").removesuffix("_s"): value for key, value in there.items()}]
+    return [{phase: float(seconds or 0.0) for phase, seconds in phases.items()} for phases in found]
+
+
+def _compute(phases: Mapping[str, float]) -> float:
+    return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
+
+
+def _own_link(record: Record) -> Link:
+    """Return the link that a trial was measured on; the loopback is none."""
+    spec = network_of(record)
+    if spec is None:
+        return Link(math.inf, 0.0, len(record.ranks))
+    return Link(spec.bits_s, spec.latency_s, spec.ranks_per_host)
+
+
+def _wire(record: Record, link: Link) -> _Wire:
+    """Return the seconds an epoch's bytes take on a link."""
+    steps: defaultdict[tuple[Any, ...], list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
+    for index, rank in enumerate(record.ranks):
+        for row in rank["traffic"]:
+            if row["scope"] == "epoch":
+                overlapped, reduced = bool(row.get("overlapped")), row["peer"] == ALL_REDUCE
+                key = (overlapped, reduced, row["purpose"], row["layer"], row["direction"])
+                steps[key].append((rank.get("rank", index), row))
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for (overlapped, reduced, *_), rows in steps.items():
+        kind = "overlapped" if overlapped else "reduce" if reduced else "exchange"
+        step = _all_reduce(rows, link, len(record.ranks)) if reduced else _exchange(rows, link)
+        seconds[kind] += step / record.result["epochs"]
+    return _Wire(seconds["exchange"], seconds["reduce"], seconds["overlapped"])
+
+
+def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link) -> float:
+    """Return the seconds that all calls of one exchange take: the busiest direction of the busiest link."""
+    loads: defaultdict[tuple[int, str], int] = defaultdict(int)
+    calls = 0
+    for rank, row in rows:
+        host = rank // link.ranks_per_host
+        if row["peer"] // link.ranks_per_host != host:
+            loads[host, "out"] += row["sent_bytes"]
+            loads[host, "in"] += row["received_bytes"]
+            calls = max(calls, row["calls"])
+    return link.seconds(max(loads.values(), default=0), calls)
+
+
+def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link, ranks: int) -> float:
+    """Return the seconds that all calls of an all-reduce take as a ring that leaves each host once."""
+    if ranks <= link.ranks_per_host:
+        return 0.0
+    shares = [(row["sent_bytes"], row["calls"]) for _, row in rows]
+    share, calls = max(shares)
+    return link.seconds(share, calls * 2 * (ranks - 1))
