@@ -10,6 +10,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.results.epochs import EPOCH_COLUMNS, read_epochs
 from harness.results.record import Record
+from harness.results.reduce import SUMS
 from harness.results.store import read_at, records_under
 from harness.runtime.spec import PHASES, PURPOSES
 from harness.suite.network import NetworkSpec
@@ -23,11 +24,17 @@ COLUMNS = (
     *("peak_memory_bytes", "peak_memory_source", "boundary_nodes", "inner_nodes", "imbalance"),
     *("wall_s", "setup_s", "started"),
     *("epoch_time_low_s", "epoch_time_high_s", "noisy", "final_val", "final_test"),
+    *("timing", "timed_epochs", "too_short", "residue", "barrier_cost", "comm_busy_s", "comm_exposed_s"),
+    *(f"sum_{name}_s" for name in SUMS),
+    *("cpu_utilisation", "gpu_utilisation", "gpu_power_w", "energy_gpu_j", "energy_cpu_j"),
+    *("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes", "memory_model_bytes"),
+    *("wire_bytes", "wire_ratio", "eval_s"),
 )
 TEXT = frozenset(
     (
         *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options"),
         *("partitioner", "network", "device", "status", "reason", "peak_memory_source", "started", "noisy"),
+        *("timing", "too_short"),
     )
 )
 
@@ -99,6 +106,7 @@ def _row(record: Record) -> dict[str, Any]:
         "network": _network(config.get("network")),
         "seed": config.get("seed"),
         "device": config.get("device"),
+        "timing": config.get("timing", "plain"),
         "status": record.status,
         "reason": record.reason,
         "wall_s": record.wall_s,

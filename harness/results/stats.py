@@ -9,6 +9,8 @@ import numpy as np
 
 RESAMPLES = 2000
 NOISY = 0.05
+# Of n values, all lie on one side of the median with probability 2 / 2^n: below 6, more than 5 %.
+ENOUGH = 6
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,8 @@ class Interval:
 
     @property
     def noisy(self) -> bool:
-        """Whether either end of the interval is more than 5 % of the median away from it."""
-        return max(self.high - self.median, self.median - self.low) > NOISY * abs(self.median)
+        """Whether the interval is wider than 5 % of the median."""
+        return self.high - self.low > NOISY * abs(self.median)
 
 
 def default_warmup(epochs: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,33 @@ from harness.runtime.spec import PHASES, Phase
 
 @dataclass
 class EpochTime:
-    """Wall time of one epoch and of its phases, in seconds; `other` is what no phase covers."""
+    """What one epoch took on one rank, in seconds.
+
+    Attributes:
+        wall_s: wall time.
+        phases: wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed.
+        cpu_s: CPU time of this process, all its threads.
+        cpu: the same by the phase the trainer was in.
+        busy_s: time in which exchanges were under way; with transfers beside the trainer more, or less, than
+            the phase `comm`, in which the trainer stood still for them.
+        barriers: barriers waited at; their time is the phase `wait`.
+    """
 
     wall_s: float = 0.0
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    cpu_s: float = 0.0
+    cpu: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    busy_s: float = 0.0
+    barriers: int = 0
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """From here on time is charged to `phase`."""
+
+    phase: str
+    moment: float | torch.cuda.Event
+    cpu: float
 
 
 class Clock:
@@ -25,28 +49,55 @@ class Clock:
 
     On a GPU the moments are CUDA events, read once at the epoch's end, so that timing adds no
     synchronisation inside an epoch. On a CPU they are `perf_counter` readings.
+
+    Args:
+        device: where the work is done.
+        detailed: False times whole epochs only, phases cost nothing.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, detailed: bool = True) -> None:
         self._cuda = device.type == "cuda"
+        self._detailed = detailed
         self._open: list[str] = []
-        self._marks: list[tuple[str, float | torch.cuda.Event]] = []
+        self._marks: list[_Mark] = []
+        self._background_s, self._stood_s, self._lock = 0.0, 0.0, threading.Lock()
+        self._barriers, self._aligned = 0, False
+
+    @property
+    def current(self) -> str:
+        """The phase that time is charged to now; "" outside an epoch."""
+        open_ = self._open
+        return open_[-1] if open_ else ""
+
+    @property
+    def aligned(self) -> bool:
+        """Whether ranks are to meet at a barrier before they communicate."""
+        return self._aligned
 
     @contextmanager
-    def epoch(self) -> Iterator[EpochTime]:
-        """Time one epoch; the yielded record is filled in when the context ends."""
+    def epoch(self, *, aligned: bool = False) -> Iterator[EpochTime]:
+        """Time one epoch; the yielded record is filled in when the context ends.
+
+        `aligned`: the Communicator puts a barrier before each exchange, to tell waiting from transfer.
+        """
         record = EpochTime()
+        self._barriers, self._aligned = 0, aligned
+        with self._lock:
+            self._background_s, self._stood_s = 0.0, 0.0
         self._synchronize()
-        start = time.perf_counter()
-        self._open, self._marks = ["other"], []
-        self._mark("other")
+        start, cpu = time.perf_counter(), time.process_time()
+        if self._detailed:
+            self._open, self._marks = ["other"], []
+            self._mark("other")
         try:
             yield record
         finally:
-            self._mark("other")
-            self._open = []
+            if self._detailed:
+                self._mark("other")
+            self._open, self._aligned = [], False
             self._synchronize()
             record.wall_s = time.perf_counter() - start
+            record.cpu_s = time.process_time() - cpu
             self._charge(record)
 
     @contextmanager
@@ -63,20 +114,41 @@ class Clock:
             self._open.pop()
             self._mark(self._open[-1])
 
+    def met(self) -> None:
+        """Count a barrier."""
+        self._barriers += 1
+
+    def transferred(self, seconds: float) -> None:
+        """Add a transfer that went on beside the trainer; any thread may call."""
+        with self._lock:
+            self._background_s += seconds
+
+    def stood_still(self, seconds: float) -> None:
+        """Say how much of the phase `comm` was waiting for transfers that `transferred` counts."""
+        with self._lock:
+            self._stood_s += seconds
+
     def _mark(self, phase: str) -> None:
+        cpu = time.process_time()
         if self._cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
-            self._marks.append((phase, event))
+            self._marks.append(_Mark(phase, event, cpu))
         else:
-            self._marks.append((phase, time.perf_counter()))
+            self._marks.append(_Mark(phase, time.perf_counter(), cpu))
 
     def _charge(self, record: EpochTime) -> None:
-        for (phase, start), (_, end) in zip(self._marks, self._marks[1:], strict=False):
+        for mark, following in zip(self._marks, self._marks[1:], strict=False):
+            start, end = mark.moment, following.moment
             if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
-                record.phases[phase] += start.elapsed_time(end) / 1e3
+                record.phases[mark.phase] += start.elapsed_time(end) / 1e3
             elif isinstance(start, float) and isinstance(end, float):
-                record.phases[phase] += end - start
+                record.phases[mark.phase] += end - start
+            record.cpu[mark.phase] += following.cpu - mark.cpu
+        self._marks = []
+        record.barriers = self._barriers
+        with self._lock:
+            record.busy_s = max(0.0, record.phases["comm"] - self._stood_s) + self._background_s
 
     def _synchronize(self) -> None:
         if self._cuda:

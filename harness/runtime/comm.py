@@ -22,13 +22,17 @@ Scope = Literal["setup", "epoch", "eval"]
 
 @dataclass(frozen=True)
 class Channel:
-    """What a transfer was for; `layer` is -1 where none applies, `peer` is -1 for an all-reduce."""
+    """What a transfer was for; `layer` is -1 where none applies, `peer` is -1 for an all-reduce.
+
+    `overlapped`: it went on beside the trainer.
+    """
 
     scope: Scope
     purpose: Purpose
     layer: int
     direction: Direction
     peer: int
+    overlapped: bool = False
 
 
 @dataclass
@@ -48,10 +52,18 @@ class Traffic:
         self._volumes: dict[Channel, Volume] = defaultdict(Volume)
 
     def count(
-        self, purpose: Purpose, layer: int, direction: Direction, peer: int, sent: int, received: int
+        self,
+        purpose: Purpose,
+        layer: int,
+        direction: Direction,
+        peer: int,
+        sent: int,
+        received: int,
+        *,
+        overlapped: bool = False,
     ) -> None:
         """Add one transfer of so many bytes."""
-        volume = self._volumes[Channel(self.scope, purpose, layer, direction, peer)]
+        volume = self._volumes[Channel(self.scope, purpose, layer, direction, peer, overlapped)]
         volume.sent_bytes += sent
         volume.received_bytes += received
         volume.calls += 1
@@ -63,6 +75,15 @@ class Traffic:
             if channel.scope == scope:
                 totals[channel.purpose] += volume.sent_bytes
         return totals
+
+    def total(self, scope: Scope = "epoch") -> Volume:
+        """Bytes sent and received by this rank so far in `scope`, and calls."""
+        volumes = [volume for channel, volume in self._volumes.items() if channel.scope == scope]
+        return Volume(
+            sum(v.sent_bytes for v in volumes),
+            sum(v.received_bytes for v in volumes),
+            sum(v.calls for v in volumes),
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a channel, for the record."""
@@ -119,19 +140,64 @@ class Communicator:
             out = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         if self.world == 1:
             return out.copy_(rows)
+        self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction)
+        self._align()
+        with self.clock.phase("comm"):
+            self.move_rows(rows, send_counts, recv_counts, out)
+        return out
+
+    def count_rows(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        purpose: Purpose,
+        layer: int,
+        direction: Direction,
+        *,
+        overlapped: bool = False,
+    ) -> None:
+        """Count what `exchange_rows` of these arguments moves."""
         width = rows.element_size() * math.prod(rows.shape[1:])
         for peer in range(self.world):
             if peer != self.rank and (send_counts[peer] or recv_counts[peer]):
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
-                self.traffic.count(purpose, layer, direction, peer, sent, received)
-        with self.clock.phase("comm"):
-            source, target = rows.contiguous(), out
-            if self._staged:
-                source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
-            dist.all_to_all_single(target, source, list(recv_counts), list(send_counts))
-            if self._staged:
-                out.copy_(target)
-        return out
+                self.traffic.count(purpose, layer, direction, peer, sent, received, overlapped=overlapped)
+
+    def move_rows(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        out: Tensor,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Do the transfer of `exchange_rows`, uncounted and untimed, in `group` (None: all ranks')."""
+        source, target = rows.contiguous(), out
+        if self._staged:
+            source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
+        dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=group)
+        if self._staged:
+            out.copy_(target)
+
+    def barrier(self, group: dist.ProcessGroup | None = None) -> None:
+        """Wait for all ranks (of `group`); not counted as traffic."""
+        if self.world == 1:
+            return
+        if self.device.type == "cuda" and not self._staged:
+            # On the stream, like the transfers it precedes; dist.barrier would hold up the host.
+            dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+            return
+        if self._staged:
+            torch.cuda.current_stream().synchronize()  # the work before is not waiting for peers
+        dist.barrier(group)
+
+    def _align(self) -> None:
+        """In an aligned epoch, wait until all ranks are here, so that the transfer is only a transfer."""
+        if self.clock.aligned:
+            with self.clock.phase("wait"):
+                self.barrier()
+            self.clock.met()
 
     def exchange_counts(self, counts: Sequence[int]) -> list[int]:
         """Tell every rank q the number `counts[q]`; return what each told this one (8 bytes a peer)."""
@@ -152,6 +218,7 @@ class Communicator:
         total = 2 * (self.world - 1) * tensor.numel() * tensor.element_size()
         share = total // self.world + (self.rank < total % self.world)
         self.traffic.count(purpose, -1, "none", -1, share, share)
+        self._align()
         with self.clock.phase(phase):
             if self._staged:
                 staged = tensor.cpu()

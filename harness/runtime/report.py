@@ -100,11 +100,14 @@ class RankReport:
 
     def _write(self) -> None:
         if self._worker is not None:
+            worker = self._worker
             self._data |= {
-                "peak_memory_bytes": self._worker.memory.bytes(),
-                "peak_memory_source": self._worker.memory.source,
-                "traffic": self._worker.traffic.rows(),
+                "peak_memory_bytes": worker.memory.bytes(),
+                "peak_memory_source": worker.memory.source,
+                "traffic": worker.traffic.rows(),
             }
+            if worker.check is not None:
+                self._data["traffic_check"] = worker.check.report()
         target = self._out / f"rank{self._rank}.json"
         temporary = target.with_suffix(".tmp")
         temporary.write_text(json.dumps(self._data))

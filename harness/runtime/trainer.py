@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from harness.runtime.clock import EpochTime
 from harness.runtime.evaluate import evaluate
 from harness.runtime.flat import FlatParameters
 from harness.runtime.report import RankReport, TrialError
+from harness.runtime.spec import Timing
 from harness.runtime.step import Loss, Step
 from harness.runtime.stopping import Progress
 
@@ -78,7 +80,12 @@ class Trainer:
         worker = self.worker
         worker.model.train()
         losses, stats = _Mean(), dict[str, float]()
-        with worker.traffic.during("epoch"), worker.clock.epoch() as timed:
+        timing = self._timing(epoch)
+        with (
+            worker.checked_epoch(),
+            worker.traffic.during("epoch"),
+            worker.clock.epoch(aligned=timing == "breakdown") as timed,
+        ):
             before = worker.traffic.sent()
             steps = iter(worker.method.steps(epoch))
             while True:
@@ -95,8 +102,9 @@ class Trainer:
         return {
             "epoch": epoch,
             "rank": worker.rank,
+            "timing": timing,
             "epoch_time_s": timed.wall_s,
-            **{f"time_{phase}_s": seconds for phase, seconds in timed.phases.items()},
+            **_times(timed, detailed=timing != "wall"),
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
             "loss": losses.value,
             "lr": self.spec.lr,
@@ -107,11 +115,19 @@ class Trainer:
             "stats": stats,
         }
 
+    def _timing(self, epoch: int) -> Timing:
+        """Return how an epoch is timed: with `breakdown` every second one has barriers, the last has none."""
+        timing = self.worker.job.config.timing
+        if timing == "breakdown" and (self.spec.epochs - epoch) % 2:
+            return "plain"
+        return timing
+
     def _take(self, step: Step) -> float:
         """Do one step; returns the loss of all ranks."""
         worker, clock = self.worker, self.worker.clock
         inputs = step.inputs if isinstance(step.inputs, Tensor) else worker.features.gather(step.inputs)
-        self.flat.zero_gradients()
+        with clock.phase("optimize"):
+            self.flat.zero_gradients()
         with clock.phase("forward"):
             logits = worker.model(
                 step.blocks, inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
@@ -167,6 +183,16 @@ class Trainer:
             "spmm": self.worker.partition.full_block.engine.name,
             "parameters": self.flat.values.numel(),
         }
+
+
+def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:
+    """Return the clock's figures of an epoch as columns; None, not 0, where phases were not timed."""
+    figures: dict[str, Any] = {f"time_{phase}_s": seconds for phase, seconds in timed.phases.items()}
+    figures |= {f"cpu_{phase}_s": seconds for phase, seconds in timed.cpu.items()}
+    figures |= {"comm_busy_s": timed.busy_s, "comm_exposed_s": timed.phases["comm"]}
+    if not detailed:
+        figures = dict.fromkeys(figures)
+    return figures | {"cpu_s": timed.cpu_s, "barriers": timed.barriers}
 
 
 class _Mean:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator, Traffic
 from harness.runtime.exchange import SyncExchange
 from harness.runtime.features import FeatureStore
+from harness.runtime.interface import TrafficCheck
 from harness.runtime.job import Job, rank_device
 from harness.runtime.memory import PeakMemory
 from harness.runtime.method import Method, MethodOptions
@@ -30,6 +33,7 @@ class Worker:
     Attributes:
         rank, world: this rank and their number.
         comm, clock: the only ways to other ranks and to the time.
+        check: holds counted bytes against the interface's (`traffic: verify`), or None.
         view: this rank's part of the graph that is trained on; `view.partition` is `partition`.
         eval_view: its part of the whole graph (the same object when transductive).
         features: the feature store of the training view.
@@ -43,9 +47,11 @@ class Worker:
         self.job, self.rank, self.world = job, rank, world
         self.device = rank_device(config.device)
         self.dtype = getattr(torch, config.train.precision)
-        self.clock, self.traffic = Clock(self.device), Traffic()
-        self.memory = PeakMemory(self.device)
+        measured = config.timing != "wall"
+        self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic)
+        self.check = self._make_check()
+        self.memory = PeakMemory(self.device)
         self.graph = open_graph(job.graph)
         self.view = self._open_view(job.train_view)
         self.eval_view = self._open_view(job.full_view) if job.inductive else self.view
@@ -62,6 +68,16 @@ class Worker:
         self.rng = np.random.default_rng((config.seed, rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
         self.method = self._make_method()
+
+    def _make_check(self) -> TrafficCheck | None:
+        interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        if self.job.config.traffic == "count" or interface is None:
+            return None
+        return TrafficCheck(self.comm, interface)
+
+    def checked_epoch(self) -> AbstractContextManager[None]:
+        """Hold the bytes counted in what is enclosed against the interface's, if that is asked for."""
+        return self.check.epoch() if self.check else nullcontext()
 
     def _open_view(self, path: Path) -> View:
         return View(

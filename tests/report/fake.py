@@ -10,7 +10,8 @@ import numpy as np
 
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
-from harness.results.record import Record, epoch_rows, reduce, without_epochs
+from harness.results.record import Record, epoch_rows, without_epochs
+from harness.results.reduce import reduce
 from harness.results.store import ResultStore
 from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.suite.schema import TrialConfig

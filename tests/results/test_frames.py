@@ -28,7 +28,7 @@ def root(tmp_path: Path, make_record) -> Path:
         "throughput_epochs_s": 2.0,
         "best_val": 0.25,
         "time_forward_s": 0.4,
-        "time_explain_s": 0.1,
+        "time_mine_s": 0.1,
         "bytes_embedding": 100.0,
         "peak_memory_bytes": 1 << 30,
         "peak_memory_source": "VmHWM",
@@ -46,7 +46,7 @@ def test_one_row_a_trial(root: Path) -> None:
     frame = load_results(root)
     assert list(frame["trial"]) == ["0" * 12, "1" * 12, "2" * 12]
     assert list(frame["suite"]) == ["demo", "demo", "other"]
-    assert list(frame.columns) == [*COLUMNS, "time_explain_s"]
+    assert list(frame.columns) == [*COLUMNS, "time_mine_s"]
     row = frame.iloc[0]
     assert (row["dataset"], row["model"], row["method"], row["parts"], row["partitioner"], row["seed"]) == (
         "digits",
@@ -58,7 +58,7 @@ def test_one_row_a_trial(root: Path) -> None:
     )
     assert row["options"] == {"rate": 0.1}
     assert (row["dataset_note"], row["origin"], row["status"]) == ("", "real", "ok")
-    assert (row["epoch_time_s"], row["time_explain_s"], row["peak_memory_bytes"]) == (0.5, 0.1, 1 << 30)
+    assert (row["epoch_time_s"], row["time_mine_s"], row["peak_memory_bytes"]) == (0.5, 0.1, 1 << 30)
     assert row["wall_s"] == 12.5
 
 

@@ -58,8 +58,9 @@ def test_many_values_cost_little_and_keep_the_median() -> None:
     assert interval.low < interval.median < interval.high
 
 
-def test_noisy_is_an_end_five_percent_away() -> None:
-    assert not Interval(1.0, 0.96, 1.04).noisy
+def test_noisy_is_an_interval_wider_than_five_percent() -> None:
+    assert not Interval(1.0, 0.98, 1.02).noisy
+    assert Interval(1.0, 0.97, 1.03).noisy
     assert Interval(1.0, 0.94, 1.0).noisy
     assert Interval(1.0, 1.0, 1.06).noisy
     assert not Interval(0.0, 0.0, 0.0).noisy

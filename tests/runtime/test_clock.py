@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -56,3 +57,50 @@ def test_a_failing_epoch_still_closes(ticking: None) -> None:
     with clock.epoch() as second:
         pass
     assert second.phases["backward"] == 0
+
+
+def test_cpu_time_is_told_by_phase() -> None:
+    clock = Clock(torch.device("cpu"))
+    with clock.epoch() as timed:
+        with clock.phase("wait"):
+            time.sleep(0.2)
+        with clock.phase("forward"):
+            end = time.process_time() + 0.2
+            while time.process_time() < end:
+                pass
+    assert timed.cpu["forward"] > 0.19
+    assert timed.cpu["wait"] < 0.1
+    assert sum(timed.cpu.values()) == pytest.approx(timed.cpu_s, rel=0.01)
+
+
+def test_transfers_beside_the_trainer_are_busy_but_not_exposed(ticking: None) -> None:
+    clock = Clock(torch.device("cpu"))
+    with clock.epoch() as timed:
+        with clock.phase("comm"):  # one second of an exchange that is waited for
+            pass
+        clock.transferred(5.0)
+        with clock.phase("comm"):  # one second of waiting for the rest of a transfer
+            clock.stood_still(1.0)
+    assert timed.phases["comm"] == 2
+    assert timed.busy_s == 6
+    with clock.epoch() as second:
+        pass
+    assert second.busy_s == 0
+
+
+def test_a_clock_that_times_the_whole_only() -> None:
+    clock = Clock(torch.device("cpu"), detailed=False)
+    with clock.epoch() as timed, clock.phase("forward"):
+        assert clock.current == ""
+        time.sleep(0.01)
+    assert timed.wall_s >= 0.01
+    assert not any(timed.phases.values())
+
+
+def test_the_current_phase() -> None:
+    clock = Clock(torch.device("cpu"))
+    assert clock.current == ""
+    with clock.epoch():
+        assert clock.current == "other"
+        with clock.phase("forward"), clock.phase("comm"):
+            assert clock.current == "comm"

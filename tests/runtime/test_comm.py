@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from support.ranks import run_ranks
-from support.wire import large_all_reduce, large_exchange, odd_exchanges
+from support.wire import large_all_reduce, large_exchange, late_rank, odd_exchanges
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the kernel's /proc/net/dev")
 HEADERS = 64 * 1024  # what rendezvous, acknowledgements and TCP/IP headers may add besides 3 %
@@ -60,3 +60,16 @@ def test_uneven_exchanges_arrive_in_rank_order_and_are_counted_by_peer() -> None
         assert result["sent"]["embedding"] == sum(sent.values())
         assert result["sent"]["control"] == 2 * 8 + 2 * 16
         assert result["sent"]["gradient"] == 0
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_waiting_for_a_late_rank_is_told_from_transfer_by_barriers(aligned: bool) -> None:
+    early, late = run_ranks(late_rank, 2, 0.4, aligned=aligned)
+    waited = "wait" if aligned else "comm"
+    assert 0.3 < early[waited] < 1
+    assert late["wait"] < 0.2
+    assert early["comm" if aligned else "wait"] < 0.2
+    assert [r["barriers"] for r in (early, late)] == ([2, 2] if aligned else [0, 0])
+    for phases in (early, late):
+        named = sum(v for k, v in phases.items() if k not in ("barriers", "wall"))
+        assert named == pytest.approx(phases["wall"], rel=0.02)

@@ -35,8 +35,10 @@ def test_a_trial_keeps_its_id() -> None:
     assert GOLDEN.id == "d936c738f053"
 
 
-def test_an_id_hashes_the_canonical_json() -> None:
-    text = json.dumps(json.loads(GOLDEN.model_dump_json()), sort_keys=True, separators=(",", ":"))
+def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -> None:
+    config = json.loads(GOLDEN.model_dump_json()) | {"network": "none"}
+    assert (config.pop("timing"), config.pop("traffic")) == ("plain", "count")
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -53,6 +55,10 @@ def test_an_id_depends_on_each_setting_and_on_nothing_else() -> None:
         suite(**{**base, "methods": [{"full": {"narrow": True}}]}),
         suite(**base, seeds=[1]),
         suite(**{**base, "device": "cuda"}),
+        suite(**base, timing="breakdown"),
+        suite(**base, traffic="verify"),
+        suite(**base, partition={"parts": 2}, network="1gbit"),
+        suite(**base, partition={"parts": 2}, network={"rate": "1gbit", "latency": "1ms"}),
     ]
     ids = [t.id for s in others for t in expand(s)]
     assert len({trial.id, *ids}) == 1 + len(others)
@@ -83,3 +89,20 @@ def test_labels_say_what_differs_from_the_defaults() -> None:
 def test_a_label_of_what_is_not_installed_says_all() -> None:
     strange = GOLDEN.model_copy(update={"method": MethodSpec(name="lost", options={"a": 1.0, "b": [1, 2]})})
     assert strange.label == "twin(scale=0.02) sage-4x256 lost(a=1,b=[1,2]) P=8 seed=0"
+
+
+def test_a_network_joins_the_trials_that_have_hosts_to_join() -> None:
+    trials = expand(
+        suite(
+            partition={"parts": [1, 2, 4]},
+            network=["none", {"rate": ["1000mbit", "100mbit"], "ranks_per_host": 2}, "1gbit"],
+            device="cpu",
+        )
+    )
+    found = [(t.partition.parts, t.network.label if t.network else None) for t in trials]
+    assert found == [
+        (1, None),
+        *[(2, None), (2, "1gbit")],
+        *[(4, None), (4, "1gbit, 2 ranks a host"), (4, "100mbit, 2 ranks a host"), (4, "1gbit")],
+    ]
+    assert trials[2].label == "digits sage-2x64 full P=2 1gbit seed=0"

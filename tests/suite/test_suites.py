@@ -25,7 +25,7 @@ def trials(name: str) -> list[TrialConfig]:
 
 
 def test_these_are_all() -> None:
-    assert sorted(path.stem for path in SUITES.glob("*.yaml")) == sorted([*NAMES, "anchor"])
+    assert sorted(path.stem for path in SUITES.glob("*.yaml")) == sorted([*NAMES, "anchor", "network"])
 
 
 @pytest.mark.parametrize("name", [*NAMES, "anchor"])

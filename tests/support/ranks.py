@@ -10,14 +10,17 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
-def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout_s: float = 120) -> list[Any]:
-    """Call `function(rank, world, *arguments)` on every rank of a new group; return the results by rank.
+def run_ranks(
+    function: Callable[..., Any], world: int, *arguments: Any, timeout_s: float = 120, **options: Any
+) -> list[Any]:
+    """Call `function(rank, world, *arguments, **options)` on every rank of a new group; results by rank.
 
     `function` must be importable (a module of tests/support). Fails the test with all output if a rank
     fails or the time is over; ends only processes that it started.
@@ -26,9 +29,10 @@ def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout
     context.set_forkserver_preload(["torch", "harness.runtime.worker", "support.training"])
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
+        call = partial(function, **options)
         pipes = [context.Pipe(duplex=False) for _ in range(world)]
         processes = [
-            context.Process(target=_rank, args=(function, rank, world, out, pipes[rank][1], arguments))
+            context.Process(target=_rank, args=(call, rank, world, out, pipes[rank][1], arguments))
             for rank in range(world)
         ]
         for process in processes:

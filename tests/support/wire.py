@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import torch
 
+from harness.runtime.background import Background
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator, Traffic
+from harness.runtime.interface import TrafficCheck
 
 CPU = torch.device("cpu")
 
@@ -62,3 +65,67 @@ def odd_exchanges(rank: int, world: int) -> dict[str, object]:
         "sent": comm.traffic.sent("setup"),
         "rows": comm.traffic.rows(),
     }
+
+
+def late_rank(rank: int, world: int, delay_s: float, *, aligned: bool) -> dict[str, float]:
+    """Exchange and reduce while the last rank is late; returns the phases of each rank."""
+    comm = communicator(rank, world)
+    rows = torch.zeros(world, 8)
+    comm.barrier()
+    with comm.clock.epoch(aligned=aligned) as timed:
+        with comm.clock.phase("forward"):
+            time.sleep(delay_s if rank == world - 1 else 0)
+            comm.exchange_rows(rows, [1] * world, [1] * world, purpose="feature")
+        comm.all_reduce(torch.zeros(8), purpose="model")
+    return timed.phases | {"barriers": timed.barriers, "wall": timed.wall_s}
+
+
+def beside(rank: int, world: int, steps: int, size: int) -> dict[str, object]:
+    """Start transfers of `size` rows, compute, and wait for them in turn; the last rank is slow."""
+    comm = communicator(rank, world)
+    background = Background(comm)
+    received, pending = [], []
+    with comm.traffic.during("epoch"), comm.clock.epoch() as timed:
+        for step in range(steps):
+            rows = torch.full((size * world, 4), float(100 * step + rank))
+            counts = [size] * world
+            pending.append(background.start(rows, counts, counts, purpose="embedding", layer=step))
+            with comm.clock.phase("forward"):
+                time.sleep(0.3 if rank == world - 1 else 0.1)
+            # An exchange of the trainer's own in between must not be mixed up with them.
+            own = comm.exchange_rows(
+                torch.full((world, 1), -1.0), [1] * world, [1] * world, purpose="feature"
+            )
+            assert own.unique().tolist() == [-1.0]
+            received.append(pending[step].wait()[::size, 0].tolist())
+    background.close()
+    return {
+        "received": received,
+        "busy": timed.busy_s,
+        "comm": timed.phases["comm"],
+        "rows": comm.traffic.rows(),
+    }
+
+
+def broken_background(rank: int, world: int) -> str:
+    """Start a transfer whose counts do not fit the rows; returns what waiting for it raises."""
+    background = Background(communicator(rank, world))
+    pending = background.start(torch.zeros(3, 1), [5] * world, [1] * world, purpose="embedding")
+    try:
+        pending.wait()
+    except (RuntimeError, ValueError) as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def verified(rank: int, world: int, rows: int) -> dict[str, object]:
+    """Two checked epochs of an exchange, and traffic outside of them that must not count."""
+    comm = communicator(rank, world)
+    check = TrafficCheck(comm, "lo")
+    data, counts = torch.zeros(rows * world, 64), [rows] * world
+    for _ in range(2):
+        with check.epoch(), comm.traffic.during("epoch"):
+            comm.exchange_rows(data, counts, counts, purpose="embedding")
+        with comm.traffic.during("eval"):
+            comm.exchange_rows(data, counts, counts, purpose="embedding")
+    return check.report()

@@ -1,0 +1,229 @@
+"""How the figures of a trial's ranks become the trial's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.results.record import Json, epoch_rows
+from harness.results.stats import ENOUGH, default_warmup, median_interval
+
+# What BNS-GCN and the papers after it report, as sums of phases.
+SUMS = {
+    "compute": ("sample", "fetch", "forward", "backward", "optimize", "explain", "other"),
+    "communication": ("comm", "swap"),
+    "wait": ("wait",),
+    "reduce": ("reduce",),
+}
+
+
+def reduce(ranks: Sequence[Json]) -> Json:
+    """Return a trial's figures from what its ranks reported; a figure nobody reported is None.
+
+    Epoch time in seconds: median over the epochs after warm-up, those without barriers, of the slowest
+    rank's time of that epoch. Phases in seconds: means over the epochs with barriers, if there are any, of
+    *one* rank, the slowest, so that they add up to its mean epoch. Bytes an epoch: mean over all epochs of
+    the sum over ranks. Memory in bytes: largest of the ranks. Energy in joules an epoch: sum over devices.
+    """
+    summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
+    result: Json = {key: summary.get(key) for key in _FROM_SUMMARY}
+    result |= _timing(ranks, summary)
+    result |= _traffic(ranks)
+    result |= _memory(ranks)
+    result["inner_nodes"] = _over_ranks(sum, ranks, "inner")
+    result["boundary_nodes"] = _over_ranks(sum, ranks, "boundary")
+    result["setup_s"] = _over_ranks(max, ranks, "setup_s")
+    result["eval_s"] = _over_ranks(max, ranks, "eval_s")
+    return result
+
+
+_FROM_SUMMARY = (
+    "epochs",
+    "best_val",
+    "test_at_best_val",
+    "best_epoch",
+    "final_val",
+    "final_test",
+    "final_loss",
+    "time_to_target_s",
+    "spmm",
+    "parameters",
+    "checksum",
+    "stopped",
+)
+
+
+def _over_ranks(how: Callable[[list[Any]], Any], ranks: Sequence[Json], key: str) -> Any:
+    """Reduce one figure over the ranks; None unless every rank has it."""
+    values = [rank.get(key) for rank in ranks]
+    return how(values) if values and None not in values else None
+
+
+def _known(values: Iterable[Any]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Iterable[Any]) -> float | None:
+    """Return the mean of the figures that are there, None if there are none."""
+    known = _known(values)
+    return float(np.mean(known)) if known else None
+
+
+class _Epochs:
+    """The epochs after warm-up that every rank finished: `plain` ones for times, `phased` ones for phases."""
+
+    def __init__(self, ranks: Sequence[Json], warmup: int | None) -> None:
+        self.by_rank: list[dict[int, Json]] = [
+            {row["epoch"]: row for row in rank.get("epochs") or []} for rank in ranks
+        ]
+        common = sorted(set.intersection(*(set(rows) for rows in self.by_rank))) if self.by_rank else []
+        warmup = default_warmup(len(common)) if warmup is None else warmup
+        self.warmup = min(warmup, len(common)) if common else None
+        timed = common[warmup:]
+        with_barriers = [e for e in timed if self.by_rank[0][e].get("timing") == "breakdown"]
+        self.plain = [e for e in timed if e not in set(with_barriers)]
+        self.aligned = with_barriers
+        self.phased = with_barriers or self.plain
+
+    def times(self, epochs: Sequence[int]) -> np.ndarray:
+        """Return the epoch times [ranks, epochs] in seconds."""
+        return np.array([[rows[e]["epoch_time_s"] for e in epochs] for rows in self.by_rank], dtype=float)
+
+    def mean(self, rank: int, key: str, epochs: Sequence[int]) -> float | None:
+        """Return the mean of one of a rank's figures; None if it has none."""
+        return _mean(self.by_rank[rank][e].get(key) for e in epochs)
+
+
+def _timing(ranks: Sequence[Json], summary: Json) -> Json:
+    """Epoch time, its interval, imbalance, and what the slowest rank's epoch is made of."""
+    epochs = _Epochs(ranks, summary.get("warmup_epochs"))
+    result: Json = dict.fromkeys(_TIMING) | {"warmup_epochs": epochs.warmup}
+    if not epochs.plain:
+        return result
+    times = epochs.times(epochs.plain)
+    medians = np.median(times, axis=1)
+    interval = median_interval(times.max(axis=0))
+    assert interval is not None  # there are plain epochs
+    result |= {
+        "epoch_time_s": interval.median,
+        "epoch_time_low_s": interval.low,
+        "epoch_time_high_s": interval.high,
+        "timed_epochs": len(epochs.plain),
+        "too_short": len(epochs.plain) < ENOUGH,
+        "noisy": interval.noisy,
+        "throughput_epochs_s": 1 / interval.median if interval.median > 0 else None,
+        "imbalance": float(medians.max() / medians.mean()) if medians.mean() > 0 else None,
+        "rank_epoch_time_s": medians.tolist(),
+        "cpu_utilisation": _cpu_utilisation(epochs),
+    }
+    if any(rows[e]["barriers"] for rows in epochs.by_rank for e in epochs.aligned):
+        aligned = float(np.median(epochs.times(epochs.aligned).max(axis=0)))
+        result["barrier_cost"] = aligned / interval.median - 1 if interval.median > 0 else None
+    return result | _phases(epochs, int(np.argmax(medians))) | _metered(epochs)
+
+
+_TIMING = (
+    *("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s", "timed_epochs", "too_short", "noisy"),
+    *("throughput_epochs_s", "imbalance", "rank_epoch_time_s", "rank_phases", "residue", "barrier_cost"),
+    *("comm_busy_s", "comm_exposed_s", "cpu_utilisation", "gpu_utilisation", "gpu_power_w"),
+    *("energy_gpu_j", "energy_cpu_j"),
+)
+
+
+def _cpu_utilisation(epochs: _Epochs) -> float | None:
+    """Cores that a rank keeps busy: CPU seconds a second, mean over ranks."""
+    ratios = []
+    for rank in range(len(epochs.by_rank)):
+        cpu, wall = (epochs.mean(rank, key, epochs.plain) for key in ("cpu_s", "epoch_time_s"))
+        ratios.append(cpu / wall if cpu is not None and wall else None)
+    return _mean(ratios)
+
+
+def _phases(epochs: _Epochs, slowest: int) -> Json:
+    """Phases of every rank and of the slowest, their sums, and what no named phase covers."""
+    first = epochs.by_rank[0][epochs.phased[0]]
+    columns = [key for key in first if key.startswith("time_") and first[key] is not None]
+    if not columns:
+        return {}
+    by_rank: list[Json] = []
+    residues: list[float] = []
+    for rank in range(len(epochs.by_rank)):
+        means = {key: epochs.mean(rank, key, epochs.phased) or 0.0 for key in columns}
+        wall = epochs.mean(rank, "epoch_time_s", epochs.phased) or 0.0
+        named = sum(seconds for key, seconds in means.items() if key != "time_other_s")
+        residues.append(abs(wall - named) / wall if wall else 0.0)
+        by_rank.append({key[len("time_") : -len("_s")]: seconds for key, seconds in means.items()})
+    own = by_rank[slowest]
+    return {
+        **{f"time_{phase}_s": seconds for phase, seconds in own.items()},
+        **{f"sum_{name}_s": sum(own.get(phase, 0.0) for phase in parts) for name, parts in SUMS.items()},
+        "rank_phases": by_rank,
+        "residue": max(residues),
+        "comm_busy_s": epochs.mean(slowest, "comm_busy_s", epochs.phased),
+        "comm_exposed_s": epochs.mean(slowest, "comm_exposed_s", epochs.phased),
+    }
+
+
+def _metered(epochs: _Epochs) -> Json:
+    """Utilisation: mean over ranks; power and energy: sums over devices, each told by one rank."""
+    found: dict[str, list[float]] = {}
+    for key in ("gpu_utilisation", "gpu_power_w", "energy_gpu_j", "energy_cpu_j"):
+        found[key] = _known(epochs.mean(rank, key, epochs.plain) for rank in range(len(epochs.by_rank)))
+    means = {key: _mean(values) for key, values in found.items()}
+    totals = {key: sum(values) if values else None for key, values in found.items()}
+    return totals | {"gpu_utilisation": means["gpu_utilisation"]}
+
+
+def _memory(ranks: Sequence[Json]) -> Json:
+    """Peaks of the rank that has most, and the memory model of the rank that it says needs most."""
+    largest = max(
+        (r for r in ranks if r.get("peak_memory_bytes")),
+        key=lambda r: int(r["peak_memory_bytes"]),
+        default={},
+    )
+    result: Json = {key: largest.get(key) for key in ("peak_memory_bytes", "peak_memory_source")}
+    for key in ("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes"):
+        result[key] = max(_known((rank.get("meters") or {}).get(key) for rank in ranks), default=None)
+    models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
+    model = max(models, key=lambda components: sum(components.values()), default=None)
+    return result | {
+        "memory_model": model,
+        "memory_model_bytes": sum(model.values()) if model else None,
+    }
+
+
+def _traffic(ranks: Sequence[Json]) -> Json:
+    """Bytes sent by all ranks in a mean epoch, by purpose, and what the interface saw of them."""
+    epochs: set[int] = set()
+    totals: defaultdict[str, int] = defaultdict(int)
+    for row in epoch_rows(ranks):
+        epochs.add(row["epoch"])
+        for key, value in row.items():
+            if key.startswith("bytes_") and value is not None:
+                totals[key] += value
+    result: Json = {key: total / len(epochs) for key, total in totals.items()}
+    return result | {"wire_bytes": None, "wire_ratio": None} | _wire(ranks, len(epochs))
+
+
+def _wire(ranks: Sequence[Json], epochs: int) -> Json:
+    """What the interfaces sent an epoch, and its ratio to what was counted; nothing unless verified.
+
+    An interface is counted once: on the loopback it carries all ranks' traffic. Where several ranks share a
+    host's link, what they send each other does not pass it, so the ratio is left out.
+    """
+    checks = [rank["traffic_check"] for rank in ranks if rank.get("traffic_check")]
+    if not checks or not epochs or any(check["sent_bytes"] is None for check in checks):
+        return {}
+    links: dict[tuple[Any, Any], list[Json]] = defaultdict(list)
+    for check in checks:
+        links[check["network"], check["interface"]].append(check)
+    sent = sum(max(check["sent_bytes"] for check in link) for link in links.values())
+    counted = sum(check["counted_sent_bytes"] for check in checks)
+    comparable = all(len(link) == 1 or link[0]["loopback"] for link in links.values())
+    return {
+        "wire_bytes": sent / epochs,
+        "wire_ratio": sent / counted if comparable and counted else None,
+    }

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.results.reduce import reduce
+
+
+def rank(r: int, times: list[float], **figures: Any) -> dict[str, Any]:
+    epochs = [
+        {
+            "epoch": i,
+            "rank": r,
+            "epoch_time_s": t,
+            "time_forward_s": 0.75 * t,
+            "time_other_s": 0.25 * t,
+            "bytes_embedding": 100 * (r + 1),
+            "loss": 1.0,
+        }
+        for i, t in enumerate(times)
+    ]
+    summary = {"epochs": len(times), "best_val": 0.5, "test_at_best_val": 0.4, "warmup_epochs": 1}
+    known = {
+        "rank": r,
+        "status": "ok",
+        "inner": 10,
+        "boundary": 3,
+        "setup_s": 1.0 + r,
+        "eval_s": 0.5,
+        "peak_memory_bytes": 1000 * (r + 1),
+        "peak_memory_source": "VmHWM",
+        "summary": summary,
+        "epochs": epochs,
+    }
+    return known | figures
+
+
+def test_reduce_by_hand() -> None:
+    got = reduce([rank(0, [9.0, 1.0, 2.0, 3.0]), rank(1, [9.0, 4.0, 1.0, 4.0])])
+    # after the first epoch the slower ranks took 4, 2, 4 s; rank 1 has the larger median (4 against 2)
+    assert got["epoch_time_s"] == 4.0
+    assert got["throughput_epochs_s"] == 0.25
+    assert got["rank_epoch_time_s"] == [2.0, 4.0]
+    assert got["imbalance"] == pytest.approx(4 / 3)
+    assert got["time_forward_s"] == pytest.approx(0.75 * 3.0)
+    assert got["time_forward_s"] + got["time_other_s"] == pytest.approx(3.0)
+    assert got["bytes_embedding"] == 300
+    assert (got["inner_nodes"], got["boundary_nodes"]) == (20, 6)
+    assert (got["setup_s"], got["eval_s"]) == (2.0, 0.5)
+    assert (got["peak_memory_bytes"], got["peak_memory_source"]) == (2000, "VmHWM")
+    assert (got["best_val"], got["test_at_best_val"], got["epochs"]) == (0.5, 0.4, 4)
+    assert got["warmup_epochs"] == 1
+    assert got["epoch_time_low_s"] <= 4.0 <= got["epoch_time_high_s"]
+    assert (got["noisy"], got["too_short"], got["timed_epochs"]) == (True, True, 3)
+
+
+def test_bytes_are_means_over_all_epochs_also_those_of_warm_up() -> None:
+    one = rank(0, [1.0] * 4)
+    for row, sent in zip(one["epochs"], [70, 10, 10, 10], strict=True):
+        row["bytes_feature"] = sent
+    got = reduce([one])
+    assert got["bytes_feature"] == 25
+    assert "bytes_swap" not in got
+
+
+def test_phases_add_up_to_the_slowest_ranks_mean_epoch() -> None:
+    rng = np.random.default_rng(0)
+    ranks = [rank(r, list(rng.uniform(1, 2, 30))) for r in range(4)]
+    got = reduce(ranks)
+    times = np.array([[e["epoch_time_s"] for e in r["epochs"]] for r in ranks])[:, 1:]
+    slowest = np.argmax(np.median(times, axis=1))
+    assert got["time_forward_s"] + got["time_other_s"] == pytest.approx(times[slowest].mean())
+    assert got["epoch_time_s"] == pytest.approx(np.median(times.max(axis=0)))
+
+
+def test_what_is_missing_is_none_never_zero() -> None:
+    nothing = reduce([])
+    assert nothing["epoch_time_s"] is None
+    assert nothing["peak_memory_bytes"] is None
+    assert nothing["boundary_nodes"] is None
+    assert nothing["best_val"] is None
+    partly = reduce([rank(0, [], peak_memory_bytes=None, inner=None, summary=None), rank(1, [1.0, 1.0])])
+    assert partly["epoch_time_s"] is None
+    assert partly["inner_nodes"] is None
+    assert partly["peak_memory_bytes"] == 2000
+    assert partly["best_val"] == 0.5
+
+
+def test_one_epoch_is_not_all_warm_up() -> None:
+    one = rank(0, [2.0])
+    one["summary"]["warmup_epochs"] = None
+    assert reduce([one])["epoch_time_s"] == 2.0
+    one["summary"]["warmup_epochs"] = 5
+    assert reduce([one])["epoch_time_s"] is None
+
+
+def test_only_epochs_of_all_ranks_are_timed() -> None:
+    assert reduce([rank(0, [9.0, 1.0, 1.0]), rank(1, [9.0, 2.0])])["epoch_time_s"] == 2.0
+
+
+def with_barriers(r: int, times: list[float]) -> dict[str, Any]:
+    """A rank whose every second epoch, counted from the last, has barriers that cost and tell a wait."""
+    report = rank(r, times)
+    for row in report["epochs"]:
+        aligned = (len(times) - row["epoch"]) % 2 == 0
+        row |= {"timing": "breakdown" if aligned else "plain", "barriers": 4 * aligned, "cpu_s": 0.5}
+        row["time_wait_s"] = 0.5 * row["epoch_time_s"] if aligned else 0.0
+        row["time_forward_s"] -= row["time_wait_s"]
+    return report
+
+
+def test_epoch_time_is_of_plain_epochs_and_phases_are_of_those_with_barriers() -> None:
+    # Epochs 1, 3, 5 are plain, 0, 2, 4 have barriers; one epoch of warm-up.
+    got = reduce([with_barriers(0, [9.0, 1.0, 3.0, 1.0, 5.0, 1.0])])
+    assert (got["epoch_time_s"], got["timed_epochs"]) == (1.0, 3)
+    assert got["time_wait_s"] == pytest.approx(2.0)  # half of the mean of 3 and 5
+    assert got["barrier_cost"] == pytest.approx(4.0 / 1.0 - 1)
+    assert got["cpu_utilisation"] == pytest.approx(0.5)
+    assert got["sum_wait_s"] == got["time_wait_s"]
+    assert got["sum_compute_s"] == pytest.approx(2.0)  # forward 1, other 1
+
+
+def test_residue_is_the_worst_ranks_share_that_no_named_phase_covers() -> None:
+    calm, loose = rank(0, [1.0] * 8), rank(1, [1.0] * 8)
+    for row in calm["epochs"]:
+        row |= {"time_forward_s": 0.99, "time_other_s": 0.01}
+    for row in loose["epochs"]:
+        row |= {"time_forward_s": 0.95, "time_other_s": 0.02}  # 0.03 in no phase at all
+    assert reduce([calm, loose])["residue"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("epochs", "short"), [(6, True), (7, False)])
+def test_too_few_epochs_for_an_interval_are_told(epochs: int, short: bool) -> None:
+    got = reduce([rank(0, [1.0] * epochs)])  # one of them is warm-up
+    assert (got["too_short"], got["noisy"]) == (short, False)
+
+
+def test_without_phases_nothing_is_made_up() -> None:
+    only_whole = rank(0, [1.0] * 8)
+    for row in only_whole["epochs"]:
+        row |= {"timing": "wall", "time_forward_s": None, "time_other_s": None}
+    got = reduce([only_whole])
+    assert got["epoch_time_s"] == 1.0
+    assert got["residue"] is None
+    assert "time_forward_s" not in got
+
+
+def check(network: str, sent: int | None, counted: int, *, loopback: bool = False) -> dict[str, Any]:
+    return {
+        "interface": "eth0",
+        "network": network,
+        "loopback": loopback,
+        "sent_bytes": sent,
+        "counted_sent_bytes": counted,
+    }
+
+
+@pytest.mark.parametrize(
+    ("checks", "wire", "ratio"),
+    [
+        ([check("a", 440, 400), check("b", 220, 200)], 165, 1.1),
+        ([check("a", 660, 400, loopback=True), check("a", 660, 200, loopback=True)], 165, 1.1),
+        ([check("a", 440, 400), check("a", 440, 400)], 110, None),  # two ranks behind one link
+        ([check("a", 440, 400), check("b", None, 200)], None, None),
+    ],
+    ids=["own links", "loopback", "shared link", "not available"],
+)
+def test_an_interface_is_counted_once(
+    checks: list[dict[str, Any]], wire: float | None, ratio: float | None
+) -> None:
+    got = reduce([rank(r, [1.0] * 4, traffic_check=c) for r, c in enumerate(checks)])
+    assert got["wire_bytes"] == wire
+    assert got["wire_ratio"] == (None if ratio is None else pytest.approx(ratio))
+
+
+def test_energy_adds_up_over_devices_and_utilisation_does_not() -> None:
+    ranks = [rank(r, [1.0] * 4) for r in range(3)]
+    for row in ranks[0]["epochs"]:
+        row |= {"energy_gpu_j": 5.0, "energy_cpu_j": 2.0, "gpu_utilisation": 0.5}
+    for row in ranks[1]["epochs"]:
+        row |= {"energy_gpu_j": 7.0, "energy_cpu_j": None, "gpu_utilisation": 1.0}
+    got = reduce(ranks)
+    assert (got["energy_gpu_j"], got["energy_cpu_j"], got["gpu_utilisation"]) == (12.0, 2.0, 0.75)
+    assert got["gpu_power_w"] is None
