@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 
-from harness.runtime.memory import PeakMemory
+from harness.runtime.memory import PeakMemory, ResidentPeak
 
 BLOCK = 200 * 2**20
 
@@ -26,3 +29,25 @@ def test_what_is_paused_is_left_out_where_the_kernel_allows() -> None:
         assert memory.bytes() - before < 0.5 * BLOCK
     else:
         assert memory.source == "ru_maxrss"
+
+
+def allocate_and_fail() -> None:
+    block = np.ones(BLOCK, np.uint8)
+    del block
+    raise RuntimeError("freed first")
+
+
+def test_a_pause_that_fails_is_left_out_too() -> None:
+    memory = PeakMemory(torch.device("cpu"))
+    if memory.source != "VmHWM":
+        pytest.skip("the kernel cannot reset the peak (/proc/self/clear_refs)")
+    before = memory.bytes()
+    with pytest.raises(RuntimeError, match="freed first"), memory.paused():
+        allocate_and_fail()
+    assert memory.bytes() - before < 0.5 * BLOCK
+
+
+def test_without_proc_the_peak_is_the_whole_process_and_says_so(tmp_path: Path) -> None:
+    peak = ResidentPeak(tmp_path / "none")
+    assert peak.source == "ru_maxrss"
+    assert peak.bytes() > 2**20
