@@ -15,6 +15,7 @@ import pandas as pd
 from harness.report.drawing import Picture
 from harness.report.figures import section_figures
 from harness.report.inputs import Inputs
+from harness.report.network import NetworkChapter, network_chapters
 from harness.report.notes import Note, environment_rows, failure_table, make_notes, overview_table
 from harness.report.sections import Section, join_unique, make_sections
 from harness.report.table import Table
@@ -59,6 +60,7 @@ class Report:
     failures: Table | None
     overview: Table
     chapters: list[Chapter]
+    networks: list[NetworkChapter]
 
 
 def build_report(inputs: Inputs, out: Path) -> Path:
@@ -71,6 +73,9 @@ def build_report(inputs: Inputs, out: Path) -> Path:
             _write(out / "figures" / f"{picture.name}.png", picture.png)
     _write(out / "results.csv", to_csv(inputs.results))
     _write(out / "epochs.csv", to_csv(inputs.epochs))
+    if report.networks:
+        compared = pd.concat([network.frame for network in report.networks], ignore_index=True)
+        _write(out / "network.csv", to_csv(compared))
     _write(out / "report.md", render_markdown(report).encode())
     _write(out / "index.html", render_html(report).encode())
     return out / "index.html"
@@ -78,14 +83,15 @@ def build_report(inputs: Inputs, out: Path) -> Path:
 
 def make_report(inputs: Inputs) -> Report:
     """Compute the tables and draw the figures."""
-    sections = make_sections(inputs)
+    sections, networks = make_sections(inputs), network_chapters(inputs)
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
         environment=environment_rows(inputs),
         notes=make_notes(inputs, sections),
         failures=failure_table(sections),
         overview=overview_table(sections),
-        chapters=[_chapter(section) for section in sections],
+        chapters=[*(_chapter(section) for section in sections), *map(_network_chapter, networks)],
+        networks=networks,
     )
 
 
@@ -99,6 +105,11 @@ def _chapter(section: Section) -> Chapter:
         if key in tables or key in pictures
     ]
     return Chapter(section, tuple(blocks))
+
+
+def _network_chapter(network: NetworkChapter) -> Chapter:
+    block = Block(f"{network.section.anchor}-rate", "Network", network.table, network.picture)
+    return Chapter(network.section, (block,))
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:
