@@ -30,11 +30,11 @@ class FlatParameters:
         """Set all gradients to zero, in place."""
         self._buffer.zero_()
 
-    def reduce(self, comm: Communicator, loss: Tensor) -> float:
-        """Sum gradients and loss over the ranks; returns the summed loss."""
+    def reduce(self, comm: Communicator, loss: Tensor) -> Tensor:
+        """Sum gradients and loss over the ranks; returns the summed loss, a scalar on the device."""
         self._buffer[-1] = loss
         comm.all_reduce(self._buffer, purpose="model")
-        return float(self._buffer[-1])
+        return self._buffer[-1].to(torch.float64, copy=True)
 
     def bytes(self) -> bytes:
         """The weights' bits."""

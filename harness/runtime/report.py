@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from harness.errors import UserError
 
@@ -60,6 +61,7 @@ class RankReport:
         self._worker = worker
         self._data |= {
             "setup_s": seconds,
+            "backend": dist.get_backend() if worker.world > 1 else None,
             "inner": partition.num_inner,
             "boundary": partition.num_boundary,
             "edges": partition.full_block.adjacency.nnz,

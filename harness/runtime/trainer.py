@@ -97,8 +97,9 @@ class Trainer:
                 for name, value in step.stats.items():
                     stats[name] = stats.get(name, 0) + value
             after = worker.traffic.sent()
-        if not math.isfinite(losses.value):
-            raise TrialError("diverged", f"loss is {losses.value} in epoch {epoch}")
+        loss = losses.value
+        if not math.isfinite(loss):
+            raise TrialError("diverged", f"loss is {loss} in epoch {epoch}")
         return {
             "epoch": epoch,
             "rank": worker.rank,
@@ -106,7 +107,7 @@ class Trainer:
             "epoch_time_s": timed.wall_s,
             **_times(timed, detailed=timing != "wall"),
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
-            "loss": losses.value,
+            "loss": loss,
             "lr": self.spec.lr,
             "train_score": None,
             "val_score": None,
@@ -122,8 +123,8 @@ class Trainer:
             return "plain"
         return timing
 
-    def _take(self, step: Step) -> float:
-        """Do one step; returns the loss of all ranks."""
+    def _take(self, step: Step) -> Tensor:
+        """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
         inputs = step.inputs if isinstance(step.inputs, Tensor) else worker.features.gather(step.inputs)
         with clock.phase("optimize"):
@@ -196,15 +197,16 @@ def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:
 
 
 class _Mean:
-    """Mean of the steps' losses, weighted by their rows."""
+    """Mean of the steps' losses, weighted by their rows; read from the device once, when it is asked for."""
 
     def __init__(self) -> None:
-        self._sum, self._rows = 0.0, 0
+        self._sum: Tensor | float = 0.0
+        self._rows = 0
 
-    def add(self, value: float, rows: int) -> None:
-        self._sum += value * rows
+    def add(self, value: Tensor, rows: int) -> None:
+        self._sum = self._sum + value * rows
         self._rows += rows
 
     @property
     def value(self) -> float:
-        return self._sum / self._rows if self._rows else math.nan
+        return float(self._sum) / self._rows if self._rows else math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Case:
     model: ModelSpec
     train: TrainSpec = field(default_factory=lambda: TrainSpec(epochs=1, precision="float64", threads=1))
     seed: int = 0
+    device: str = "cpu"
 
     def worker(self, rank: int, world: int) -> tuple[Worker, RankReport]:
         """Make the rank's worker."""
@@ -40,7 +42,7 @@ class Case:
             train=self.train,
             method=MethodSpec(name=self.method, options=self.options),
             seed=self.seed,
-            device="cpu",
+            device=self.device,
         )
         out = Path(tempfile.mkdtemp())
         job = Job(
@@ -78,14 +80,14 @@ def _train(rank: int, world: int, case: Case) -> Outcome:
     trainer = Trainer(worker, report)
     rows = [trainer.train_epoch(epoch) for epoch in range(case.train.epochs)]
     gradients = {
-        name: p.grad.numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None
+        name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None
     }
     scores = evaluate(worker.model, worker.eval_view, worker.comm)
     return Outcome(before, gradients, rows, worker.traffic.rows(), scores, _weights(worker))
 
 
 def _weights(worker: Worker) -> dict[str, np.ndarray]:
-    return {name: p.detach().numpy().copy() for name, p in worker.model.named_parameters()}
+    return {name: p.detach().cpu().numpy().copy() for name, p in worker.model.named_parameters()}
 
 
 def aggregations(rank: int, world: int, case: Case, draws: int) -> dict[str, np.ndarray]:
@@ -119,6 +121,23 @@ def _aggregate(worker: Worker, step: Step) -> tuple[np.ndarray, np.ndarray]:
     if step.exchange is not None:
         h = step.exchange(h, 0)
     return rows, block.aggregate(h, worker.model.propagation).numpy()
+
+
+def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:
+    """Train on a GPU; in an epoch every wait of the host for the device is an error. Returns the losses."""
+    worker, report = case.worker(rank, world)
+    trainer = Trainer(worker, report)
+    losses = [trainer.train_epoch(0)["loss"]]  # transposes are built and moved in the first epoch
+
+    def strict(epoch: int) -> Iterator[Step]:
+        torch.cuda.set_sync_debug_mode("error")
+        yield from steps(epoch)
+        torch.cuda.set_sync_debug_mode("default")
+
+    steps = worker.method.steps
+    worker.method.steps = strict  # type: ignore[method-assign]
+    losses += [trainer.train_epoch(epoch)["loss"] for epoch in (1, 2)]
+    return losses
 
 
 def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Training on a GPU is training on a CPU, and plain timing adds no wait for the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.graphs import on_disk, random_graph
+from support.ranks import run_ranks
+from support.training import Case, train, unsynchronised_epochs
+
+from harness.models.spec import ModelSpec
+from harness.runtime.registry import load_method, method_names
+from harness.runtime.spec import TrainSpec
+
+pytestmark = pytest.mark.gpu
+
+GRAPH = random_graph(11)
+MODELS = {
+    "sage": ModelSpec(name="sage", layers=3, hidden=6, dropout=0, norm="layer"),
+    "gcn": ModelSpec(name="gcn", layers=2, hidden=6, dropout=0),
+}
+
+
+def case(folder: Path, world: int, method: str, options: dict[str, Any], model: str, device: str) -> Case:
+    directory = folder / f"{world}"
+    directory.mkdir(exist_ok=True)
+    stored = on_disk(GRAPH, np.arange(60) * world // 60, world, False, directory)
+    spec = TrainSpec(epochs=3, precision="float64", threads=1)
+    return Case(stored, method, options, MODELS[model], spec, device=device)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("method", method_names())
+def test_losses_and_gradients_are_those_of_the_cpu(
+    method: str, model: str, world: int, tmp_path: Path
+) -> None:
+    """With two ranks on one GPU, through gloo and the host."""
+    exact = load_method(method).exact
+    [[expected]] = run_ranks(train, 1, [case(tmp_path, 1, method, exact, model, "cpu")])
+    for [found] in run_ranks(train, world, [case(tmp_path, world, method, exact, model, "cuda")]):
+        for row, wanted in zip(found.rows, expected.rows, strict=True):
+            assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-9)
+        for name, gradient in expected.gradients.items():
+            np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-7, atol=1e-10)
+        assert found.scores == expected.scores
+
+
+def test_an_epoch_of_plain_timing_never_waits_for_the_device(tmp_path: Path) -> None:
+    [losses] = run_ranks(unsynchronised_epochs, 1, case(tmp_path, 1, "full", {}, "sage", "cuda"))
+    assert losses[2] < losses[0]
