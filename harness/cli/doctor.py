@@ -29,11 +29,19 @@ REQUIRED = ("torch", "numba", "pyarrow", "gloo", "cache directory")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: found or not, with a version or path, or what its absence disables."""
+    """One thing looked at: found, not found, or None, not to be expected here.
+
+    `note` is a version or path, or what the absence disables.
+    """
 
     what: str
-    found: bool
+    found: bool | None
     note: str
+
+    @property
+    def state(self) -> str:
+        """What the table says of it."""
+        return "-" if self.found is None else "ok" if self.found else "missing"
 
 
 def doctor(data_dir: DataDir = None) -> None:
@@ -50,9 +58,9 @@ def doctor(data_dir: DataDir = None) -> None:
         facts = collect()
         table(["", "this machine"], _machine(facts))
         typer.echo("")
-        checks += [*_communication(), _gpu(facts), _nvml()]
+        checks += [*_communication(), _gpu(facts), _nvml(facts), *_networks()]
     checks += [_cache(), _data(directory)]
-    table(["check", "state", "note"], [(c.what, "ok" if c.found else "missing", c.note) for c in checks])
+    table(["check", "state", "note"], [(c.what, c.state, c.note) for c in checks])
     if any(c.what in REQUIRED and not c.found for c in checks):
         raise typer.Exit(1)
 
@@ -97,15 +105,28 @@ def _gpu(facts: dict[str, Any]) -> Check:
     return Check("gpu", True, f"{', '.join(facts['gpus'])}; driver {facts['driver']}, CUDA {facts['cuda']}")
 
 
-def _nvml() -> Check:
+def _nvml(facts: dict[str, Any]) -> Check:
     import pynvml
 
+    if not facts["gpus"]:
+        return Check("nvml", None, "no GPU")
     try:
         pynvml.nvmlInit()
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return Check("nvml", False, f"GPU memory comes from torch, not the driver ({error})")
     return Check("nvml", True, "GPU memory as the driver counts it")
+
+
+def _networks() -> list[Check]:
+    from harness.launch.network import why_not
+    from harness.suite.network import NetworkSpec
+
+    rate, latency = why_not(NetworkSpec(rate="1gbit")), why_not(NetworkSpec(latency="1ms"))
+    return [
+        Check("shaped networks", rate is None, rate or "a suite's `network: {rate: ...}`"),
+        Check("netem", latency is None, latency or "a suite's `network: {latency: ...}`"),
+    ]
 
 
 def _cache() -> Check:

@@ -21,15 +21,22 @@ from harness.suite.network import NetworkSpec
 INTERFACE = "eth0"
 ADDRESSES = ipaddress.ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere
 
-BURST_BYTES = 80_000
-BURST_S = 0.0005
-LIMIT_BYTES = 2**30
-LIMIT_PACKETS = 2**20
+# TCP hands the interface packets of many frames, as to a network card that cuts them itself. If the kernel cuts
+# them, 64 MB at 1 Gbit/s cost a second of CPU time and went at a third of the rate; left at 64 KB, 200 KB went at
+# one and a half times 100 Mbit/s, because the bucket must hold a whole packet. So a packet is what the link
+# carries in this time, and tbf counts the headers of each of its frames.
+PACKET_S = 250e-6
+SMALLEST_PACKET, LARGEST_PACKET = 4096, 65536  # bytes; two frames, and the kernel's own limit
+HEADERS = 1.1  # a packet is at most this much longer as frames, each with 66 bytes of headers to 1448
+# Never full: what is under way is bounded by TCP's windows. A lost packet would cost a time-out of 0.2 s.
+LIMIT_BYTES, LIMIT_PACKETS = 2**30, 2**20
+# Not the machine's default, which would make figures depend on it: bbr took a second to find the rate again.
+CONGESTION_CONTROL = "cubic"
 
 
 @contextmanager
 def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Place]]:
-    """Yield the places of `world` ranks on the network `spec` (None: the loopback), for as long as the context.
+    """Yield the places of `world` ranks on the network `spec` (None: the loopback) while in the context.
 
     Ranks fill hosts in their order. `local_rank` counts all of them: whatever host they play, they share this
     machine's processors. Raises UserError that names the command if one fails; ask `why_not` first.
@@ -40,12 +47,10 @@ def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Place]]:
     hosts = [namespace(f"h{host}") for host in range(math.ceil(world / spec.ranks_per_host))]
     switch = namespace("switch")
     with namespaces([switch, *hosts]):
-        _join(switch, hosts)
+        _join(spec, switch, hosts)
         _shape(spec, switch, hosts)
-        yield [
-            Place(rank, rank, world, world, INTERFACE, inside(hosts[rank // spec.ranks_per_host]))
-            for rank in range(world)
-        ]
+        prefixes = [_prefix(hosts[rank // spec.ranks_per_host]) for rank in range(world)]
+        yield [Place(rank, rank, world, world, INTERFACE, prefix) for rank, prefix in enumerate(prefixes)]
 
 
 def why_not(spec: NetworkSpec) -> str | None:
@@ -66,14 +71,18 @@ def why_not(spec: NetworkSpec) -> str | None:
 
 
 def _kernel_lacks(spec: NetworkSpec, probe: str) -> str | None:
-    needs = [("bridge", "ip", "link add probe type bridge"), ("veth", "ip", "link add cable type veth")]
+    needs = [
+        ("bridge", "ip", ["link add probe type bridge"]),
+        ("veth", "ip", ["link add cable type veth"]),
+        ("tcp_cubic", "ip", ["link set lo up", _route("lo")]),
+    ]
     if math.isfinite(spec.bits_s):
-        needs.append(("sch_tbf", "tc", f"qdisc add dev cable root {_tbf(spec)}"))
+        needs.append(("sch_tbf", "tc", [f"qdisc add dev cable root {_tbf(spec)}"]))
     if spec.latency_s:
-        needs.append(("sch_netem", "tc", f"qdisc add dev lo root {_netem(spec)}"))
-    for module, tool, line in needs:
+        needs.append(("sch_netem", "tc", [f"qdisc add dev lo root {_netem(spec)}"]))
+    for module, tool, lines in needs:
         try:
-            batch(tool, [line], "-n", probe)
+            batch(tool, lines, "-n", probe)
         except UserError as error:
             return (
                 f"network {spec.label} needs the kernel module {module} (modprobe {module}): {error.message}"
@@ -81,25 +90,35 @@ def _kernel_lacks(spec: NetworkSpec, probe: str) -> str | None:
     return None
 
 
-def _join(switch: str, hosts: list[str]) -> None:
+def _prefix(host: str) -> tuple[str, ...]:
+    # nccl tells hosts apart by this name; between ranks it takes to share one it would not use the network.
+    return (*inside(host), "env", f"NCCL_HOSTID={host}", "NCCL_NET=Socket")
+
+
+def _join(spec: NetworkSpec, switch: str, hosts: list[str]) -> None:
     """Bring up a bridge and a cable from it to each host."""
+    size = f" gso_max_size {_packet_bytes(spec)}" if math.isfinite(spec.bits_s) else ""
     lines = ["link add br0 type bridge stp_state 0 mcast_snooping 0", *_up("br0")]
     for host, name in enumerate(hosts):
         port = f"port{host}"
         lines += [
-            f"link add {port} type veth peer name {INTERFACE} netns {name}",
+            f"link add {port}{size} type veth peer name {INTERFACE} netns {name}{size}",
             f"link set {port} master br0",
             *_up(port),
         ]
     batch("ip", lines, "-n", switch)
     for host, name in enumerate(hosts):
-        address = f"address add {ADDRESSES[host + 1]}/{ADDRESSES.prefixlen} dev {INTERFACE}"
-        batch("ip", ["link set lo up", address, *_up(INTERFACE)], "-n", name)
+        address = f"address add {ADDRESSES[host + 1]}/{ADDRESSES.prefixlen} dev {INTERFACE} noprefixroute"
+        batch("ip", ["link set lo up", address, *_up(INTERFACE), _route(INTERFACE)], "-n", name)
 
 
 def _up(device: str) -> list[str]:
     # No IPv6 address: its announcements would be in the counters of the interface.
     return [f"link set {device} addrgenmode none", f"link set {device} up"]
+
+
+def _route(device: str) -> str:
+    return f"route add {ADDRESSES} dev {device} congctl {CONGESTION_CONTROL}"
 
 
 def _shape(spec: NetworkSpec, switch: str, hosts: list[str]) -> None:
@@ -121,9 +140,13 @@ def _sending(spec: NetworkSpec) -> list[str]:
     return [*lines, f"{add} parent 1:1 handle 2: {_tbf(spec)}"] if math.isfinite(spec.bits_s) else lines
 
 
+def _packet_bytes(spec: NetworkSpec) -> int:
+    return int(min(max(spec.bits_s / 8 * PACKET_S, SMALLEST_PACKET), LARGEST_PACKET))
+
+
 def _tbf(spec: NetworkSpec) -> str:
-    burst = max(BURST_BYTES, math.ceil(spec.bits_s / 8 * BURST_S))
-    return f"tbf rate {spec.bits_s:.0f}bit burst {burst} limit {LIMIT_BYTES}"
+    burst = max(_packet_bytes(spec), spec.bits_s / 8 * PACKET_S) * HEADERS
+    return f"tbf rate {spec.bits_s:.0f}bit burst {burst:.0f} limit {LIMIT_BYTES}"
 
 
 def _netem(spec: NetworkSpec) -> str:
