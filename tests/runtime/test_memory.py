@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,20 @@ def test_what_is_paused_is_left_out_where_the_kernel_allows() -> None:
         assert memory.bytes() - before < 0.5 * BLOCK
     else:
         assert memory.source == "ru_maxrss"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked to give back what is free")
+def test_small_blocks_freed_in_a_pause_are_given_back_before_training_goes_on() -> None:
+    memory = PeakMemory(torch.device("cpu"))
+    if memory.source != "VmHWM":
+        pytest.skip("the kernel cannot reset the peak (/proc/self/clear_refs)")
+    before = memory.bytes()
+    with memory.paused():
+        blocks = [np.ones(2**16, np.uint8) for _ in range(BLOCK >> 16)]
+        last = blocks.pop()  # keeps the heap's end, so that it does not shrink by itself
+        del blocks
+    assert memory.bytes() - before < 0.5 * BLOCK
+    assert last.size
 
 
 def allocate_and_fail() -> None:

@@ -80,7 +80,9 @@ class PackageEnergy:
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        zones = [path for path in sorted(root.glob("intel-rapl:*")) if re.fullmatch(r".*:\d+", path.name)]
+        zones = [
+            path for path in sorted(root.glob("intel-rapl:*")) if re.fullmatch(r"intel-rapl:\d+", path.name)
+        ]
         packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
         if not packages:
             raise Absent(f"{root}: no processor package (RAPL) is listed")

@@ -44,6 +44,7 @@ def test_only_packages_are_counted(tree: Path, zone: ZONE) -> None:
     left_out = [
         zone("intel-rapl:0:0", "core", 0),
         zone("intel-rapl:0:1", "dram", 0),
+        zone("intel-rapl:0:2", "package-0-die-0", 0),
         zone("intel-rapl:2", "psys", 0),
         zone("intel-rapl-mmio:0", "package-0", 0),
     ]
