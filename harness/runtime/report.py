@@ -104,10 +104,12 @@ class RankReport:
         if self._worker is not None:
             worker = self._worker
             self._data |= {
-                "peak_memory_bytes": worker.memory.bytes(),
-                "peak_memory_source": worker.memory.source,
+                "peak_memory_bytes": worker.meters.memory.bytes(),
+                "peak_memory_source": worker.meters.memory.source,
+                "meters": worker.meters.report(),
                 "traffic": worker.traffic.rows(),
             }
+            worker.meters.close()
             if worker.check is not None:
                 self._data["traffic_check"] = worker.check.report()
         target = self._out / f"rank{self._rank}.json"

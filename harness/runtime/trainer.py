@@ -83,6 +83,7 @@ class Trainer:
         timing = self._timing(epoch)
         with (
             worker.checked_epoch(),
+            worker.meters.epoch() as metered,
             worker.traffic.during("epoch"),
             worker.clock.epoch(aligned=timing == "breakdown") as timed,
         ):
@@ -106,6 +107,7 @@ class Trainer:
             "timing": timing,
             "epoch_time_s": timed.wall_s,
             **_times(timed, detailed=timing != "wall"),
+            **metered,
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
             "loss": loss,
             "lr": self.spec.lr,
@@ -144,7 +146,7 @@ class Trainer:
 
     def _evaluate(self, row: dict[str, Any]) -> None:
         start = time.perf_counter()
-        with self.worker.memory.paused():
+        with self.worker.meters.paused():
             scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
         row["eval_s"] = time.perf_counter() - start
         self.eval_s += row["eval_s"]

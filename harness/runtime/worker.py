@@ -20,7 +20,7 @@ from harness.runtime.exchange import SyncExchange
 from harness.runtime.features import FeatureStore
 from harness.runtime.interface import TrafficCheck
 from harness.runtime.job import Job, rank_device
-from harness.runtime.memory import PeakMemory
+from harness.runtime.meters import Meters
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.registry import load_method
 from harness.runtime.step import Loss
@@ -33,6 +33,7 @@ class Worker:
     Attributes:
         rank, world: this rank and their number.
         comm, clock: the only ways to other ranks and to the time.
+        meters: memory, utilisation and energy of this rank.
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
         view: this rank's part of the graph that is trained on; `view.partition` is `partition`.
         eval_view: its part of the whole graph (the same object when transductive).
@@ -51,7 +52,8 @@ class Worker:
         self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic)
         self.check = self._make_check()
-        self.memory = PeakMemory(self.device)
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.meters = Meters(self.device, local_rank=local_rank, enabled=measured, phase=self._phase)
         self.graph = open_graph(job.graph)
         self.view = self._open_view(job.train_view)
         self.eval_view = self._open_view(job.full_view) if job.inductive else self.view
@@ -68,6 +70,9 @@ class Worker:
         self.rng = np.random.default_rng((config.seed, rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
         self.method = self._make_method()
+
+    def _phase(self) -> str:
+        return self.clock.current
 
     def _make_check(self) -> TrafficCheck | None:
         interface = os.environ.get("GLOO_SOCKET_IFNAME")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -69,6 +71,21 @@ def exchange(rank: int, case: Case) -> Callable[[], object]:
         rows.grad = None
         source = swap(rows, 1)
         source.backward(torch.ones_like(source))
+
+    return work
+
+
+def measured_or_not(rank: int, case: Case) -> Callable[[], float]:
+    """Train, in turn, an epoch of which everything is measured and one timed as a whole; returns seconds."""
+    trainers = [Trainer(*replace(case, timing=timing).worker(rank, 2)) for timing in ("plain", "wall")]
+    turns = itertools.count()
+
+    def work() -> float:
+        turn = next(turns)
+        # Which of a pair is first changes, so that neither profits from the other.
+        row = trainers[(turn + turn // 2) % 2].train_epoch(turn // 2)
+        seconds: float = row["epoch_time_s"]
+        return seconds
 
     return work
 
