@@ -80,7 +80,7 @@ def project(
         latency_s = parse_latency(latency)
     except ValueError as error:
         raise UserError(str(error), key="--latency") from None
-    records = list(load_inputs(results).records.values())
+    records = sorted(load_inputs(results).records.values(), key=lambda r: (r.suite, r.started, r.label))
     groups = _groups(records, base, results)
     if validate:
         rows, notes = _validation(groups, results)

@@ -74,7 +74,7 @@ class Projection:
     def communication(self) -> float:
         """Share (0..1) of the epoch in which ranks stand still for the network."""
         epoch = self.epoch_time_s
-        return (epoch - self.compute_s - self.wait_s) / epoch if epoch else 0.0
+        return 1 - (self.compute_s + self.wait_s) / epoch if epoch else 0.0
 
 
 @dataclass(frozen=True)
