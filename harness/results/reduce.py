@@ -122,7 +122,7 @@ def _timing(ranks: Sequence[Json], summary: Json) -> Json:
     if any(rows[e]["barriers"] for rows in epochs.by_rank for e in epochs.aligned):
         aligned = float(np.median(epochs.times(epochs.aligned).max(axis=0)))
         result["barrier_cost"] = aligned / interval.median - 1 if interval.median > 0 else None
-    return result | _phases(epochs, int(np.argmax(medians))) | _metered(epochs)
+    return result | _phases(epochs, int(np.argmax(medians))) | _metered(ranks, epochs)
 
 
 _TIMING = (
@@ -167,14 +167,20 @@ def _phases(epochs: _Epochs, slowest: int) -> Json:
     }
 
 
-def _metered(epochs: _Epochs) -> Json:
-    """Utilisation: mean over ranks; power and energy: sums over devices, each told by one rank."""
-    found: dict[str, list[float]] = {}
-    for key in ("gpu_utilisation", "gpu_power_w", "energy_gpu_j", "energy_cpu_j"):
-        found[key] = _known(epochs.mean(rank, key, epochs.plain) for rank in range(len(epochs.by_rank)))
-    means = {key: _mean(values) for key, values in found.items()}
-    totals = {key: sum(values) if values else None for key, values in found.items()}
-    return totals | {"gpu_utilisation": means["gpu_utilisation"]}
+def _metered(ranks: Sequence[Json], epochs: _Epochs) -> Json:
+    """Utilisation: mean over ranks; power and energy: sums over devices.
+
+    A device that ranks share is told of by one of them; a sum in which one is missing is no sum.
+    """
+    utilisation = [epochs.mean(r, "gpu_utilisation", epochs.plain) for r in range(len(ranks))]
+    result: Json = {"gpu_utilisation": _mean(utilisation)}
+    for key in ("gpu_power_w", "energy_gpu_j", "energy_cpu_j"):
+        counting = [
+            r for r, rank in enumerate(ranks) if key in (rank.get("meters") or {}).get("counts_for", ())
+        ]
+        values = [epochs.mean(r, key, epochs.plain) for r in counting]
+        result[key] = sum(_known(values)) if values and None not in values else None
+    return result
 
 
 def _memory(ranks: Sequence[Json]) -> Json:
@@ -186,7 +192,8 @@ def _memory(ranks: Sequence[Json]) -> Json:
     )
     result: Json = {key: largest.get(key) for key in ("peak_memory_bytes", "peak_memory_source")}
     for key in ("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes"):
-        result[key] = max(_known((rank.get("meters") or {}).get(key) for rank in ranks), default=None)
+        peaks = [(rank.get("meters") or {}).get(key) for rank in ranks]
+        result[key] = max(peaks) if peaks and None not in peaks else None
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
     model = max(models, key=lambda components: sum(components.values()), default=None)
     return result | {

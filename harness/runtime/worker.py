@@ -53,7 +53,10 @@ class Worker:
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic)
         self.check = self._make_check()
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.meters = Meters(self.device, local_rank=local_rank, enabled=measured, phase=self._phase)
+        clock = self.clock  # the meters' thread must not hold the worker
+        self.meters = Meters(
+            self.device, local_rank=local_rank, enabled=measured, phase=lambda: clock.current
+        )
         self.graph = open_graph(job.graph)
         self.view = self._open_view(job.train_view)
         self.eval_view = self._open_view(job.full_view) if job.inductive else self.view
@@ -70,9 +73,6 @@ class Worker:
         self.rng = np.random.default_rng((config.seed, rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
         self.method = self._make_method()
-
-    def _phase(self) -> str:
-        return self.clock.current
 
     def _make_check(self) -> TrafficCheck | None:
         interface = os.environ.get("GLOO_SOCKET_IFNAME")

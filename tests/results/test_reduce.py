@@ -175,12 +175,28 @@ def test_an_interface_is_counted_once(
     assert got["wire_ratio"] == (None if ratio is None else pytest.approx(ratio))
 
 
+def metered(r: int, counts_for: list[str], **figures: float | None) -> dict[str, Any]:
+    report = rank(r, [1.0] * 4, meters={"counts_for": counts_for, "peak_rss_bytes": 100 * (r + 1)})
+    for row in report["epochs"]:
+        row |= figures
+    return report
+
+
 def test_energy_adds_up_over_devices_and_utilisation_does_not() -> None:
-    ranks = [rank(r, [1.0] * 4) for r in range(3)]
-    for row in ranks[0]["epochs"]:
-        row |= {"energy_gpu_j": 5.0, "energy_cpu_j": 2.0, "gpu_utilisation": 0.5}
-    for row in ranks[1]["epochs"]:
-        row |= {"energy_gpu_j": 7.0, "energy_cpu_j": None, "gpu_utilisation": 1.0}
-    got = reduce(ranks)
+    first = metered(
+        0, ["energy_gpu_j", "energy_cpu_j"], energy_gpu_j=5.0, energy_cpu_j=2.0, gpu_utilisation=0.5
+    )
+    second = metered(1, ["energy_gpu_j"], energy_gpu_j=7.0, energy_cpu_j=None, gpu_utilisation=1.0)
+    third = metered(2, [], energy_gpu_j=None, gpu_utilisation=None)
+    got = reduce([first, second, third])
     assert (got["energy_gpu_j"], got["energy_cpu_j"], got["gpu_utilisation"]) == (12.0, 2.0, 0.75)
     assert got["gpu_power_w"] is None
+    assert got["peak_rss_bytes"] == 300
+
+
+def test_a_sum_or_a_maximum_with_one_missing_is_not_available() -> None:
+    seen, unseen = metered(0, ["energy_gpu_j"], energy_gpu_j=5.0), metered(1, ["energy_gpu_j"])
+    unseen["meters"]["peak_rss_bytes"] = None
+    got = reduce([seen, unseen])
+    assert got["energy_gpu_j"] is None
+    assert got["peak_rss_bytes"] is None
