@@ -12,7 +12,7 @@ from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
-NAMES = ["amazon", "arxiv", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
+NAMES = ["amazon", "arxiv", "network", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
 
 
 @pytest.fixture(autouse=True)
