@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from harness.launch.rendezvous import Cluster
 
 SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YAML).", show_default=False)]
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where records are kept.")]
@@ -58,6 +62,35 @@ DatasetOptions = Annotated[
     ),
 ]
 
+Nodes = Annotated[
+    str | None,
+    typer.Option(
+        "--nnodes",
+        metavar="N",
+        envvar="PET_NNODES",
+        help="Run on N machines: the same command on each of them, see docs/cluster.md.",
+        show_default=False,
+    ),
+]
+Rendezvous = Annotated[
+    str | None,
+    typer.Option(
+        "--rdzv",
+        metavar="HOST[:PORT]",
+        envvar="PET_RDZV_ENDPOINT",
+        help="Where the nodes meet; HOST is the node that keeps the results.",
+        show_default=False,
+    ),
+]
+RendezvousTimeout = Annotated[
+    float,
+    typer.Option("--rdzv-timeout", metavar="S", min=1, help="How long to wait for the nodes of a trial."),
+]
+NodeTimeout = Annotated[
+    float,
+    typer.Option("--node-timeout", metavar="S", min=1, help="A node that is silent for so long is lost."),
+]
+
 DEVICES = ("cpu", "cuda", "auto")
 
 
@@ -80,6 +113,59 @@ def statuses_of(text: str) -> frozenset[str]:
         if status not in known:
             raise UserError(f"unknown status '{status}'", key="--retry", fix=nearest(status, known))
     return asked
+
+
+def cluster_of(
+    nodes: str | None,
+    rdzv: str | None,
+    rdzv_timeout_s: float,
+    node_timeout_s: float,
+    variables: Mapping[str, str] = os.environ,
+) -> Cluster | None:
+    """Return the cluster that the options name, or else the Slurm step this is; None for one machine."""
+    from harness.launch.slurm import this_step
+
+    step = this_step(variables) if rdzv is None else None
+    count = _node_count(nodes) if nodes else step.nodes if step else None
+    if count is None and rdzv is not None:
+        raise UserError(f"'{rdzv}' without a number of nodes", key="--rdzv", fix="add --nnodes N")
+    if count is None or count == 1:
+        return None
+    if step is not None and step.nodes != count:
+        raise UserError(f"{count}, the Slurm step has {step.nodes} nodes", key="--nnodes", fix="srun -N")
+    if rdzv is None and step is None:
+        raise UserError(
+            f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT"
+        )
+    from harness.launch.rendezvous import Cluster
+
+    if step is not None:
+        return Cluster(count, step.head, step.port, step.index == 0, rdzv_timeout_s, node_timeout_s)
+    host, port = _endpoint(rdzv or "")
+    return Cluster(count, host, port, None, rdzv_timeout_s, node_timeout_s)
+
+
+def _node_count(text: str) -> int:
+    """Parse N, or torchrun's MIN:MAX where both are the same."""
+    least, _, most = text.partition(":")
+    if not least.isdecimal() or int(least) < 1 or most not in ("", least):
+        fix = "one number of nodes, the same for all trials"
+        raise UserError(f"'{text}' is not a number of nodes", key="--nnodes (or PET_NNODES)", fix=fix)
+    return int(least)
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    from urllib.parse import urlsplit
+
+    from harness.launch.rendezvous import DEFAULT_PORT
+
+    try:
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and not (parts.path or parts.query or parts.username) and parts.port != 0:
+            return parts.hostname, parts.port or DEFAULT_PORT
+    except ValueError:
+        pass  # a port that is none: said below
+    raise UserError(f"'{text}' is not HOST:PORT", key="--rdzv (or PET_RDZV_ENDPOINT)", fix="e.g. node1:29400")
 
 
 def dataset_options(pairs: list[str] | None) -> dict[str, Any]:

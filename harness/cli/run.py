@@ -13,11 +13,16 @@ from harness.cli.options import (
     DataDir,
     Device,
     Fresh,
+    Nodes,
+    NodeTimeout,
     Only,
+    Rendezvous,
+    RendezvousTimeout,
     Results,
     Retry,
     Set,
     SuiteFile,
+    cluster_of,
     device_of,
     statuses_of,
     use_data_dir,
@@ -25,6 +30,8 @@ from harness.cli.options import (
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from harness.launch.rendezvous import Cluster
+    from harness.launch.runner import RunOptions
     from harness.results.store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
 
@@ -41,10 +48,16 @@ def run(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write the report when the run is over.")
     ] = False,
+    nnodes: Nodes = None,
+    rdzv: Rendezvous = None,
+    rdzv_timeout: RendezvousTimeout = 300,
+    node_timeout: NodeTimeout = 30,
 ) -> None:
     """Run a suite, or go on with it.
 
     Finished trials are kept: running the same command again goes on where it stopped.
+
+    On several machines: the same command with --nnodes and --rdzv on each, or under `srun`.
 
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command,
     130 interrupted.
@@ -53,12 +66,16 @@ def run(
     from harness.launch.runner import INTERRUPTED, RunOptions, run_suite
     from harness.results.store import ResultStore
 
+    cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout)
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     loaded, trials = select_trials(suite, set_, device, only, data_dir)
     store = ResultStore(results, loaded.name)
-    check_writable(store.directory)
-    with view() as progress:
-        code = run_suite(loaded, trials, store, options, progress)
+    if cluster is None:
+        check_writable(store.directory)
+        with view() as progress:
+            code = run_suite(loaded, trials, store, options, progress)
+    else:
+        code = _run_on(cluster, loaded, trials, store, options)
     if code == INTERRUPTED:
         typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
         raise typer.Exit(code)
@@ -70,6 +87,25 @@ def run(
     else:
         typer.echo(f"report:  harness report {store.directory}")
     raise typer.Exit(code)
+
+
+def _run_on(
+    cluster: Cluster, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions
+) -> int:
+    """Run the suite on a cluster and return the exit code; does not return where this is not the head."""
+    # By default torch prints a stack trace for every connection that ends; it is read when torch is imported.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from harness.cli.progress import view
+    from harness.launch.head import lead
+    from harness.launch.member import follow
+    from harness.launch.rendezvous import open_link
+
+    link = open_link(cluster)
+    if not link.head:
+        raise typer.Exit(follow(link, suite, trials, options, typer.echo))
+    check_writable(store.directory)
+    with view() as progress:
+        return lead(link, suite, trials, store, options, progress)
 
 
 def check_writable(directory: Path) -> None:

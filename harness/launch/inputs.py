@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,9 +39,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_of(trial: TrialConfig) -> int:
-    """Return the CPU threads of each rank: what the suite says, or the cores shared out."""
-    return trial.train.threads or max(1, cores() // trial.partition.parts)
+def threads_of(trial: TrialConfig, nodes: int = 1) -> int:
+    """Return the CPU threads of each rank: what the suite says, or the cores of a node shared out."""
+    return trial.train.threads or max(1, cores() // math.ceil(trial.partition.parts / nodes))
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.launch.files import ProgressTail, group_log, log_path, read_rank
 from harness.launch.oom import oom_kills
-from harness.launch.outcome import failed, verdict
+from harness.launch.outcome import Failure, failed, failures, verdict
 from harness.launch.place import Place
 from harness.launch.process import RankProcess, start_rank
 from harness.results.record import Status
@@ -29,16 +29,33 @@ OnProgress = Callable[[dict[str, Any]], None]
 class GroupResult:
     """How a group ended.
 
-    `status` is ok, oom, timeout, diverged, invalid or error; `reason` one line, None when ok; `ranks` what
-    each rank wrote (those that wrote nothing are left out); `log` the end of every rank's output; `wall_s`
-    seconds.
+    `ranks` is what each rank wrote (those that wrote nothing are left out); `log` the end of every rank's
+    output; `wall_s` seconds, None if no rank was started; `limit_s` the time limit, if it ended the group;
+    `reached` where training was then, in words; `nodes` what each node is, empty on one machine.
     """
 
-    status: Status
-    reason: str | None
-    ranks: list[dict[str, Any]]
-    log: str
-    wall_s: float
+    failures: Sequence[Failure] = ()
+    ranks: Sequence[dict[str, Any]] = ()
+    log: str = ""
+    wall_s: float | None = None
+    limit_s: float | None = None
+    reached: str = ""
+    nodes: Sequence[dict[str, Any]] = ()
+
+    @property
+    def status(self) -> Status:
+        """Return ok, oom, timeout, diverged, invalid, error or skipped."""
+        return self._verdict()[0]
+
+    @property
+    def reason(self) -> str | None:
+        """Return why the status is not ok, in one line."""
+        return self._verdict()[1]
+
+    def _verdict(self) -> tuple[Status, str | None]:
+        if self.limit_s is not None:
+            return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}"
+        return verdict(self.failures)
 
 
 def run_group(
@@ -52,16 +69,18 @@ def run_group(
     worker: str = WORKER,
     grace_s: float = GRACE_S,
     count_oom_kills: Callable[[], int] = oom_kills,
+    failed_elsewhere: Callable[[], bool] = lambda: False,
 ) -> GroupResult:
     """Run `python -m worker job` at each of `places` and wait for all of them.
 
     `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
-    `timeout_s` is wall time from the start. Any exception, KeyboardInterrupt among them, ends the ranks
+    `timeout_s` is wall time from the start; `failed_elsewhere`, asked often, says whether a rank of the same
+    trial on another machine has failed. Any exception, KeyboardInterrupt among them, ends the ranks
     before it leaves this function; if this process is killed, the ranks see the end of their stdin and exit.
     """
     started, kills = time.monotonic(), count_oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
-    group = _Group(out, on_progress)
+    group = _Group(out, on_progress, failed_elsewhere)
     try:
         for place in places:
             group.processes.append(
@@ -75,13 +94,15 @@ def run_group(
         for process in group.processes:
             process.kill()
     group.report()
-    status, reason = verdict(group.processes, out, oom=count_oom_kills() > kills)
-    if not in_time:
-        status = "timeout"
-        reason = f"time limit of {timeout_s:g} s reached {group.last_epoch()}"
     ranks = [place.rank for place in places]
-    written = [found for rank in ranks if (found := read_rank(out, rank)) is not None]
-    return GroupResult(status, reason, written, group_log(out, ranks), time.monotonic() - started)
+    return GroupResult(
+        failures=failures(group.processes, out, oom=count_oom_kills() > kills),
+        ranks=[found for rank in ranks if (found := read_rank(out, rank)) is not None],
+        log=group_log(out, ranks),
+        wall_s=time.monotonic() - started,
+        limit_s=None if in_time else timeout_s,
+        reached=group.last_epoch(),
+    )
 
 
 @dataclass
@@ -90,6 +111,7 @@ class _Group:
 
     out: Path
     on_progress: OnProgress
+    failed_elsewhere: Callable[[], bool]
     processes: list[RankProcess] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -102,7 +124,7 @@ class _Group:
         grace_end: float | None = None
         while not self._all_ended():
             now = time.monotonic()
-            if grace_end is None and self._failed:
+            if grace_end is None and (self._failed or self.failed_elsewhere()):
                 grace_end = now + grace_s
             if now >= (deadline if grace_end is None else grace_end):
                 self._end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,23 @@ _CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", 
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's failure."""
+    """One rank's failure, or one of a whole node (`rank` None); `node` is None on one machine."""
 
-    rank: int
+    rank: int | None
     status: Status
     reason: str
-    order: int  # its place among the ends of the group
-    told: bool  # it failed after the launcher asked it to end
+    order: int = 0  # its place among the ends of the group
+    told: bool = False  # it failed after the launcher asked it to end
+    node: int | None = None
 
-    def rank_key(self) -> tuple[bool, bool, int, int]:
+    @property
+    def text(self) -> str:
+        """Return who failed, and why."""
+        node = "" if self.node is None else f"node {self.node}"
+        who = node if self.rank is None else f"rank {self.rank}" + (f" ({node})" if node else "")
+        return f"{who} {self.reason}"
+
+    def sort_key(self) -> tuple[bool, bool, int, int]:
         """Return the sort key: the likeliest cause of a group's end first."""
         lost = self.status == "error" and _CONNECTION.search(self.reason) is not None
         known = SEVERITY.index(self.status) if self.status in SEVERITY else len(SEVERITY)
@@ -42,18 +51,17 @@ def failed(process: RankProcess, out: Path) -> bool:
 
 
 def failures(processes: list[RankProcess], out: Path, *, oom: bool) -> list[Failure]:
-    """Return the failures of ended ranks, the cause first. `oom`: the kernel killed something meanwhile."""
-    found = [failure for process in processes if (failure := _failure(process, out, oom=oom)) is not None]
-    return sorted(found, key=Failure.rank_key)
+    """Return the failures of ended ranks. `oom`: the kernel killed something meanwhile."""
+    found = (_failure(process, out, oom=oom) for process in processes)
+    return [failure for failure in found if failure is not None]
 
 
-def verdict(processes: list[RankProcess], out: Path, *, oom: bool) -> tuple[Status, str | None]:
-    """Return status and reason of a group that ended by itself."""
-    found = failures(processes, out, oom=oom)
+def verdict(found: Sequence[Failure]) -> tuple[Status, str | None]:
+    """Return status and reason of a group that ended by itself with the failures `found`."""
     if not found:
         return "ok", None
-    first = found[0]
-    return first.status, f"rank {first.rank} {first.reason}"
+    first = min(found, key=Failure.sort_key)
+    return first.status, first.text
 
 
 def _failure(process: RankProcess, out: Path, *, oom: bool) -> Failure | None:

@@ -90,12 +90,13 @@ def rank_environment(place: Place, threads: int) -> dict[str, str]:
 def loopback() -> str:
     """Return the name of the loopback interface (`lo` on Linux, `lo0` on macOS)."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(_is_loopback(address.address) for address in addresses):
+        if any(is_loopback(address.address) for address in addresses):
             return name
     return "lo"
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches `address`; False for what is no IP address."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:

@@ -10,7 +10,7 @@ from harness.errors import UserError
 from harness.launch.inputs import InputCache
 from harness.launch.local import WORKER
 from harness.launch.progress import Progress
-from harness.launch.trial import TrialRunner
+from harness.launch.trial import Machines, OneMachine, TrialRunner
 from harness.results.store import ResultStore
 from harness.suite.schema import Suite, TrialConfig
 
@@ -58,8 +58,11 @@ def run_suite(
     store: ResultStore,
     options: RunOptions,
     progress: Progress,
+    machines: Machines | None = None,
 ) -> int:
     """Run every selected trial that has no record yet and return the exit code.
+
+    `machines`: what the ranks run on; None: this machine.
 
     0: all ok or skipped; 1: some of the selected failed (now or earlier); 130: interrupted by the user.
     Raises UserError for a mistake that concerns the whole suite, and when another runner is at work here.
@@ -74,7 +77,8 @@ def run_suite(
         progress.suite_started(len(trials), len(trials) - len(todo))
         inputs = InputCache(options.data_dir, options.cache)
         try:
-            runner = TrialRunner(suite, store, inputs, collect() if todo else {}, options.worker)
+            on = machines or OneMachine(suite.timeouts, options.worker)
+            runner = TrialRunner(suite, store, inputs, collect() if todo else {}, on)
             for number, trial in enumerate(todo, len(trials) - len(todo) + 1):
                 progress.trial_started(number, trial)
                 record = runner.run(trial, progress)

@@ -5,12 +5,31 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from harness.data.spec import Spec
 from harness.runtime.spec import RunConfig
+
+Backend = Literal["gloo", "nccl"]
+
+
+class Meeting(Spec):
+    """Where the ranks of several machines meet: a TCPStore, and what is theirs in it.
+
+    Attributes:
+        host, port: where the store is, as seen from this rank's machine.
+        prefix: of this trial's keys.
+        backend: what every machine's ranks can use.
+    """
+
+    host: str
+    port: int
+    prefix: str
+    backend: Backend
 
 
 class Job(Spec):
@@ -21,10 +40,11 @@ class Job(Spec):
         graph: prepared data set.
         train_view, full_view: partition views (the same when transductive).
         inductive: whether training sees the training subgraph only.
-        store: file through which the ranks meet; must not exist before.
+        store: file through which the ranks of one machine meet; must not exist before.
         out: directory for what the ranks write.
         threads: CPU threads of a rank.
         collective_timeout_s: how long a rank waits for its peers.
+        meeting: where the ranks meet instead when they run on several machines.
     """
 
     config: RunConfig
@@ -36,6 +56,7 @@ class Job(Spec):
     out: Path
     threads: int = 1
     collective_timeout_s: float = 300
+    meeting: Meeting | None = None
 
     @classmethod
     def read(cls, path: Path) -> Job:
@@ -54,14 +75,21 @@ def join_group(job: Job, rank: int, world: int) -> None:
     """Join the trial's process group: nccl with a GPU for each local rank, gloo otherwise."""
     if world == 1:
         return
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    own_gpu = job.config.device == "cuda" and torch.cuda.device_count() >= local
     if job.config.device == "cuda":
         torch.cuda.set_device(rank_device("cuda"))
-    dist.init_process_group(
-        "nccl" if own_gpu else "gloo",
-        store=dist.FileStore(str(job.store), world),  # type: ignore[attr-defined]
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=job.collective_timeout_s),
-    )
+    timeout = timedelta(seconds=job.collective_timeout_s)
+    if job.meeting is None:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        backend = group_backend(job.config.device, local)
+        store = FileStore(str(job.store), world)
+    else:
+        at = job.meeting
+        backend = at.backend
+        shared = TCPStore(at.host, at.port, is_master=False, wait_for_workers=False, timeout=timeout)
+        store = PrefixStore(at.prefix, shared)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+
+
+def group_backend(device: str, local_world: int) -> Backend:
+    """Return what `local_world` ranks of this machine can use: nccl needs a GPU for each."""
+    return "nccl" if device == "cuda" and torch.cuda.device_count() >= local_world else "gloo"
