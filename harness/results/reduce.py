@@ -18,6 +18,7 @@ SUMS = {
     "wait": ("wait",),
     "reduce": ("reduce",),
 }
+ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers
 
 
 def reduce(ranks: Sequence[Json]) -> Json:
@@ -212,7 +213,21 @@ def _traffic(ranks: Sequence[Json]) -> Json:
             if key.startswith("bytes_") and value is not None:
                 totals[key] += value
     result: Json = {key: total / len(epochs) for key, total in totals.items()}
+    result["wire_estimate_bytes"] = _wire_estimate(ranks, sum(result.values()))
     return result | {"wire_bytes": None, "wire_ratio": None} | _wire(ranks, len(epochs))
+
+
+def _wire_estimate(ranks: Sequence[Json], payload: float) -> float | None:
+    """Return the bytes an epoch with the headers of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps.
+
+    Acknowledgements, barriers and frames that are not full come on top. None on the loopback, and where the
+    size of a frame is not known.
+    """
+    links = [rank.get("link") for rank in ranks]
+    if not links or any(link is None or link["loopback"] or not link["mtu"] for link in links):
+        return None
+    mtu = min(link["mtu"] for link in links if link)
+    return payload * (mtu + ETHERNET) / (mtu - IP_AND_TCP)
 
 
 def _wire(ranks: Sequence[Json], epochs: int) -> Json:

@@ -65,12 +65,9 @@ class TrafficCheck:
         )
 
     def report(self) -> dict[str, Any]:
-        """Return the figures for the record; `network` tells interfaces of different namespaces apart."""
+        """Return the figures for the record, and the interface they are of."""
         return {
-            "interface": self._interface,
-            "network": _network(),
-            "loopback": _is_loopback(self._interface),
-            "mtu": _mtu(self._interface),
+            **describe(self._interface),
             "sent_bytes": None if self._missing else self._seen.sent,
             "received_bytes": None if self._missing else self._seen.received,
             "counted_sent_bytes": self._counted.sent,
@@ -82,6 +79,16 @@ class TrafficCheck:
         found = read_counters(self._interface)
         self._comm.barrier()
         return found
+
+
+def describe(interface: str) -> dict[str, Any]:
+    """Return what a record says of an interface; `network` tells those of different namespaces apart."""
+    return {
+        "interface": interface,
+        "network": _network(),
+        "loopback": _is_loopback(interface),
+        "mtu": _sysfs(interface, "mtu"),
+    }
 
 
 def _network() -> str | None:
@@ -104,7 +111,3 @@ def _sysfs(interface: str, name: str) -> int | None:
 def _is_loopback(interface: str) -> bool:
     loopback = 0x8  # IFF_LOOPBACK
     return bool((_sysfs(interface, "flags") or 0) & loopback)
-
-
-def _mtu(interface: str) -> int | None:
-    return _sysfs(interface, "mtu")

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from harness.errors import UserError
+from harness.runtime.interface import describe
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
@@ -62,6 +63,7 @@ class RankReport:
         self._data |= {
             "setup_s": seconds,
             "backend": dist.get_backend() if worker.world > 1 else None,
+            "link": describe(worker.interface) if worker.interface else None,
             "inner": partition.num_inner,
             "boundary": partition.num_boundary,
             "edges": partition.full_block.adjacency.nnz,

@@ -34,6 +34,7 @@ class Worker:
         rank, world: this rank and their number.
         comm, clock: the only ways to other ranks and to the time.
         meters: memory, utilisation and energy of this rank.
+        interface: the network interface that the ranks talk over; None where it is not known.
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
         view: this rank's part of the graph that is trained on; `view.partition` is `partition`.
         eval_view: its part of the whole graph (the same object when transductive).
@@ -51,6 +52,7 @@ class Worker:
         measured = config.timing != "wall"
         self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic)
+        self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check = self._make_check()
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
@@ -75,10 +77,9 @@ class Worker:
         self.method = self._make_method()
 
     def _make_check(self) -> TrafficCheck | None:
-        interface = os.environ.get("GLOO_SOCKET_IFNAME")
-        if self.job.config.traffic == "count" or interface is None:
+        if self.job.config.traffic == "count" or self.interface is None:
             return None
-        return TrafficCheck(self.comm, interface)
+        return TrafficCheck(self.comm, self.interface)
 
     def checked_epoch(self) -> AbstractContextManager[None]:
         """Hold the bytes counted in what is enclosed against the interface's, if that is asked for."""

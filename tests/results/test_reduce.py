@@ -175,6 +175,15 @@ def test_an_interface_is_counted_once(
     assert got["wire_ratio"] == (None if ratio is None else pytest.approx(ratio))
 
 
+def test_the_estimate_on_the_wire_adds_the_headers_of_full_frames() -> None:
+    link = {"interface": "eth0", "loopback": False, "mtu": 1500}
+    got = reduce([rank(r, [1.0] * 4, link=link) for r in range(2)])
+    assert got["bytes_embedding"] == 300
+    assert got["wire_estimate_bytes"] == pytest.approx(300 * 1514 / 1448)
+    assert reduce([rank(0, [1.0], link=link | {"loopback": True})])["wire_estimate_bytes"] is None
+    assert reduce([rank(0, [1.0], link=link), rank(1, [1.0])])["wire_estimate_bytes"] is None
+
+
 def metered(r: int, counts_for: list[str], **figures: float | None) -> dict[str, Any]:
     report = rank(r, [1.0] * 4, meters={"counts_for": counts_for, "peak_rss_bytes": 100 * (r + 1)})
     for row in report["epochs"]:
