@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from harness.report.numbers import Stat, over_seeds
 from harness.report.palette import PHASES, PURPOSES
+from harness.report.record_figures import MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX
 from harness.report.sections import Section
 from harness.report.variants import Variant
+from harness.results.reduce import SUMS
 
 Figures = dict[tuple[Variant, int], Stat]
 
@@ -20,16 +22,21 @@ def figures_of(section: Section, column: str) -> Figures:
     return {cell: stat for cell, stat in stats.items() if stat}
 
 
+def named_columns(section: Section, prefix: str, suffix: str) -> dict[str, str]:
+    """Return the columns `prefix<name>suffix` with any figure, by name, as they come."""
+    return {
+        column[len(prefix) : len(column) - len(suffix)]: column
+        for column in section.ok.columns
+        if column.startswith(prefix) and column.endswith(suffix) and section.ok[column].notna().any()
+    }
+
+
 def components(section: Section, prefix: str, suffix: str, known: Sequence[str]) -> dict[str, str]:
     """Return the columns `prefix<name>suffix` with any figure, by name, in the usual order.
 
     Names not in `known` (of a method of a user's) come before the last known one.
     """
-    there = {
-        column[len(prefix) : len(column) - len(suffix)]: column
-        for column in section.ok.columns
-        if column.startswith(prefix) and column.endswith(suffix) and section.ok[column].notna().any()
-    }
+    there = named_columns(section, prefix, suffix)
     there.pop("to_target", None)  # a time, but no phase of an epoch
     names = [n for n in known[:-1] if n in there] + sorted(n for n in there if n not in known)
     return {n: there[n] for n in [*names, *(n for n in known[-1:] if n in there)]}
@@ -45,8 +52,24 @@ def purpose_columns(section: Section) -> dict[str, str]:
     return _used(section, components(section, "bytes_", "", list(PURPOSES)))
 
 
+def sum_columns(section: Section) -> dict[str, str]:
+    """Return the papers' sums of phases that any trial spent time in, and their columns (seconds)."""
+    return _used(section, components(section, "sum_", "_s", list(SUMS)))
+
+
+def model_columns(section: Section) -> dict[str, str]:
+    """Return the components of the memory model that any trial has, and their columns (bytes)."""
+    return _used(section, named_columns(section, MODEL, MODEL_SUFFIX))
+
+
+def rank_columns(section: Section) -> dict[int, str]:
+    """Return the ranks that have an epoch time of their own, and its columns (seconds)."""
+    found = named_columns(section, RANK, RANK_SUFFIX)
+    return {int(rank): found[rank] for rank in sorted(found, key=int)}
+
+
 def _used(section: Section, columns: dict[str, str]) -> dict[str, str]:
-    return {name: column for name, column in columns.items() if (section.ok[column] > 0).any()}
+    return {name: column for name, column in columns.items() if (section.ok[column].fillna(0) != 0).any()}
 
 
 def totals(figures: dict[str, Figures]) -> dict[tuple[Variant, int], float]:

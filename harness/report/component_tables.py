@@ -1,37 +1,83 @@
-"""The tables that split a figure into components: time by phase, bytes by purpose."""
+"""The tables that split a figure into components: time by phase, bytes by purpose, memory by use."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from harness.report.aggregate import (
     figures_of,
     largest_total,
+    model_columns,
     phase_columns,
     purpose_columns,
+    sum_columns,
     totals,
 )
+from harness.report.grid import by_parts
 from harness.report.numbers import byte_unit, decimals, fixed, time_unit
 from harness.report.sections import Section
-from harness.report.table import Cell, Group, Row, Table, missing
+from harness.report.table import Cell, Group, Table, missing
+from harness.report.variants import Variant
+from harness.results.reduce import SUMS
 
 
-def breakdown_table(section: Section) -> Table:
-    """Seconds per epoch in each phase, a row a method and number of parts."""
+def breakdown_table(section: Section) -> Table | None:
+    """Seconds per epoch in each phase, a row a method and number of parts; None if there are no phases."""
     columns = phase_columns(section)
-    size, unit = time_unit(largest_total({name: figures_of(section, c) for name, c in columns.items()}))
+    size, unit = _time_unit(section)
     return _components_table(
         section,
         columns,
         size,
         f"Time breakdown ({unit} per epoch)",
-        "Mean over the epochs after warm-up of the time that the slowest rank (largest median epoch time) "
-        "spent in each phase, then mean over seeds. Phases exclude one another, “other” is the residue, so "
-        "that Total is that rank's mean epoch time; it may differ from the median of the epoch-time table. "
-        "Phases without any time are left out.",
+        "Mean over epochs after warm-up of the time that the slowest rank (largest median epoch time) spent "
+        "in each phase, then mean over seeds. Phases exclude one another, “other” is what none of them "
+        "covers, so that Total is that rank's mean epoch; it may differ from the median of the epoch-time "
+        "table. "
+        f"{_barriers(section)} Phases without any time are left out.",
     )
 
 
-def traffic_table(section: Section) -> Table:
-    """Bytes per epoch by purpose, a row a method and number of parts."""
+def _barriers(section: Section) -> str:
+    """Say in which epochs phases were measured, and what that costs."""
+    if not section.ok["timing"].eq("breakdown").any():
+        return (
+            "Without barriers (timing: plain) the time that a rank waits for slower ones is inside comm and "
+            "reduce."
+        )
+    cost = ""
+    known = 100 * section.ok["barrier_cost"].dropna()
+    if len(known):
+        low, high = f"{known.min():+.1f} %", f"{known.max():+.1f} %"
+        cost = f", whose median the barriers change by {low if low == high else f'{low} to {high}'}"
+    return (
+        "timing: breakdown: every second epoch has barriers, which tell waiting for slower ranks (wait) from "
+        "transfers (comm, reduce). Phases are of the epochs with barriers, epoch time is of those "
+        f"without{cost}."
+    )
+
+
+def _time_unit(section: Section) -> tuple[float, str]:
+    columns = phase_columns(section)
+    return time_unit(largest_total({name: figures_of(section, c) for name, c in columns.items()}))
+
+
+def sums_table(section: Section) -> Table | None:
+    """The papers' sums of phases, in seconds per epoch; None if there are no phases."""
+    size, unit = _time_unit(section)
+    parts = [f"{name} = {' + '.join(phases)}" for name, phases in SUMS.items() if phases != (name,)]
+    return _components_table(
+        section,
+        sum_columns(section),
+        size,
+        f"Compute, communication, wait and reduce ({unit} per epoch)",
+        "The phases of the time breakdown added up as BNS-GCN and later papers report them: "
+        f"{'; '.join(parts)}. Sums without any time are left out.",
+    )
+
+
+def traffic_table(section: Section) -> Table | None:
+    """Bytes per epoch by purpose, a row a method and number of parts; None if nothing was sent."""
     columns = purpose_columns(section)
     size, unit = byte_unit(largest_total({name: figures_of(section, c) for name, c in columns.items()}))
     return _components_table(
@@ -44,21 +90,47 @@ def traffic_table(section: Section) -> Table:
     )
 
 
+def memory_model_table(section: Section) -> Table | None:
+    """The memory model's bytes by component; None if no method has a model."""
+    columns = model_columns(section)
+    size, unit = byte_unit(largest_total({name: figures_of(section, c) for name, c in columns.items()}))
+    return _components_table(
+        section,
+        columns,
+        size,
+        f"Memory model ({unit})",
+        "What the rank that needs most needs by the method's memory model, by component; mean over seeds; "
+        f"1 {unit} = {size:,.0f} bytes. “none”: the method has no such component. Components can be negative "
+        "where they correct another.",
+        absent=Cell("none"),
+    )
+
+
 def _components_table(
-    section: Section, columns: dict[str, str], unit: float, title: str, caption: str
-) -> Table:
-    """Return a table of a column a component and their total, rows by number of parts, then variant."""
-    rows: list[Row] = []
+    section: Section,
+    columns: dict[str, str],
+    unit: float,
+    title: str,
+    caption: str,
+    absent: Cell | None = None,
+) -> Table | None:
+    """Return a table of a column a component and their total, rows by number of parts, then variant.
+
+    `absent`: for a component that a trial with others lacks; None: as for any figure that is not there.
+    """
+    if not columns:
+        return None
     figures = {name: figures_of(section, column) for name, column in columns.items()}
-    smallest = min((total for total in totals(figures).values() if total), default=0.0)
+    smallest = min((total for total in totals(figures).values() if total > 0), default=0.0)
     places = max(1, min(3, 1 + decimals(smallest / unit)))
-    for parts in section.parts:
-        rows.append(Row(f"P = {parts}"))
-        for variant in section.variants:
-            stats = [found.get((variant, parts)) for found in figures.values()]
-            known = [stat.mean / unit for stat in stats if stat]
-            gap = missing(section, variant, parts)
-            cells = [Cell(fixed(stat.mean / unit, places)) if stat else Cell() for stat in stats]
-            total = Cell(fixed(sum(known), places)) if known else gap
-            rows.append(Row(variant.label, (*cells, total), variant.style.colour))
-    return Table(title, caption, "Method", (Group("", (*columns, "Total")),), tuple(rows))
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        stats = [found.get((variant, parts)) for found in figures.values()]
+        known = [stat.mean / unit for stat in stats if stat]
+        gap = missing(section, variant, parts)
+        lacking = (absent if known else None) or Cell(gap.text)
+        total = Cell(fixed(sum(known), places)) if known else gap
+        return [*(Cell(fixed(stat.mean / unit, places)) if stat else lacking for stat in stats), total]
+
+    heads = Group("", (*columns, "Total"))
+    return Table(title, caption, "Method", (heads,), by_parts(section, cells))

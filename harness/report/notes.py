@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 
 from harness.report.aggregate import figures_of
+from harness.report.flags import FLAGS, flagged
 from harness.report.inputs import Inputs
 from harness.report.numbers import MISSING, byte_unit, significant
 from harness.report.sections import Section, flatten, join_unique, trials
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.variants import text
-from harness.results.stats import NOISY
 
 _LABELS = {
     "gpu": "GPU",
@@ -96,7 +96,7 @@ def _show(key: str, value: object) -> str:
 
 def make_notes(inputs: Inputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
-    notes = [*_status_notes(inputs.results), *_data_notes(sections), *_noise_notes(inputs, sections)]
+    notes = [*_status_notes(inputs.results), *_data_notes(sections), *_flag_notes(sections)]
     return [*notes, *_environment_notes(inputs)]
 
 
@@ -121,25 +121,11 @@ def _data_notes(sections: list[Section]) -> Iterable[Note]:
         )
 
 
-def _noise_notes(inputs: Inputs, sections: list[Section]) -> Iterable[Note]:
-    ok = inputs.results[inputs.results["status"] == "ok"]
-    noisy = set(ok.loc[ok["noisy"].eq(True), "trial"]) if "noisy" in ok else set()
-    wheres = [where for section in sections if (where := _noisy_in(section, noisy))]
-    if wheres:
-        limit = f"{100 * NOISY:g} %"
-        rule = f"(95 % bootstrap interval of the median epoch time reaches more than {limit} to a side)"
-        yield Note(f"Noisy timings in {trials(len(noisy))}", f"{rule}: {'; '.join(wheres)}.")
-
-
-def _noisy_in(section: Section, noisy: set[str]) -> str:
-    """Name the variants and parts of a section that have noisy trials, "" if there are none."""
-    found = []
-    for variant in section.variants:
-        chosen = section.ok[(section.ok["variant"] == variant.key) & section.ok["trial"].isin(noisy)]
-        if len(chosen):
-            parts = join_unique(sorted(chosen["parts"].astype(int)))
-            found.append(f"{variant.label} at P = {parts}")
-    return f"{section.title}: {', '.join(found)}" if found else ""
+def _flag_notes(sections: list[Section]) -> Iterable[Note]:
+    for flag in FLAGS:
+        if wheres := [where for section in sections if (where := flag.where(section))]:
+            lead = f"{flag.lead}: {trials(flagged(flag, sections))}"
+            yield Note(lead, f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
 
 
 def _environment_notes(inputs: Inputs) -> Iterable[Note]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 MISSING = "n/a"
+UNAVAILABLE = "not available"
 _BINARY = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 

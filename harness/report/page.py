@@ -27,19 +27,27 @@ HEADINGS = {  # "": the name of the score
     "breakdown": "Time breakdown",
     "traffic": "Traffic",
     "memory": "Memory",
+    "use": "Utilisation and energy",
     "convergence": "Convergence",
     "partition": "Partition",
+}
+MORE = {  # tables under the same heading, after its figure
+    "time": ("ranks",),
+    "breakdown": ("sums", "overlap"),
+    "traffic": ("wire",),
+    "memory": ("memory_sources", "memory_model"),
 }
 
 
 @dataclass(frozen=True)
 class Block:
-    """A subsection: its table and figure, if any."""
+    """A subsection: its table and figure, if any, and what further tables go into details."""
 
     anchor: str
     title: str
     table: Table | None
     picture: Picture | None
+    more: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,13 @@ def _chapter(section: Section) -> Chapter:
         return Chapter(section, ())
     tables, pictures = section_tables(section), section_figures(section)
     blocks = [
-        Block(f"{section.anchor}-{key}", title or section.score, tables.get(key), pictures.get(key))
+        Block(
+            f"{section.anchor}-{key}",
+            title or section.score,
+            tables.get(key),
+            pictures.get(key),
+            tuple(tables[name] for name in MORE.get(key, ()) if name in tables),
+        )
         for key, title in HEADINGS.items()
         if key in tables or key in pictures
     ]

@@ -25,6 +25,8 @@ PHASES = {
     "wait": "#f4b183",
     "reduce": "#882255",
     "optimize": "#8f7fc0",
+    "explain": "#117733",
+    "swap": "#cc79a7",
     "other": "#bbbbbb",
 }
 PURPOSES = {

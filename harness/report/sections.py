@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from harness.report.inputs import Inputs
+from harness.report.record_figures import record_figures
 from harness.report.variants import Variant, find_variants, show_value, text, variant_key
 from harness.results.record import Record
 
@@ -20,7 +21,8 @@ class Section:
     """Trials that differ in method, number of parts and seed only, so that they may be compared.
 
     `frame` holds all of them whatever their status, `ok` those that ended well; both have a column
-    `variant` (a variant's `key`). `badge` says what the data are if not the real set.
+    `variant` (a variant's `key`) and those of `record_figures`. `badge` says what the data are if not the
+    real set.
     """
 
     anchor: str
@@ -80,11 +82,12 @@ def flatten(value: object, prefix: str = "") -> dict[str, Any]:
 
 def _setting(inputs: Inputs, row: Mapping[Any, Any]) -> dict[str, Any]:
     """Return what two trials must share to be compared: all but method, parts and seed."""
-    columns = ["suite", "dataset", "model", "partitioner", "network", "device"]
+    columns = ["suite", "dataset", "model", "partitioner", "network", "device", "timing"]
     config = inputs.config(row)
     if not config:
         columns.append("dataset_note")
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
+    setting["traffic"] = text(config.get("traffic", "count"))
     for key, value in flatten(config).items():
         if key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts":
             setting[key] = value
@@ -126,6 +129,8 @@ def make_sections(inputs: Inputs) -> list[Section]:
     results["variant"] = [
         variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)
     ]
+    own = pd.DataFrame([record_figures(inputs.record(row)) for row in results.to_dict("records")])
+    results = results.join(own)
     groups = _group(Inputs(results, inputs.epochs, inputs.records))
     extras = _extras([setting for setting, _ in groups])
     taken: set[str] = set()
@@ -200,9 +205,9 @@ def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         if rest and value is not None and value is not False and rest != "name":
             groups.setdefault(head, []).append(f"{rest.removeprefix('options.')} {show_value(value)}")
     names = (
-        ("suite", "network", "device")
+        ("suite", "network", "device", "timing", "traffic")
         if "partition" in groups
-        else ("suite", "partitioner", "network", "device")
+        else ("suite", "partitioner", "network", "device", "timing", "traffic")
     )
     plain = [(k, setting.get(k)) for k in names]
     facts = [(k, text(v)) for k, v in plain if text(v)]

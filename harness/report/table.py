@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.report.numbers import MISSING
+from harness.report.numbers import MISSING, UNAVAILABLE
 from harness.report.sections import Section, join_unique
 from harness.report.variants import Variant
 
@@ -22,7 +22,7 @@ class Cell:
     @property
     def missing(self) -> bool:
         """Whether there is no value."""
-        return self.text == MISSING
+        return self.text in (MISSING, UNAVAILABLE)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,11 @@ def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -
 
 
 def missing(section: Section, variant: Variant, parts: int) -> Cell:
-    """Return the cell for a figure that is not there, with the status of the trials if they failed."""
-    statuses = section.select(variant, parts, ok=False)["status"]
-    return Cell(note=join_unique(s for s in statuses if s != "ok"))
+    """Return the cell for a figure that is not there.
+
+    "not available" if a trial ended well without it, else "n/a" with the status of those that failed.
+    """
+    trials = section.select(variant, parts, ok=False)
+    if trials["status"].eq("ok").any():
+        return Cell(UNAVAILABLE)
+    return Cell(note=join_unique(trials["status"]))
