@@ -218,7 +218,7 @@ def _traffic(ranks: Sequence[Json]) -> Json:
 
 
 def _wire_estimate(ranks: Sequence[Json], payload: float) -> float | None:
-    """Return the bytes an epoch with the headers of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps.
+    """Return the bytes an epoch with headers of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps.
 
     Acknowledgements, barriers and frames that are not full come on top. None on the loopback, and where the
     size of a frame is not known.
