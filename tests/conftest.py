@@ -29,11 +29,21 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none, with the reason."""
+    """Skip what needs a GPU, or root, where there is none, with the reason."""
     import torch
 
-    if torch.cuda.is_available():
-        return
+    reasons = {
+        "gpu": None if torch.cuda.is_available() else "no CUDA device",
+        "root": _no_namespaces(),
+    }
     for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        for marker, reason in reasons.items():
+            if reason is not None and marker in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_namespaces() -> str | None:
+    from harness.launch.network import why_not
+    from harness.suite.network import NetworkSpec
+
+    return why_not(NetworkSpec(rate="1gbit"))

@@ -21,10 +21,10 @@ from harness.suite.network import NetworkSpec
 INTERFACE = "eth0"
 ADDRESSES = ipaddress.ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere
 
-# TCP hands the interface packets of many frames, as to a network card that cuts them itself. If the kernel cuts
-# them, 64 MB at 1 Gbit/s cost a second of CPU time and went at a third of the rate; left at 64 KB, 200 KB went at
-# one and a half times 100 Mbit/s, because the bucket must hold a whole packet. So a packet is what the link
-# carries in this time, and tbf counts the headers of each of its frames.
+# TCP hands the interface packets of many frames, as to a network card that cuts them itself. If the kernel
+# cuts them, 64 MB at 1 Gbit/s cost a second of CPU time and went at a third of the rate; left at 64 KB, a
+# message of 200 KB went at one and a half times 100 Mbit/s, because the bucket must hold a whole packet. So a
+# packet is what the link carries in this time, and tbf counts the headers of each of its frames.
 PACKET_S = 250e-6
 SMALLEST_PACKET, LARGEST_PACKET = 4096, 65536  # bytes; two frames, and the kernel's own limit
 HEADERS = 1.1  # a packet is at most this much longer as frames, each with 66 bytes of headers to 1448
