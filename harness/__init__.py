@@ -12,29 +12,37 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BlockSize": "harness.runtime.layer_memory",
     "FullGraphMethod": "harness.runtime.method",
     "FullGraphOptions": "harness.runtime.method",
     "Loss": "harness.runtime.step",
+    "MemoryCase": "harness.runtime.memory_model",
     "Method": "harness.runtime.method",
     "MethodOptions": "harness.runtime.method",
     "Step": "harness.runtime.step",
     "SyncExchange": "harness.runtime.exchange",
     "announce": "harness.runtime.exchange",
+    "full_graph_memory": "harness.runtime.memory_model",
     "load_epochs": "harness.results.frames",
     "load_results": "harness.results.frames",
+    "mini_batch_memory": "harness.runtime.memory_model",
     "sample_neighbours": "harness.graph.sampling",
 }
 __all__ = [
+    "BlockSize",
     "FullGraphMethod",
     "FullGraphOptions",
     "Loss",
+    "MemoryCase",
     "Method",
     "MethodOptions",
     "Step",
     "SyncExchange",
     "announce",
+    "full_graph_memory",
     "load_epochs",
     "load_results",
+    "mini_batch_memory",
     "sample_neighbours",
 ]
 
@@ -42,6 +50,8 @@ if TYPE_CHECKING:
     from harness.graph.sampling import sample_neighbours
     from harness.results.frames import load_epochs, load_results
     from harness.runtime.exchange import SyncExchange, announce
+    from harness.runtime.layer_memory import BlockSize
+    from harness.runtime.memory_model import MemoryCase, full_graph_memory, mini_batch_memory
     from harness.runtime.method import FullGraphMethod, FullGraphOptions, Method, MethodOptions
     from harness.runtime.step import Loss, Step
 

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from harness import FullGraphMethod, FullGraphOptions, Step, SyncExchange, announce
+from harness import (
+    FullGraphMethod,
+    FullGraphOptions,
+    MemoryCase,
+    Step,
+    SyncExchange,
+    announce,
+    full_graph_memory,
+)
 
 
 class BNSOptions(FullGraphOptions):
@@ -55,6 +63,13 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
             narrow=options.narrow,
             aggregated=self.aggregated,
             stats={"kept_boundary": kept.size},
+        )
+
+    @classmethod
+    def memory(cls, options: BNSOptions, case: MemoryCase) -> dict[str, int]:
+        """Return the components: boundary nodes count `rate` times, the sample's block comes on top."""
+        return full_graph_memory(
+            case, kept=options.rate, precompute=options.precompute, narrow=options.narrow
         )
 
     def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:

@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness import Loss, Method, MethodOptions, Step, sample_neighbours
+from harness import (
+    BlockSize,
+    Loss,
+    MemoryCase,
+    Method,
+    MethodOptions,
+    Step,
+    mini_batch_memory,
+    sample_neighbours,
+)
 from harness.errors import UserError
 
 
@@ -50,23 +59,29 @@ class GraphSAGE(Method[SAGEOptions]):
             )
             yield self._step(rows[batch * size : (batch + 1) * size], total)
 
+    @classmethod
+    def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
+        """Return the components of the largest batch.
+
+        Of a layer's nodes only bounds are known: at most what is drawn, and never more than the graph has; at
+        least the targets (whose draws may all coincide).
+        """
+        rows = min(options.batch_size or case.train_nodes, case.train_nodes)
+        blocks = []
+        for fanout in reversed(_fanouts(options, case.model.depth)):
+            entries = case.edges if fanout < 0 else min(rows * fanout, case.edges)
+            drawn = 0 if case.least else entries
+            blocks.append(BlockSize(rows, max(rows, min(case.nodes, rows + drawn)), drawn))
+            rows = blocks[-1].src
+        return mini_batch_memory(case, blocks[::-1])
+
     def _batch_sizes(self) -> list[int]:
         return [self.options.batch_size or max(n, 1) for n in self.worker.train_counts]
-
-    def _fanouts(self) -> list[int]:
-        fanouts, depth = self.options.fanouts, self.worker.model.depth
-        if isinstance(fanouts, int):
-            return [fanouts] * depth
-        if len(fanouts) != depth:
-            raise UserError(
-                f"{len(fanouts)} fan-outs for {depth} graph layers", key="fanouts", fix="give one a layer"
-            )
-        return fanouts
 
     def _step(self, rows: NDArray[np.int64], total: int) -> Step:
         worker = self.worker
         blocks, nodes = [], np.asarray(worker.partition.inner[rows])
-        for fanout in reversed(self._fanouts()):
+        for fanout in reversed(_fanouts(self.options, worker.model.depth)):
             block, nodes = sample_neighbours(
                 worker.view.topology, nodes, fanout, rng=worker.rng, device=worker.device, dtype=worker.dtype,
                 engine=worker.job.config.train.spmm,
@@ -80,3 +95,14 @@ class GraphSAGE(Method[SAGEOptions]):
             loss=Loss(targets, worker.view.labels[chosen], total),
             stats={"input_nodes": nodes.size},
         )
+
+
+def _fanouts(options: SAGEOptions, depth: int) -> list[int]:
+    fanouts = options.fanouts
+    if isinstance(fanouts, int):
+        return [fanouts] * depth
+    if len(fanouts) != depth:
+        raise UserError(
+            f"{len(fanouts)} fan-outs for {depth} graph layers", key="fanouts", fix="give one a layer"
+        )
+    return fanouts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,10 @@ from harness.cli.show import bytes_text, table
 if TYPE_CHECKING:
     from harness.launch.planner import PlannedTrial
 
+Memory = Annotated[
+    bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
+]
+
 
 def plan(
     suite: SuiteFile,
@@ -35,12 +39,14 @@ def plan(
     retry: Retry = "",
     fresh: Fresh = False,
     data_dir: DataDir = None,
+    memory: Memory = False,
 ) -> None:
     """List what a run would do.
 
-    Every trial: done, to run, or skipped and why; and the memory of a rank. Nothing is downloaded, built
-    or written. Memory is what a rank's layers, features and sparse matrices take, for a boundary from none
-    to the largest possible, or the real one once a record tells it; interpreter and libraries come on top.
+    Every trial: done, to run, or skipped and why; the memory of its largest rank, and whether all ranks fit
+    this machine or its GPUs. Nothing is downloaded, built or written. Memory is what layers, features, sparse
+    matrices and the optimizer take, from the least possible (no boundary) to the most, or one figure once
+    the partition is known; interpreter and libraries come on top.
     """
     from harness.cli.run import select_trials
     from harness.launch.planner import plan as make_plan
@@ -50,8 +56,11 @@ def plan(
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     loaded, trials = select_trials(suite, set_, device, only, data_dir)
     planned = make_plan(trials, ResultStore(results, loaded.name), options)
-    rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), p.reason) for p in planned]
-    table(["id", "state", "trial", "memory a rank", "reason"], rows)
+    rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
+    table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows)
+    if memory:
+        for trial in planned:
+            _show_components(trial)
     counts = Counter(p.state for p in planned)
     typer.echo(
         f"\n{len(planned)} trials: {counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"
@@ -64,8 +73,27 @@ def _state(planned: PlannedTrial) -> str:
     return f"done ({planned.done_status})" if planned.state == "done" else planned.state
 
 
-def _memory(planned: PlannedTrial) -> str | None:
-    if planned.memory is None:
-        return None
-    low, high = bytes_text(planned.memory.low), bytes_text(planned.memory.high)
+def _memory(planned: PlannedTrial) -> str:
+    from harness.launch.memory import total
+
+    low, high = bytes_text(total(planned.memory.least)), bytes_text(total(planned.memory.most))
     return low if low == high else f"{low} - {high}"
+
+
+def _fits(planned: PlannedTrial) -> str:
+    lacking = planned.shortage
+    if lacking is None:
+        return ""
+    verdict = "will not fit: needs at least" if lacking.certain else "may not fit: needs up to"
+    return f"{verdict} {bytes_text(lacking.needed)}, {lacking.where} has {bytes_text(lacking.available)}"
+
+
+def _show_components(planned: PlannedTrial) -> None:
+    from harness.launch.memory import total
+
+    least, most = planned.memory.least, planned.memory.most
+    names = list(most | least)
+    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in names]
+    rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
+    typer.echo("")
+    table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)

@@ -48,9 +48,8 @@ def ensure_partitioned(
     Raises what `partition_nodes` raises, and UserError for inductive training without training nodes.
     """
     graph_dir = graph_dir.resolve()
-    root = (cache or cache_root()).resolve() / "partitions"
-    root.mkdir(parents=True, exist_ok=True)
-    target = root / _key(graph_dir, spec, inductive)
+    target = _target(graph_dir, spec, inductive, cache)
+    target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
         if not (target / "full" / META).is_file():
             with atomic_directory(target) as staging:
@@ -58,7 +57,21 @@ def ensure_partitioned(
         _point_at(target / "full", graph_dir)
         if inductive:
             _point_at(target / "train", target / "train")
-    return PartitionPaths(train=target / ("train" if inductive else "full"), full=target / "full")
+    return _paths(target, inductive)
+
+
+def find_partitioned(
+    graph_dir: Path, spec: PartitionSpec, *, inductive: bool, cache: Path | None = None
+) -> PartitionPaths | None:
+    """Return what `ensure_partitioned` would, if it is there already; else None. Nothing is built or written.
+
+    None also for a graph whose hash nobody has computed yet (which reads the whole topology).
+    """
+    graph_dir = graph_dir.resolve()
+    if _remembered_hash(graph_dir) is None:
+        return None
+    paths = _paths(_target(graph_dir, spec, inductive, cache), inductive)
+    return paths if (paths.full / META).is_file() else None
 
 
 def partition_table(view_dir: Path) -> list[dict[str, Any]]:
@@ -71,6 +84,14 @@ def partition_table(view_dir: Path) -> list[dict[str, Any]]:
     """
     table: list[dict[str, Any]] = _read_meta(view_dir)["table"]
     return table
+
+
+def _target(graph_dir: Path, spec: PartitionSpec, inductive: bool, cache: Path | None) -> Path:
+    return (cache or cache_root()).resolve() / "partitions" / _key(graph_dir, spec, inductive)
+
+
+def _paths(target: Path, inductive: bool) -> PartitionPaths:
+    return PartitionPaths(train=target / ("train" if inductive else "full"), full=target / "full")
 
 
 def _build(graph_dir: Path, spec: PartitionSpec, inductive: bool, staging: Path, target: Path) -> None:
@@ -131,20 +152,30 @@ def _key(graph_dir: Path, spec: PartitionSpec, inductive: bool) -> str:
 
 def _topology_hash(graph_dir: Path) -> str:
     """Hash of the files a partition depends on; remembered beside them while they are unchanged."""
-    hashed = [graph_dir / name for name in HASHED if (graph_dir / name).exists()]
-    stat = {path.name: [s.st_size, s.st_mtime_ns] for path in hashed for s in [path.stat()]}
-    known = graph_dir / HASH_FILE
-    try:
-        remembered = json.loads(known.read_text())
-        if remembered["stat"] == stat:
-            return str(remembered["hash"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # absent, or damaged: it is only a shortcut
-    joined = "".join(_hash_file(path) for path in hashed)
+    remembered = _remembered_hash(graph_dir)
+    if remembered is not None:
+        return remembered
+    joined = "".join(_hash_file(path) for path in _hashed(graph_dir))
     digest = hashlib.sha256(joined.encode()).hexdigest()
     if os.access(graph_dir, os.W_OK):
-        _replace_text(known, json.dumps({"stat": stat, "hash": digest}))
+        _replace_text(graph_dir / HASH_FILE, json.dumps({"stat": _hashed_stat(graph_dir), "hash": digest}))
     return digest
+
+
+def _remembered_hash(graph_dir: Path) -> str | None:
+    try:
+        remembered = json.loads((graph_dir / HASH_FILE).read_text())
+        return str(remembered["hash"]) if remembered["stat"] == _hashed_stat(graph_dir) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # absent, or damaged: it is only a shortcut
+
+
+def _hashed(graph_dir: Path) -> list[Path]:
+    return [graph_dir / name for name in HASHED if (graph_dir / name).exists()]
+
+
+def _hashed_stat(graph_dir: Path) -> dict[str, list[int]]:
+    return {path.name: [s.st_size, s.st_mtime_ns] for path in _hashed(graph_dir) for s in [path.stat()]}
 
 
 def _hash_file(path: Path) -> str:

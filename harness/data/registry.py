@@ -23,7 +23,7 @@ from harness.errors import DataError, DataUnavailable, UserError, nearest
 if TYPE_CHECKING:  # generators import DatasetInfo from here
     from harness.data.generated.options import Generator
 
-__all__ = ["DatasetInfo", "Option", "dataset_info", "dataset_names", "prepare"]
+__all__ = ["DatasetInfo", "Option", "dataset_info", "dataset_names", "find_prepared", "prepare"]
 
 _READER_VERSION = 3
 """Raised when a reader's or generator's result changes, so that what is cached is made anew."""
@@ -73,9 +73,9 @@ def prepare(
     cache = cache_root() if cache is None else Path(cache).absolute()
     info = dataset_info(spec, data_dir)
     generator, entry = _generators().get(spec.name), published().get(spec.name)
-    source = None if generator else find_source(spec.name, entry, data_dir, cache / "raw" / spec.name)
+    source = _source(spec, data_dir, cache)
     # A graph prepared from a download stays usable when its raw files have been deleted.
-    target = cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
+    target = _target(spec, info, source, cache)
     if not (target / "meta.json").is_file():
         if generator is None and source is None:
             source = _obtain(spec.name, entry, cache, download)
@@ -83,6 +83,28 @@ def prepare(
             if not (target / "meta.json").is_file():
                 _build(spec, info, source, generator, target)
     return target
+
+
+def find_prepared(
+    spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None
+) -> Path | None:
+    """Return what `prepare` would, if it is there already; else None. Nothing is fetched or built.
+
+    Raises UserError and DataError as `dataset_info` does.
+    """
+    cache = cache_root() if cache is None else Path(cache).absolute()
+    target = _target(spec, dataset_info(spec, data_dir), _source(spec, data_dir, cache), cache)
+    return target if (target / "meta.json").is_file() else None
+
+
+def _source(spec: DatasetSpec, data_dir: Path | None, cache: Path) -> Source | None:
+    if spec.name in _generators():
+        return None
+    return find_source(spec.name, published().get(spec.name), data_dir, cache / "raw" / spec.name)
+
+
+def _target(spec: DatasetSpec, info: DatasetInfo, source: Source | None, cache: Path) -> Path:
+    return cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
 
 
 def _build(

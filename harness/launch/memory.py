@@ -1,4 +1,4 @@
-"""What a trial may need of memory, before anything of it exists."""
+"""What a trial may need of memory before anything of it exists, and whether that is there."""
 
 from __future__ import annotations
 
@@ -6,66 +6,167 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.models.spec import ModelSpec
+from harness.data.catalog import DatasetInfo
+from harness.launch.oom import memory_limit
+from harness.models.gnn import GNN
+from harness.runtime.memory_model import Components, MemoryCase, PartSize, moments_of, uses_torch
+from harness.runtime.registry import load_method
+from harness.suite.schema import TrialConfig
 
-
-@dataclass(frozen=True)
-class GraphSize:
-    """Published or counted figures of a graph; `edges` directed, as stored."""
-
-    nodes: int
-    edges: int
-    features: int
-    classes: int
+Table = Sequence[Mapping[str, Any]]
+"""Rows of `partition_table`."""
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of a rank, without those of the interpreter and its libraries."""
+    """Components of each rank, what it needs in any case and at most; without interpreter and libraries."""
 
-    low: int
-    high: int
+    low: tuple[Components, ...]
+    high: tuple[Components, ...]
+
+    @property
+    def least(self) -> Components:
+        """Components of the rank that needs most, in any case."""
+        return max(self.low, key=total)
+
+    @property
+    def most(self) -> Components:
+        """Components of the rank that needs most, at most."""
+        return max(self.high, key=total)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Bytes of this machine's memory (or of what this process may use of it), and of each GPU."""
+
+    machine: int
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Bytes that ranks sharing a memory need there, and that it has; `certain`: needed in any case."""
+
+    certain: bool
+    needed: int
+    available: int
+    where: str
+
+
+def total(components: Components) -> int:
+    """Return the bytes of all components."""
+    return sum(components.values())
 
 
 def estimate(
-    size: GraphSize, model: ModelSpec, parts: int, *, itemsize: int, full_graph: bool
+    trial: TrialConfig,
+    graph: DatasetInfo,
+    model: GNN,
+    *,
+    inductive: bool,
+    train: Table | None = None,
+    full: Table | None = None,
 ) -> MemoryEstimate:
-    """Return a range for a rank of a balanced partition.
+    """Return the range for each rank of `trial`.
 
-    Layers as Eq. 3 of BNS-GCN: (3 n_in + n_bd) * input width, n_bd = 0 for linear ones; the input features
-    (float32) of inner and boundary nodes; CSR and transpose (8-byte pointers, 4-byte columns). `low` has no
-    boundary, `high` one as large as it can be: min(N - n_in, E / P). Methods on mini-batches hold no layer of
-    the whole part while they train (`full_graph` False): their `low` is without layers; `high` keeps
-    them, because evaluation is of the whole graph.
+    Args:
+        trial: what would run.
+        graph: the data set's figures.
+        model: the trial's model, for its sizes.
+        inductive: whether training sees the training subgraph only.
+        train: table of the partition that is trained on, if it is known.
+        full: table of the partition that is evaluated on, if it is known.
+
+    Where a table is missing, parts are balanced and `low` has no boundary, `high` one as large as it can be:
+    min(N - n_in, E / P). Of an unknown training subgraph `low` has nothing, `high` the whole graph.
     """
-    inner = -(-size.nodes // parts)
-    entries = -(-size.edges // parts)
-    boundary = min(size.nodes - inner, entries)
-    low = _bytes(size, model, inner, 0, entries, itemsize if full_graph else 0)
-    return MemoryEstimate(low, _bytes(size, model, inner, boundary, entries, itemsize))
-
-
-def exact(
-    table: Sequence[Mapping[str, Any]], size: GraphSize, model: ModelSpec, *, itemsize: int, full_graph: bool
-) -> MemoryEstimate:
-    """Return the range for the rank that needs most of a partition that is known (`partition_table`'s rows).
-
-    `low` and `high` differ only for methods on mini-batches, see `estimate`.
-    """
-    rows = [row for row in table if row["part"] != "total"]
-
-    def most(layers: int) -> int:
-        return max(_bytes(size, model, row["inner"], row["boundary"], row["edges"], layers) for row in rows)
-
-    return MemoryEstimate(most(itemsize if full_graph else 0), most(itemsize))
-
-
-def _bytes(size: GraphSize, model: ModelSpec, inner: int, boundary: int, entries: int, itemsize: int) -> int:
-    total = model.layers + model.linear_layers
-    widths = [size.features, *[model.hidden] * (total - 1)]
-    layers = sum(
-        (3 * inner + (boundary if layer < model.layers else 0)) * width for layer, width in enumerate(widths)
+    method, sizes = load_method(trial.method.name), _Sizes(trial, graph, model, inductive)
+    options = method.Options(**trial.method.options)
+    low, high = (
+        tuple(
+            method.memory(options, sizes.case(rank, train, full if inductive else train, least))
+            for rank in range(trial.partition.parts)
+        )
+        for least in (True, False)
     )
-    features = 4 * (inner + boundary) * size.features
-    sparse = 8 * (inner + 1) + 8 * (inner + boundary + 1) + 2 * 4 * entries
-    return layers * itemsize + features + sparse
+    return MemoryEstimate(low, high)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    trial: TrialConfig
+    graph: DatasetInfo
+    model: GNN
+    inductive: bool
+
+    def case(self, rank: int, train: Table | None, full: Table | None, least: bool) -> MemoryCase:
+        spec = self.trial.train
+        part, evaluated = self._part(rank, train, least), self._part(rank, full, least)
+        if train is None:
+            nodes, edges = (0, 0) if self.inductive and least else (self.graph.nodes, self.graph.edges)
+            train_nodes = 0 if least else part.inner
+            part = PartSize(0, 0, 0, 0) if self.inductive and least else part
+        else:
+            nodes, edges = (sum(row[key] for row in _ranks(train)) for key in ("inner", "edges"))
+            train_nodes = _ranks(train)[rank]["train_nodes"]
+        return MemoryCase(
+            train=part,
+            evaluated=evaluated,
+            train_nodes=train_nodes,
+            nodes=nodes,
+            edges=edges,
+            model=self.model,
+            parts=self.trial.partition.parts,
+            itemsize=8 if spec.precision == "float64" else 4,
+            moments=moments_of(spec.optimizer),
+            inductive=self.inductive,
+            multilabel=self.graph.multilabel,
+            cuda=self.trial.device == "cuda",
+            torch_engine=uses_torch(spec.spmm, self.trial.device),
+            least=least,
+        )
+
+    def _part(self, rank: int, table: Table | None, least: bool) -> PartSize:
+        if table is not None:
+            row = _ranks(table)[rank]
+            return PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"])
+        parts = self.trial.partition.parts
+        inner, edges = -(-self.graph.nodes // parts), -(-self.graph.edges // parts)
+        boundary = 0 if least else min(self.graph.nodes - inner, edges)
+        # A sample keeps fewest edges if all of them are cut, most if every boundary node has one.
+        return PartSize(inner, boundary, edges, edges if least else boundary)
+
+
+def _ranks(table: Table) -> list[Mapping[str, Any]]:
+    return [row for row in table if row["part"] != "total"]
+
+
+def shortage(estimate: MemoryEstimate, device: str, capacity: Capacity) -> Shortage | None:
+    """Return where the ranks of a trial on this machine do not fit, or may not; None if they do.
+
+    On a CPU all ranks share the machine's memory; on GPUs rank r has GPU r modulo their number.
+    """
+    if device == "cpu":
+        places = [("this machine", capacity.machine, slice(None))]
+    else:
+        count = len(capacity.gpus)
+        places = [(f"GPU {i}", size, slice(i, None, count)) for i, size in enumerate(capacity.gpus)]
+    for certain, ranks in ((True, estimate.low), (False, estimate.high)):
+        for where, available, sharing in places:
+            needed = sum(map(total, ranks[sharing]))
+            if needed > available:
+                return Shortage(certain, needed, available, where)
+    return None
+
+
+def capacity() -> Capacity:
+    """Return this machine's: its memory or the limit of this process's cgroup, and each GPU's."""
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory().total
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return Capacity(
+        min(memory, memory_limit() or memory),
+        tuple(torch.cuda.get_device_properties(i).total_memory for i in gpus),
+    )

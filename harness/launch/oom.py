@@ -1,4 +1,4 @@
-"""Whether the kernel killed something for want of memory."""
+"""What the kernel says of memory: this process's limit, and whether it killed something for want of it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,27 @@ def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     return 0
 
 
+def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Return the lowest limit in bytes of this process's memory cgroup and its parents, None without one."""
+    files = _cgroup_files(proc, cgroups, v1="memory.limit_in_bytes", v2="memory.max")
+    limits = [int(text) for path in files if (text := _read(path).strip()).isdigit()]
+    return min(limits, default=None)
+
+
 def _counter_files(proc: Path, cgroups: Path) -> list[Path]:
+    return [*_cgroup_files(proc, cgroups, v1="memory.oom_control", v2="memory.events"), proc / "vmstat"]
+
+
+def _cgroup_files(proc: Path, cgroups: Path, *, v1: str, v2: str) -> list[Path]:
     files: list[Path] = []
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         own = path.strip("/")
         if "memory" in controllers.split(","):
-            files += _upwards(cgroups / "memory", own, "memory.oom_control")
+            files += _upwards(cgroups / "memory", own, v1)
         elif not controllers:
-            files += _upwards(cgroups, own, "memory.events")
-    return [*files, proc / "vmstat"]
+            files += _upwards(cgroups, own, v2)
+    return files
 
 
 def _upwards(mount: Path, own: str, name: str) -> list[Path]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
+import torch
+
+from harness.data.catalog import DatasetInfo
 from harness.data.spec import DatasetSpec
 from harness.errors import DataUnavailable
 from harness.launch.inputs import is_inductive, missing_data
-from harness.launch.memory import GraphSize, MemoryEstimate, estimate, exact
+from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
 from harness.launch.network import why_not
 from harness.launch.runner import RunOptions, is_done
+from harness.models.gnn import GNN
+from harness.models.spec import ModelSpec
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
 from harness.suite.schema import TrialConfig
@@ -24,7 +30,7 @@ class PlannedTrial:
     """A trial and what a run would do with it.
 
     `reason` says why it is skipped or runs again, `command` how to get its data; `done_status` is that of its
-    record, if it has one; `memory` bytes of a rank.
+    record, if it has one; `memory` the ranks' and `shortage` where that is too much for this machine.
     """
 
     trial: TrialConfig
@@ -33,6 +39,7 @@ class PlannedTrial:
     command: str | None
     done_status: str | None
     memory: MemoryEstimate
+    shortage: Shortage | None = None
 
 
 def plan(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions) -> list[PlannedTrial]:
@@ -40,9 +47,8 @@ def plan(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions)
 
     Raises UserError for an unknown data set, a wrong option of one, or a damaged record.
     """
-    planner = _Planner(
-        options, {record.trial: record for record in map(read_at, records_under(store.directory))}
-    )
+    records = {record.trial: record for record in map(read_at, records_under(store.directory))}
+    planner = _Planner(options, records, capacity())
     return [planner.plan(trial) for trial in trials]
 
 
@@ -52,26 +58,34 @@ class _Planner:
 
     options: RunOptions
     records: dict[str, Record]
+    capacity: Capacity
     _missing: dict[str, DataUnavailable | None] = field(default_factory=dict)
-    _sizes: dict[str, GraphSize] = field(default_factory=dict)
-    _tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _graphs: dict[str, tuple[DatasetInfo, Path | None]] = field(default_factory=dict)
+    _tables: dict[str, tuple[Table | None, Table | None]] = field(default_factory=dict)
+    _models: dict[str, GNN] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for record in self.records.values():
             if record.partition:
-                self._tables[_split_key(TrialConfig.model_validate(record.config))] = record.partition
+                trial = TrialConfig.model_validate(record.config)
+                # A record has the table of the training graph; an inductive trial is evaluated on another.
+                self._tables[_split_key(trial)] = record.partition, None
 
     def plan(self, trial: TrialConfig) -> PlannedTrial:
         record = self.records.get(trial.id)
         status, memory = record.status if record else None, self._memory(trial)
+        lacking = shortage(memory, trial.device, self.capacity)
+        state, reason, command = self._state(trial, status)
+        return PlannedTrial(trial, state, reason, command, status, memory, lacking)
+
+    def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):
-            return PlannedTrial(trial, "done", None, None, status, memory)
+            return "done", None, None
         if (missing := self._why_missing(trial.dataset)) is not None:
-            return PlannedTrial(trial, "skip", missing.reason, missing.command, status, memory)
+            return "skip", missing.reason, missing.command
         if trial.network is not None and (reason := why_not(trial.network)) is not None:
-            return PlannedTrial(trial, "skip", reason, None, status, memory)
-        again = None if status is None else f"again, was {status}"
-        return PlannedTrial(trial, "run", again, None, status, memory)
+            return "skip", reason, None
+        return "run", None if status is None else f"again, was {status}", None
 
     def _why_missing(self, spec: DatasetSpec) -> DataUnavailable | None:
         key = spec.model_dump_json()
@@ -80,24 +94,39 @@ class _Planner:
         return self._missing[key]
 
     def _memory(self, trial: TrialConfig) -> MemoryEstimate:
-        from harness.runtime.registry import load_method
+        info, directory = self._graph(trial.dataset)
+        inductive, key = is_inductive(trial), _split_key(trial)
+        if key not in self._tables or (inductive and self._tables[key][1] is None):
+            found = self._find_tables(trial, directory, inductive)
+            self._tables[key] = found or self._tables.get(key, (None, None))
+        train, full = self._tables[key]
+        return estimate(
+            trial, info, self._model(trial.model, info), inductive=inductive, train=train, full=full
+        )
 
-        itemsize = 8 if trial.train.precision == "float64" else 4
-        full_graph = load_method(trial.method.name).family == "full-graph"
-        size, table = self._size(trial.dataset), self._tables.get(_split_key(trial))
-        # An inductive trial's record has the table of the training graph, evaluation needs more.
-        if table and not is_inductive(trial):
-            return exact(table, size, trial.model, itemsize=itemsize, full_graph=full_graph)
-        return estimate(size, trial.model, trial.partition.parts, itemsize=itemsize, full_graph=full_graph)
+    def _find_tables(
+        self, trial: TrialConfig, graph: Path | None, inductive: bool
+    ) -> tuple[Table, Table] | None:
+        from harness.data.partition_store import find_partitioned, partition_table
 
-    def _size(self, spec: DatasetSpec) -> GraphSize:
-        from harness.data.registry import dataset_info
+        spec, cache = trial.partition, self.options.cache
+        paths = find_partitioned(graph, spec, inductive=inductive, cache=cache) if graph else None
+        return (partition_table(paths.train), partition_table(paths.full)) if paths else None
 
-        key = spec.model_dump_json()
-        if key not in self._sizes:
-            info = dataset_info(spec, self.options.data_dir)
-            self._sizes[key] = GraphSize(info.nodes, info.edges, info.features, info.classes)
-        return self._sizes[key]
+    def _graph(self, spec: DatasetSpec) -> tuple[DatasetInfo, Path | None]:
+        from harness.data.registry import dataset_info, find_prepared
+
+        key, options = spec.model_dump_json(), self.options
+        if key not in self._graphs:
+            directory = find_prepared(spec, data_dir=options.data_dir, cache=options.cache)
+            self._graphs[key] = dataset_info(spec, options.data_dir), directory
+        return self._graphs[key]
+
+    def _model(self, spec: ModelSpec, graph: DatasetInfo) -> GNN:
+        key = f"{spec.model_dump_json()} {graph.features} {graph.classes}"
+        if key not in self._models:
+            self._models[key] = GNN(spec, graph.features, graph.classes, seed=0, dtype=torch.float32)
+        return self._models[key]
 
 
 def _split_key(trial: TrialConfig) -> str:

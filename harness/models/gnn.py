@@ -29,7 +29,7 @@ class GNN(nn.Module):
         super().__init__()
         total = spec.layers + spec.linear_layers
         widths = [inputs, *[spec.hidden] * (total - 1), outputs]
-        self.spec, self.depth = spec, spec.layers
+        self.spec, self.depth, self.outputs = spec, spec.layers, outputs
         self.graph_layers = nn.ModuleList(
             LAYERS[spec.name](widths[i], widths[i + 1]) for i in range(spec.layers)
         )
@@ -56,6 +56,15 @@ class GNN(nn.Module):
     def widths(self) -> list[tuple[int, int]]:
         """Input and output width of each graph layer."""
         return [(layer.inputs, layer.outputs) for layer in self.graph_layers if isinstance(layer, GraphLayer)]
+
+    @property
+    def linear_widths(self) -> list[tuple[int, int]]:
+        """Input and output width of each linear layer."""
+        return [
+            (layer.in_features, layer.out_features)
+            for layer in self.linear_layers
+            if isinstance(layer, _Linear)
+        ]
 
     def narrows(self, layer: int) -> bool:
         """Whether exchanging H W of a graph layer is fewer bytes than H.

@@ -54,13 +54,14 @@ class GraphLayer(nn.Module):
         if narrow:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
         source = fetch(h)
-        if self._transform_first(block):
+        if self.transforms_first(block.adjacency.nnz, block.num_dst, block.num_src):
             return block.aggregate(self.linear(source, self.weight), self.propagation)
         return self.linear(block.aggregate(source, self.propagation), self.weight)
 
-    def _transform_first(self, block: Block) -> bool:
-        gemm, edges = self.inputs * self.outputs, SPMM_COST * block.adjacency.nnz
-        return edges * self.outputs + block.num_src * gemm < edges * self.inputs + block.num_dst * gemm
+    def transforms_first(self, entries: int, num_dst: int, num_src: int) -> bool:
+        """Return whether A (H W) is cheaper than (A H) W for a block of these sizes."""
+        gemm, edges = self.inputs * self.outputs, SPMM_COST * entries
+        return edges * self.outputs + num_src * gemm < edges * self.inputs + num_dst * gemm
 
 
 class SageLayer(GraphLayer):

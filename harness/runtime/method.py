@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import Field
 
 from harness.data.spec import Spec
+from harness.runtime.memory_model import Components, MemoryCase, case_of, full_graph_memory, mini_batch_memory
 from harness.runtime.step import Step
 
 if TYPE_CHECKING:
@@ -55,6 +56,19 @@ class Method(ABC, Generic[OptionsT]):
         """Yield the steps of `epoch` (0-based); every rank must yield equally many."""
 
     @classmethod
+    def memory(cls, options: Any, case: MemoryCase) -> Components:
+        """Return the bytes that a rank of this `case` needs under `options` (an `Options`), by component.
+
+        The default is that of the family: a full-graph method on all boundary nodes, or mini-batches of which
+        nothing is known. A method that keeps more, or less, says so here.
+        """
+        return full_graph_memory(case) if cls.family == "full-graph" else mini_batch_memory(case)
+
+    def memory_components(self) -> Components:
+        """Return `memory` of this rank, from its real sizes and without evaluations."""
+        return self.memory(self.options, case_of(self.worker))
+
+    @classmethod
     def summary(cls) -> str:
         """First line of the class's docstring."""
         return (cls.__doc__ or "").strip().split("\n")[0]
@@ -74,3 +88,8 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
     def __init__(self, worker: Worker, options: FullGraphOptionsT) -> None:
         super().__init__(worker, options)
         self.aggregated = worker.aggregate_features() if options.precompute else None
+
+    @classmethod
+    def memory(cls, options: Any, case: MemoryCase) -> Components:
+        """See `Method.memory`."""
+        return full_graph_memory(case, precompute=options.precompute, narrow=options.narrow)

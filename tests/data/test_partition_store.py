@@ -15,7 +15,7 @@ import pytest
 from support.small_graphs import prepared, random_edges
 
 from harness.data import partition_store, partition_view
-from harness.data.partition_store import ensure_partitioned, partition_table
+from harness.data.partition_store import ensure_partitioned, find_partitioned, partition_table
 from harness.data.spec import PartitionSpec
 from harness.errors import DataError, UserError
 
@@ -88,6 +88,25 @@ def test_table_of_something_else(tmp_path):
     (tmp_path / "meta.json").write_text("{}")
     with pytest.raises(DataError, match="damaged partition"):
         partition_table(tmp_path)
+
+
+@pytest.mark.parametrize("inductive", [False, True])
+def test_found_only_if_there(graph, tmp_path, inductive):
+    spec, cache = PartitionSpec(parts=2), tmp_path / "cache"
+
+    def files() -> list[Path]:
+        return sorted(tmp_path.rglob("*"))
+
+    before = files()
+    assert find_partitioned(graph, spec, inductive=inductive, cache=cache) is None
+    assert files() == before
+    built = ensure_partitioned(graph, spec, inductive=inductive, cache=cache)
+    before = files()
+    assert find_partitioned(graph, spec, inductive=inductive, cache=cache) == built
+    assert find_partitioned(graph, PartitionSpec(parts=3), inductive=inductive, cache=cache) is None
+    assert files() == before
+    (graph / partition_store.HASH_FILE).unlink()
+    assert find_partitioned(graph, spec, inductive=inductive, cache=cache) is None
 
 
 def _race(graph: Path, cache: Path, start: Any, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""Plans: states and reasons, and the memory estimate against figures worked out by hand."""
+"""Plans: states and reasons, and where the memory estimate takes a partition from."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from launch.tiny import write_suite
 
-from harness.launch.memory import GraphSize, MemoryEstimate, estimate, exact
+from harness.data.partition_store import ensure_partitioned
+from harness.data.registry import prepare
+from harness.launch.memory import Capacity, MemoryEstimate, total
 from harness.launch.planner import PlannedTrial, plan
 from harness.launch.progress import Silent
 from harness.launch.runner import RunOptions, run_suite
-from harness.models.spec import ModelSpec
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
@@ -34,6 +35,11 @@ def make_plan(file: Path, **options) -> list[PlannedTrial]:
     return plan(expand(suite), store, RunOptions(**options))
 
 
+def assert_known(before: MemoryEstimate, after: MemoryEstimate) -> None:
+    """The ranks' real sizes lie in the range that was given before they were known."""
+    assert total(before.least) < total(after.least) == total(after.most) < total(before.most)
+
+
 def test_states(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_plan(suite_file)
     assert [planned.state for planned in before] == ["run", "run", "skip", "skip", "run", "run"]
@@ -53,7 +59,7 @@ def test_states(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retried = make_plan(suite_file, retry=frozenset({"diverged"}))[1]
     assert (retried.state, retried.reason) == ("run", "again, was diverged")
     assert [p.state for p in make_plan(suite_file, fresh=True)[:3]] == ["run", "run", "skip"]
-    assert before[1].memory.low < after[1].memory.low == after[1].memory.high < before[1].memory.high
+    assert_known(before[1].memory, after[1].memory)
 
 
 def test_nothing_is_written(suite_file: Path) -> None:
@@ -62,41 +68,32 @@ def test_nothing_is_written(suite_file: Path) -> None:
     assert sorted(suite_file.parent.rglob("*")) == before
 
 
-SIZE = GraphSize(nodes=100, edges=1000, features=10, classes=3)
-MODEL = ModelSpec(layers=2, linear_layers=1, hidden=8)
-# Widths 10, 8 (graph), 8 (linear). Per inner node 3 * 26 = 78 values, per boundary node 18; float32.
+def test_a_partition_in_the_cache_is_found(suite_file: Path) -> None:
+    before = make_plan(suite_file)
+    trial = before[1].trial
+    ensure_partitioned(prepare(trial.dataset), trial.partition, inductive=False)
+    assert_known(before[1].memory, make_plan(suite_file)[1].memory)
 
 
-def test_one_part_has_no_boundary() -> None:
-    layers = 100 * 78 * 4
-    rest = 4 * 100 * 10 + 8 * 101 + 8 * 101 + 8 * 1000
-    found = estimate(SIZE, MODEL, 1, itemsize=4, full_graph=True)
-    assert found == MemoryEstimate(layers + rest, layers + rest)
+def test_an_inductive_trial_needs_both_partitions(suite_file: Path) -> None:
+    """Of the training graph alone, evaluation stays a range."""
+    suite_file.write_text(suite_file.read_text().replace("train: {", "train: {inductive: true, "))
+    before = make_plan(suite_file)
+    trial = before[1].trial
+    ensure_partitioned(prepare(trial.dataset), trial.partition, inductive=True)
+    after = make_plan(suite_file)[1].memory
+    assert after.low == after.high
+    assert total(before[1].memory.least) < total(after.least) < total(before[1].memory.most)
 
 
-@pytest.mark.parametrize(("edges", "boundary"), [(1000, 75), (200, 50)])
-def test_range_of_the_boundary(edges: int, boundary: int) -> None:
-    """Four parts of 25 nodes: the rest of the graph is the most, unless the rank has fewer edges."""
-    size = GraphSize(100, edges, 10, 3)
-    inner = 25 * 78 * 4 + 4 * 25 * 10 + 8 * 26 + 8 * 26 + 8 * edges // 4
-    per_boundary = 18 * 4 + 4 * 10 + 8
-    found = estimate(size, MODEL, 4, itemsize=4, full_graph=True)
-    assert found == MemoryEstimate(inner, inner + boundary * per_boundary)
-
-
-def test_mini_batches_need_no_layer_of_the_whole_part() -> None:
-    whole = estimate(SIZE, MODEL, 4, itemsize=8, full_graph=True)
-    batches = estimate(SIZE, MODEL, 4, itemsize=8, full_graph=False)
-    assert batches.high == whole.high
-    assert batches.low == whole.low - 25 * 78 * 8
-
-
-def test_a_known_partition_is_exact_and_of_the_largest_rank() -> None:
-    rows = [
-        {"part": 0, "inner": 25, "boundary": 5, "edges": 250},
-        {"part": 1, "inner": 25, "boundary": 9, "edges": 250},
-        {"part": "total", "inner": 50, "boundary": 14, "edges": 500},
-    ]
-    inner = 25 * 78 * 4 + 4 * 25 * 10 + 8 * 26 + 8 * 26 + 8 * 250
-    found = exact(rows, SIZE, MODEL, itemsize=4, full_graph=True)
-    assert found.low == found.high == inner + 9 * (18 * 4 + 4 * 10 + 8)
+def test_trials_too_large_for_the_machine(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of a trial count, each on its own; the ring fits everywhere here."""
+    memory = make_plan(suite_file)[3].memory
+    least, most = sum(map(total, memory.low)), sum(map(total, memory.high))
+    assert 2 * 4 * 100_000 * 602 < least < most
+    for machine, certain in ((least - 1, True), (most - 1, False)):
+        monkeypatch.setattr("harness.launch.planner.capacity", lambda size=machine: Capacity(size))
+        ring, reddit = make_plan(suite_file)[1::2][:2]
+        assert ring.shortage is None
+        assert reddit.shortage is not None
+        assert (reddit.shortage.certain, reddit.shortage.available) == (certain, machine)

@@ -150,3 +150,24 @@ def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
         Trainer(worker, report).run()
     found: dict[str, Any] = json.loads((worker.job.out / f"rank{rank}.json").read_text())
     return found
+
+
+def memory_peak(rank: int, world: int, case: Case) -> tuple[int, int]:
+    """Train a case; returns by how much the peak resident set grew, mapped files left out, and the model."""
+    before = _resident()
+    worker, report = case.worker(rank, world)
+    trainer = Trainer(worker, report)
+    for epoch in range(case.train.epochs):
+        trainer.train_epoch(epoch)
+    after = _resident()
+    grown = after["VmHWM"] - before["VmRSS"] - (after["RssFile"] - before["RssFile"])
+    return grown, sum(worker.method.memory_components().values())
+
+
+def _resident() -> dict[str, int]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {
+        line.split(":")[0]: int(line.split()[1]) * 1024
+        for line in lines
+        if line.startswith(("VmHWM", "VmRSS", "RssFile"))
+    }

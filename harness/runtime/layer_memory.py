@@ -1,0 +1,128 @@
+"""Values (not bytes) that the layers of a model have in memory at once, as `harness.models` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.models.gnn import GNN
+from harness.models.layers import GraphLayer
+
+
+@dataclass(frozen=True)
+class BlockSize:
+    """Destination rows, source rows and entries of a layer's block."""
+
+    dst: int
+    src: int
+    edges: int
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Values of one layer: what autograd keeps of it, and what is there beside during its passes."""
+
+    kept: int
+    forward: int
+    backward: int
+
+
+def eq3_values(model: GNN, blocks: Sequence[BlockSize]) -> int:
+    """Return the sum over layers of (3 n_in + n_bd) * input width (Eq. 3 of BNS-GCN).
+
+    n_in: a block's destinations, n_bd: its other sources; linear layers have none.
+    """
+    graph = zip(blocks, model.widths, strict=True)
+    values = sum((2 * block.dst + block.src) * inputs for block, (inputs, _) in graph)
+    return values + sum(3 * blocks[-1].dst * inputs for inputs, _ in model.linear_widths)
+
+
+def training_values(
+    model: GNN,
+    blocks: Sequence[BlockSize],
+    *,
+    exchanged: bool,
+    precompute: bool = False,
+    narrow: bool = False,
+    inputs_fetched: bool = False,
+    loss_rows: int = 0,
+    cuda: bool = False,
+    itemsize: int = 4,
+) -> int:
+    """Return the peak over a step's forward and backward pass, the input features themselves left out.
+
+    Args:
+        model: the replica.
+        blocks: sizes of each graph layer's block, input layer first.
+        exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
+        precompute: the first layer's aggregation is given.
+        narrow: H W is exchanged where it is narrower.
+        inputs_fetched: the first layer's input is fetched for the step.
+        loss_rows: rows that the loss reads.
+        cuda: dropout keeps a mask (a byte a value), ReLU its output.
+        itemsize: bytes of a value.
+    """
+    passes = [
+        _graph_pass(model, i, block, exchanged, precompute and i == 0, narrow and model.narrows(i))
+        for i, block in enumerate(blocks)
+    ]
+    rows = blocks[-1].dst
+    passes += [_Pass(rows * a, rows * b, rows * (a + b)) for a, b in model.linear_widths]
+    kept = blocks[0].src * model.widths[0][0] if inputs_fetched else 0
+    peak = 0
+    outputs = [block.dst * out for block, (_, out) in zip(blocks, model.widths, strict=True)]
+    outputs += [rows * out for _, out in model.linear_widths]
+    for i, (layer, output) in enumerate(zip(passes, outputs, strict=True)):
+        last = i + 1 == len(passes)
+        normed = output if model.spec.norm == "layer" and not last else 0
+        masks = output + output // itemsize if cuda and not last else 0
+        kept += layer.kept
+        # Between two layers are the activation, which the next one keeps, and (backwards) two gradients.
+        between = 3 * loss_rows * model.outputs + output if last else 2 * output + masks
+        peak = max(
+            peak, kept + layer.forward, kept + normed + between + output, kept + output + layer.backward
+        )
+        kept += normed + masks
+    return peak
+
+
+def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool) -> int:
+    """Return the peak of an exact evaluation, its own copy of the input features included."""
+    rows, peak = block.dst, 0
+    for layer in model.graph_layers:
+        assert isinstance(layer, GraphLayer)
+        d, o = layer.inputs, layer.outputs
+        source = block.src * d if exchanged else 0
+        between = block.src * o if layer.transforms_first(block.edges, rows, block.src) else rows * d
+        peak = max(peak, rows * d + source + between + 2 * rows * o)
+    wide = max((a + b for a, b in model.linear_widths), default=0)
+    return rows * model.widths[0][0] + max(peak, rows * wide)
+
+
+def _graph_pass(
+    model: GNN, index: int, size: BlockSize, exchanged: bool, aggregated: bool, narrow: bool
+) -> _Pass:
+    """Values of a graph layer; `GraphLayer.propagate` is what this follows.
+
+    SyncExchange makes the source matrix new. A product keeps its input: the source matrix where H W comes
+    first, the aggregation where A H does. The exchange's backward pass adds what peers send (about
+    the boundary) to a copy of the inner rows. The first layer's input needs no gradient.
+    """
+    layer = model.graph_layers[index]
+    assert isinstance(layer, GraphLayer)
+    dst, src, d, o = size.dst, size.src, layer.inputs, layer.outputs
+    first, boundary = index == 0, (size.src - size.dst if exchanged else 0)
+    # Without dropout the first layer's input is the feature matrix itself.
+    own = 0 if first and model.spec.dropout == 0 else (dst if exchanged else src) * d
+    to_input = 0 if first else dst * d
+    if aggregated:
+        return _Pass(2 * own, 2 * dst * o, dst * o)
+    if narrow:
+        return _Pass(own, (3 * dst + src) * o, to_input + (2 * dst + src + boundary) * o)
+    back = 0 if first or not exchanged else (src + boundary + dst) * d
+    if layer.transforms_first(size.edges, dst, src):
+        kept = own + (src * d if exchanged else 0)
+        to_source = 0 if first else src * (d + o)
+        return _Pass(kept, (2 * dst + src) * o, to_input + max((dst + src) * o, to_source, back))
+    spread = 0 if first else (2 * dst + src) * d
+    return _Pass(own + dst * d, 2 * dst * o + (src * d if exchanged else 0), to_input + max(spread, back))

@@ -1,0 +1,102 @@
+"""Estimates of a trial and what they are compared with, against figures worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.data.registry import dataset_info
+from harness.data.spec import DatasetSpec
+from harness.launch.memory import Capacity, MemoryEstimate, Shortage, estimate, shortage, total
+from harness.launch.oom import memory_limit
+from harness.models.gnn import GNN
+from harness.models.spec import ModelSpec
+from harness.suite.schema import TrialConfig
+
+MODEL = ModelSpec(layers=2, linear_layers=1, hidden=8)
+REDDIT = dataset_info(DatasetSpec(name="reddit"))
+TABLE = [
+    {"part": 0, "inner": 25, "boundary": 5, "edges": 250, "edges_cut": 10, "train_nodes": 9},
+    {"part": 1, "inner": 25, "boundary": 9, "edges": 250, "edges_cut": 10, "train_nodes": 9},
+    {"part": "total", "inner": 50, "boundary": 14, "edges": 500, "edges_cut": 20, "train_nodes": 18},
+]
+
+
+def guess(parts: int = 2, *, inductive: bool = False, table=None, method: str = "full") -> MemoryEstimate:
+    trial = TrialConfig.model_validate(
+        {"dataset": {"name": "reddit"}, "model": MODEL, "train": {}, "partition": {"parts": parts},
+         "method": {"name": method}, "seed": 0, "device": "cpu"}
+    )  # fmt: skip
+    model = GNN(MODEL, REDDIT.features, REDDIT.classes, seed=0, dtype=torch.float32)
+    return estimate(trial, REDDIT, model, inductive=inductive, train=table)
+
+
+def test_an_unknown_boundary_is_a_range() -> None:
+    found = guess(4)
+    inner = -(-REDDIT.nodes // 4)
+    widths = REDDIT.features + 8
+    low, high = (components["layers (Eq. 3)"] for components in (found.least, found.most))
+    assert low == 4 * 3 * inner * (widths + 8)
+    # Reddit's part has more edges than there are nodes elsewhere.
+    assert high == low + 4 * (REDDIT.nodes - inner) * widths
+    assert len(found.low) == len(found.high) == 4
+
+
+def test_one_part_has_no_boundary() -> None:
+    found = guess(1)
+    assert found.least["layers (Eq. 3)"] == found.most["layers (Eq. 3)"]
+    assert found.least["adjacency"] == found.most["adjacency"]
+
+
+def test_a_known_partition_is_one_figure_by_rank() -> None:
+    found = guess(table=TABLE)
+    assert found.low == found.high
+    first, second = found.high
+    assert second["layers (Eq. 3)"] - first["layers (Eq. 3)"] == 4 * 4 * (REDDIT.features + 8)
+    assert found.most == second
+
+
+def test_an_unknown_training_subgraph_is_nothing_at_least() -> None:
+    assert guess(inductive=True).least["layers (Eq. 3)"] == 0
+    assert guess(inductive=True).least["evaluation"] > 4 * REDDIT.nodes // 2 * REDDIT.features
+
+
+@pytest.mark.parametrize("method", ["full", "bns-gcn", "graphsage"])
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_the_least_is_less(method: str, parts: int) -> None:
+    found = guess(parts, method=method)
+    assert total(found.least) <= total(found.most)
+
+
+RANGE = MemoryEstimate(low=({"a": 3}, {"a": 2}, {"a": 2}), high=({"a": 6}, {"a": 2}, {"a": 4}))
+
+
+@pytest.mark.parametrize(
+    ("device", "capacity", "expected"),
+    [
+        ("cpu", Capacity(12), None),
+        ("cpu", Capacity(11), Shortage(False, 12, 11, "this machine")),
+        ("cpu", Capacity(6), Shortage(True, 7, 6, "this machine")),
+        ("cuda", Capacity(0, (10, 2)), None),
+        ("cuda", Capacity(0, (9, 2)), Shortage(False, 10, 9, "GPU 0")),
+        ("cuda", Capacity(0, (9, 1)), Shortage(True, 2, 1, "GPU 1")),
+        ("cuda", Capacity(0), None),
+    ],
+)
+def test_shortage(device: str, capacity: Capacity, expected: Shortage | None) -> None:
+    """On two GPUs ranks 0 and 2 share the first."""
+    assert shortage(RANGE, device, capacity) == expected
+
+
+def test_the_lowest_limit_of_the_cgroups_counts(tmp_path: Path) -> None:
+    proc, mount = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("0::/outer/inner\n")
+    (mount / "outer" / "inner").mkdir(parents=True)
+    assert memory_limit(proc, mount) is None
+    (mount / "outer" / "inner" / "memory.max").write_text("max\n")
+    assert memory_limit(proc, mount) is None
+    (mount / "outer" / "memory.max").write_text("1000\n")
+    assert memory_limit(proc, mount) == 1000
