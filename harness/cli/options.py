@@ -137,6 +137,8 @@ def cluster_of(
         raise UserError(
             f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT"
         )
+    # Or else torch's store prints a stack trace for every connection that ends; read when torch is imported.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from harness.launch.rendezvous import Cluster
 
     if step is not None:

@@ -93,8 +93,6 @@ def _run_on(
     cluster: Cluster, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions
 ) -> int:
     """Run the suite on a cluster and return the exit code; does not return where this is not the head."""
-    # By default torch prints a stack trace for every connection that ends; it is read when torch is imported.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from harness.cli.progress import view
     from harness.launch.head import lead
     from harness.launch.member import follow

@@ -136,8 +136,9 @@ class Link:
         except RendezvousError as error:
             raise NotMet("the head ended the meeting of the nodes") from error
         finally:
-            if (met or self.head) and not self._lost:
+            if met or self.head:
                 with contextlib.suppress(HeadLost):
+                    self.count(run_id)  # asks whether the head is there: the handler would log that it is not
                     self._call(handler.shutdown)
 
     def _handler(self, run_id: str) -> DynamicRendezvousHandler:
