@@ -28,9 +28,11 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.results.record import Record
+from harness.results.reduce import ETHERNET, IP_AND_TCP
 from harness.suite.network import NetworkSpec
 
-PAYLOAD, FRAME = 1448, 1514  # bytes of a full TCP segment, and of the Ethernet frame around it
+MTU = 1500
+PAYLOAD, FRAME = MTU - IP_AND_TCP, MTU + ETHERNET  # bytes of a full segment, and of the frame around it
 NOT_COMPUTE = ("comm", "wait", "reduce")
 ALL_REDUCE = -1  # the peer of an all-reduce's channel
 
