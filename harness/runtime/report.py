@@ -68,6 +68,7 @@ class RankReport:
             "boundary": partition.num_boundary,
             "edges": partition.full_block.adjacency.nnz,
             "train_nodes": worker.train_counts[worker.rank],
+            "memory_model": worker.method.memory_components(),
         }
         self.progress(event="setup", setup_s=seconds)
 
