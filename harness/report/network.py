@@ -21,11 +21,11 @@ from harness.report.table import Cell, Group, Row, Table
 from harness.report.variants import Variant
 from harness.results.projection import network_of, project
 from harness.results.record import Record
-from harness.results.twins import base_of, compare, network_label, twin_groups
+from harness.results.twins import LOOPBACK, base_of, compare, network_label, twin_groups
 from harness.suite.network import UNLIMITED, NetworkSpec, latency_text, rate_text
 
 POINTS = 60  # of a projected line
-BEYOND = 3.0  # a line goes on to this many times the largest rate, and the unshaped stand farther out
+BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate stands farther out
 
 
 @dataclass(frozen=True)
@@ -189,15 +189,16 @@ def _line(
 
 def _place(network: str, rates: Sequence[float]) -> float:
     """Return where on the axis of rates a network without one stands."""
-    return float(rates[-1] * BEYOND ** (3 if network == "none" else 2))
+    gap = max(BEYOND, (rates[-1] / rates[0]) ** 0.3)  # their names must stand apart
+    return float(rates[-1] * BEYOND * gap ** (2 if network == LOOPBACK else 1))
 
 
 def _axes(ax: Axes, rates: Sequence[float]) -> None:
     names = {rate: rate_text(rate) for rate in rates}
-    names |= {_place(UNLIMITED, rates): "no limit", _place("none", rates): "loopback"}
+    names |= {_place(UNLIMITED, rates): "no\nlimit", _place(LOOPBACK, rates): "loopback"}
     ax.set_xscale("log")
     ax.set_yscale("log")
-    ax.set_xlim(rates[0] / BEYOND, _place("none", rates) * math.sqrt(BEYOND))
+    ax.set_xlim(rates[0] / BEYOND, _place(LOOPBACK, rates) * math.sqrt(BEYOND))
     ax.axvline(rates[-1] * BEYOND, color="#999999", lw=0.8, ls=":")
     ax.xaxis.set_major_locator(FixedLocator(list(names)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
