@@ -16,6 +16,8 @@ Figures = dict[tuple[Variant, int], Stat]
 
 def figures_of(section: Section, column: str) -> Figures:
     """Return the statistics over seeds of a column, for each variant and number of parts that has any."""
+    if column not in section.ok:
+        return {}
     by_cell = dict(iter(section.ok.groupby(["variant", "parts"])[column]))
     cells = [(variant, parts) for variant in section.variants for parts in section.parts]
     stats = {(v, p): over_seeds(by_cell[v.key, p]) for v, p in cells if (v.key, p) in by_cell}

@@ -49,11 +49,11 @@ def _barriers(section: Section) -> str:
     known = 100 * section.ok["barrier_cost"].dropna()
     if len(known):
         low, high = f"{known.min():+.1f} %", f"{known.max():+.1f} %"
-        cost = f", whose median the barriers change by {low if low == high else f'{low} to {high}'}"
+        cost = f"; the barriers change its median by {low if low == high else f'{low} to {high}'}"
     return (
-        "timing: breakdown: every second epoch has barriers, which tell waiting for slower ranks (wait) from "
-        "transfers (comm, reduce). Phases are of the epochs with barriers, epoch time is of those "
-        f"without{cost}."
+        "With timing: breakdown every second epoch has barriers, which tell waiting for slower ranks (wait) "
+        "from transfers (comm, reduce): phases are means over the epochs with barriers, epoch time is of "
+        f"those without{cost}."
     )
 
 

@@ -28,6 +28,7 @@ _LABELS = {
     "logical_cores": "logical cores",
     "dirty": "uncommitted changes",
     "omp_num_threads": "OMP_NUM_THREADS",
+    "threads": "threads a rank",
 }
 _REASON_LENGTH = 300
 
@@ -50,8 +51,8 @@ def environment_rows(inputs: Inputs) -> list[tuple[str, str]]:
     threads = join_unique(
         (inputs.config(row).get("train") or {}).get("threads") or "cores / ranks" for row in _rows(inputs)
     )
-    if inputs.records:
-        rows.append(("Threads a rank", threads))
+    if inputs.records and "threads" not in values:  # of older records what the suite said
+        rows.append((_name("threads"), threads))
     started = inputs.results["started"].dropna().astype(str)
     if len(started):
         first, last = started.min(), started.max()
@@ -133,7 +134,8 @@ def _environment_notes(inputs: Inputs) -> Iterable[Note]:
     for record in inputs.records.values():
         for key, value in flatten(_readable(record.environment)).items():
             seen.setdefault(key, set()).add(json.dumps(value, sort_keys=True, default=str))
-    differing = [_name(key) for key, values in seen.items() if len(values) > 1]
+    # Threads follow from the cores and the number of ranks.
+    differing = [_name(key) for key, values in seen.items() if len(values) > 1 and key != "threads"]
     if differing:
         yield Note("Trials ran in different environments:", f"they differ in {', '.join(differing)}.")
     dirty = [k for k in seen if "dirty" in k and "true" in seen[k]]

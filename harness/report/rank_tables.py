@@ -28,7 +28,7 @@ def rank_table(section: Section) -> Table | None:
             return ()
         key = variant, parts
         own = [found[key].mean / size for found in ranks.values() if key in found]
-        listed = Cell(" ".join(f"{each:,.{places}f}" for each in own), number=False, wrap=True)
+        listed = Cell(", ".join(f"{each:,.{places}f}" for each in own), number=False, wrap=True)
         if not own or len(own) > LISTED:
             listed = Cell(f"{len(own)} ranks", number=False) if own else missing(section, variant, parts)
         times = [
@@ -49,7 +49,7 @@ def rank_table(section: Section) -> Table | None:
         "rank's median over the same epochs; slowest, mean and fastest of them; imbalance = slowest / mean "
         "(1 = balanced). Means over seeds.",
         "Method",
-        (Group("", ("Slowest", "Mean", "Fastest", "Imbalance", "Rank 0, 1, …")),),
+        (Group("", ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …")),),
         rows,
     )
 

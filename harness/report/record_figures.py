@@ -17,8 +17,8 @@ def record_figures(record: Record | None) -> dict[str, Any]:
     """Return the columns of one trial; none of what its record does not hold.
 
     `rank_<r>_epoch_s`: a rank's median epoch, and the slowest, mean and fastest of them as
-    `rank_time_<which>_s`; `model_<component>_bytes`: the memory model's; `counted_bytes`,
-    `estimated_wire_bytes` (an epoch, all ranks) and `wire_seen_by`: what `traffic: verify` compared;
+    `rank_time_<which>_s`; `model_<component>_bytes`: the memory model's; `counted_bytes`: sent in an
+    epoch, all ranks; `wire_seen_by`: the interface that `traffic: verify` compared them with;
     `sample_interval_s`, `pss_interval_s`: of the meters; `why_<figure>`: why it is not available.
     """
     if record is None:
@@ -50,18 +50,18 @@ def _model(components: Mapping[str, float]) -> dict[str, float]:
 
 
 def _wire(record: Record) -> dict[str, Any]:
-    """Return what the ranks counted in a mean epoch, and whose traffic their interfaces carry."""
+    """Return what the ranks sent in a mean epoch, and by which interface, if it was compared with that."""
     checks = [rank["traffic_check"] for rank in record.ranks if rank.get("traffic_check")]
     epochs = record.result.get("epochs")
     if not checks or not epochs:
-        return {}
+        sizes = [size for key, size in record.result.items() if key.startswith("bytes_")]
+        return {"counted_bytes": sum(sizes)} if sizes else {}
     links = {(check.get("network"), check["interface"]) for check in checks}
     whose = "one rank each" if len(links) == len(checks) else "several ranks together"
     if all(check.get("loopback") for check in checks):
         whose = "all ranks and other programs"
     return {
         "counted_bytes": sum(check["counted_sent_bytes"] for check in checks) / epochs,
-        "estimated_wire_bytes": record.result.get("wire_estimate_bytes"),
         "wire_seen_by": f"{', '.join(dict.fromkeys(check['interface'] for check in checks))} ({whose})",
     }
 

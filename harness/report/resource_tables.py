@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.report.aggregate import figures_of
 from harness.report.grid import Columns, Format, by_parts, column, grid, measured, seeds_note, usual_seeds
-from harness.report.numbers import Stat, byte_unit, common_places, fixed, scaled
+from harness.report.numbers import byte_unit, common_places, scaled
 from harness.report.record_figures import WHY
 from harness.report.sections import Section, join_unique
 from harness.report.table import Cell, Group, Table, missing
@@ -87,53 +87,6 @@ def use_table(section: Section) -> Table | None:
         "threads / seconds), mean over ranks. CPU energy: joules an epoch of all processor packages, whoever "
         f"uses them.{gpu} {seeds_note(seeds)}{_reasons(section, columns)}",
         shown,
-    )
-
-
-def wire_table(section: Section) -> Table | None:
-    """Counted bytes beside those of the interface; None unless trials ran with `traffic: verify`."""
-    if "counted_bytes" not in section.ok:
-        return None
-    counted, seen, ratio, estimate = (
-        figures_of(section, name)
-        for name in ("counted_bytes", "wire_bytes", "wire_ratio", "estimated_wire_bytes")
-    )
-    known = [stat.mean for found in (counted, seen) for stat in found.values()]
-    size, unit = byte_unit(max(known, default=None))
-
-    def show(stat: Stat | None, otherwise: Cell) -> Cell:
-        return Cell(fixed(stat.mean / size, 3)) if stat else otherwise
-
-    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        key = variant, parts
-        if parts == 1 or key not in counted:
-            return ()
-        gap = missing(section, variant, parts)
-        shared = Cell(note="shared link") if key in seen else gap
-        return (
-            show(counted[key], gap),
-            *([show(estimate.get(key), gap)] if estimate else []),
-            show(seen.get(key), gap),
-            Cell(f"{ratio[key].mean:.3f}") if key in ratio else shared,
-            Cell(join_unique(section.select(variant, parts)["wire_seen_by"]), number=False),
-        )
-
-    rows = by_parts(section, cells)
-    if not rows:
-        return None
-    hosts = ""
-    if any(key not in ratio for key in seen if key[1] > 1):
-        hosts = " “shared link”: what ranks of one host send each other does not pass it, hence no ratio."
-    estimated = " Estimated: counted plus the headers of full frames." if estimate else ""
-    heads = ("Counted", *(["Estimated"] if estimate else []), "Interface", "Ratio", "Carries the bytes")
-    return Table(
-        f"Counted bytes against the interface's ({unit} per epoch, all ranks)",
-        "traffic: verify. Counted: payload of the training epochs, as in the table above. Interface: what "
-        "the kernel saw leave through the network interface meanwhile, headers and acknowledgements "
-        f"included; ratio: interface / counted; mean over seeds; 1 {unit} = {size:,.0f} bytes.{estimated}{hosts}",
-        "Method",
-        (Group("", heads),),
-        rows,
     )
 
 

@@ -11,10 +11,11 @@ from harness.report.variants import Variant
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; `note` is set small beside the text; `wrap` lets words break into lines."""
+    """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines."""
 
     text: str = MISSING
     note: str = ""
+    mark: str = ""
     best: bool = False
     number: bool = True
     wrap: bool = False

@@ -12,9 +12,10 @@ from harness.report.component_tables import breakdown_table, memory_model_table,
 from harness.report.grid import Columns, column, grid, measured, ratios, seeds_note, usual_seeds
 from harness.report.numbers import byte_unit, percent
 from harness.report.rank_tables import overlap_table, rank_table
-from harness.report.resource_tables import memory_sources_table, use_table, wire_table
+from harness.report.resource_tables import memory_sources_table, use_table
 from harness.report.sections import Section, join_unique
 from harness.report.table import Cell, Group, Row, Table
+from harness.report.wire_table import wire_table
 
 
 def section_tables(section: Section) -> dict[str, Table]:
@@ -85,12 +86,7 @@ def _marked(section: Section, columns: Columns) -> Columns:
     marked = []
     for parts, cells in zip(section.parts, columns, strict=True):
         marks = [flags.marks(section, variant, parts) for variant in section.variants]
-        marked.append(
-            [
-                replace(cell, note=" ".join(part for part in (cell.note, mark) if part))
-                for cell, mark in zip(cells, marks, strict=True)
-            ]
-        )
+        marked.append([replace(cell, mark=mark) for cell, mark in zip(cells, marks, strict=True)])
     return marked
 
 

@@ -50,19 +50,26 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
     for rank in range(parts):
         rows = []
         for epoch in range(epochs):
+            timing = "plain" if config.timing == "breakdown" and not epoch % 2 else config.timing
+            barriers = 6 * (timing == "breakdown" and parts > 1)
             phases = {
                 "sample": 0.02 * (rate < 1) + 0.1 * (name == "graphsage"),
                 "fetch": 0.3 * (name == "graphsage"),
                 "forward": 0.3 / parts,
                 "backward": 0.4 / parts,
                 "comm": 0.3 * rate * (parts > 1),
-                "wait": 0.05 * (parts > 1),
+                "wait": 0.05 * (barriers > 0),
                 "reduce": 0.02 * (parts > 1),
                 "optimize": 0.01,
-                "other": 0.02,
+                "explain": 0.06 * (name == "skewed"),
+                "swap": 0.04 * (name == "skewed"),
+                "other": 0.003 + 0.05 * (name == "leaky"),
             }
             noise = speed * (1 + 0.04 * rng.standard_normal() ** 2 + 0.02 * rank) * (3 if epoch == 0 else 1)
             times = {f"time_{key}_s": value * noise for key, value in phases.items()}
+            seconds = sum(times.values())
+            timed = config.timing != "wall"
+            busy = times["time_comm_s"] + 0.25 * seconds * (name == "pipelined") * (parts > 1)
             boundary = 1000 * rate * (parts - 1)
             evaluated = (epoch + 1) % 5 == 0
             score = top - 0.6 * np.exp(-epoch / 6) + rng.normal(0, 0.003)
@@ -70,8 +77,14 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
                 {
                     "epoch": epoch,
                     "rank": rank,
-                    "epoch_time_s": sum(times.values()),
-                    **times,
+                    "timing": timing,
+                    "barriers": barriers,
+                    "epoch_time_s": seconds,
+                    **{key: value if timed else None for key, value in times.items()},
+                    "comm_busy_s": busy if timed else None,
+                    "comm_exposed_s": times["time_comm_s"] if timed else None,
+                    "cpu_s": (0.8 + 0.1 * rank) * seconds if timed else None,
+                    **_counters(config, rank, seconds),
                     "bytes_feature": int(boundary * 602 * 4),
                     "bytes_embedding": int(boundary * 256 * 4),
                     "bytes_gradient": int(boundary * 256 * 4),
@@ -87,11 +100,76 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
                     "stats": {"kept_boundary": int(boundary)},
                 }
             )
-        ranks.append(_rank(rank, rows, parts, rate))
+        ranks.append(_rank(config, rank, rows, rate))
     return ranks
 
 
-def _rank(rank: int, rows: list[dict[str, Any]], parts: int, rate: float) -> dict[str, Any]:
+def _counters(config: TrialConfig, rank: int, seconds: float) -> dict[str, Any]:
+    """Energy and utilisation of an epoch: packages only with a GPU beside them (no RAPL without)."""
+    gpu = config.device == "cuda"
+    return {
+        "energy_cpu_j": 40 * seconds if gpu and rank == 0 else None,
+        "energy_gpu_j": (200 + 10 * rank) * seconds if gpu else None,
+        "gpu_utilisation": 0.6 + 0.1 * rank if gpu else None,
+        "gpu_power_w": 200.0 + 10 * rank if gpu else None,
+    }
+
+
+NO_RAPL = "/sys/class/powercap: no processor package (RAPL) is listed"
+
+
+def _meters(config: TrialConfig, rank: int, peak: int) -> dict[str, Any]:
+    gpu = config.device == "cuda"
+    figures = ("nvml_peak_bytes", "allocator_peak_bytes", "gpu_utilisation", "gpu_power_w", "energy_gpu_j")
+    why = {} if gpu else dict.fromkeys(figures, "the device is cpu")
+    if rank:
+        why["energy_cpu_j"] = "local rank 0 counts for this machine"
+    elif not gpu:
+        why["energy_cpu_j"] = NO_RAPL
+    return {
+        "interval_s": 0.1,
+        "pss_interval_s": 2.0,
+        "samples": 30,
+        "peak_rss_bytes": peak,
+        "peak_pss_bytes": peak - 100 * 2**20,
+        "nvml_peak_bytes": 3 * 2**30 + rank * 2**29 if gpu else None,
+        "allocator_peak_bytes": 2 * 2**30 + rank * 2**29 if gpu else None,
+        "counts_for": [*(["energy_gpu_j", "gpu_power_w"] if gpu else []), *(["energy_cpu_j"] * (rank == 0))],
+        "unavailable": why,
+    }
+
+
+def _model(config: TrialConfig, rank: int) -> dict[str, int]:
+    """The memory model: its component of batches is that of a mini-batch method alone."""
+    parts = config.partition.parts
+    batches = {"sampled blocks": 30 * 2**20} if config.method.name == "graphsage" else {}
+    layers = {"layers (Eq. 3)": (200 // parts + rank) * 2**20, "layers, beside Eq. 3": -8 * 2**20}
+    return {"input features": 120 * 2**20 // parts, **layers, **batches}
+
+
+def _link(config: TrialConfig, rank: int) -> dict[str, Any]:
+    """The interface: the loopback, or with a network one in a namespace of each rank's own."""
+    if config.network is None:
+        return {"interface": "lo", "network": "00aa", "loopback": True, "mtu": 65536}
+    return {"interface": "eth0", "network": f"00b{rank}", "loopback": False, "mtu": 1500}
+
+
+def _check(config: TrialConfig, rank: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The interface sees 5 % more than was counted; the loopback carries both ranks' bytes."""
+    sent = sum(value for row in rows for key, value in row.items() if key.startswith("bytes_"))
+    seen = round(1.05 * sent * (config.partition.parts if config.network is None else 1))
+    return {
+        **_link(config, rank),
+        "sent_bytes": seen,
+        "received_bytes": seen,
+        "counted_sent_bytes": sent,
+        "counted_received_bytes": sent,
+    }
+
+
+def _rank(config: TrialConfig, rank: int, rows: list[dict[str, Any]], rate: float) -> dict[str, Any]:
+    parts = config.partition.parts
+    peak = int((1.2 + 2.5 * (0.6 + 0.4 * rate) / parts) * 2**30) + rank * 2**20
     scores = [(row["val_score"], row["test_score"]) for row in rows if row["val_score"] is not None]
     best = max(scores, default=(None, None), key=lambda pair: pair[0])
     return {
@@ -104,8 +182,12 @@ def _rank(rank: int, rows: list[dict[str, Any]], parts: int, rate: float) -> dic
         "train_nodes": 100,
         "setup_s": 1.0,
         "eval_s": 2.0,
-        "peak_memory_bytes": int((1.2 + 2.5 * (0.6 + 0.4 * rate) / parts) * 2**30) + rank * 2**20,
+        "peak_memory_bytes": peak,
         "peak_memory_source": "VmHWM",
+        "link": _link(config, rank) if parts > 1 else None,
+        "meters": _meters(config, rank, peak),
+        "memory_model": _model(config, rank),
+        **({"traffic_check": _check(config, rank, rows)} if config.traffic == "verify" else {}),
         "summary": {"epochs": len(rows), "best_val": best[0], "test_at_best_val": best[1]},
         "epochs": rows,
     }
@@ -124,8 +206,12 @@ def write_results(
     epochs: int = 30,
     fails: Fails = lambda config: None,
     environment: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a suite's trials below `root` and return `root`; `datasets`: (name, origin, note)."""
+    """Write a suite's trials below `root` and return `root`.
+
+    `datasets`: (name, origin, note); `settings`: keys of TrialConfig (timing, traffic, network, device).
+    """
     store = ResultStore(root, suite)
     for name, origin, note in datasets:
         for method, options in methods:
@@ -138,7 +224,7 @@ def write_results(
                         partition=PartitionSpec(parts=count, method=partitioner),
                         method=MethodSpec(name=method, options=options),
                         seed=seed,
-                        device="cpu",
+                        **{"device": "cpu"} | (settings or {}),
                     )
                     failure = fails(config)
                     rng = np.random.default_rng(int(config.id, 16))

@@ -134,7 +134,7 @@ def test_markdown_tables_are_well_formed(out: Path) -> None:
         elif tables[-1]:
             tables.append([])
     tables = [table for table in tables if table]
-    assert len(tables) == 3 + 2 * 6  # overview, failures, environment; six a section
+    assert len(tables) == 3 + 2 * 11  # overview, failures, environment; eleven a section
     for table in tables:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table}
         assert len(widths) == 1
