@@ -82,12 +82,15 @@ def estimate(
     """
     method, sizes = load_method(trial.method.name), _Sizes(trial, graph, model, inductive)
     options = method.Options(**trial.method.options)
+    known = train is not None and not (inductive and full is None)
+    # Sizes that are known leave nothing to bound but a batch.
+    bounded = not known or method.family == "mini-batch"
     low, high = (
         tuple(
             method.memory(options, sizes.case(rank, train, full if inductive else train, least))
             for rank in range(trial.partition.parts)
         )
-        for least in (True, False)
+        for least in (bounded, False)
     )
     return MemoryEstimate(low, high)
 

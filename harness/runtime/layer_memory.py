@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from harness.models.gnn import GNN
 from harness.models.layers import GraphLayer
@@ -48,6 +48,7 @@ def training_values(
     loss_rows: int = 0,
     cuda: bool = False,
     itemsize: int = 4,
+    least: bool = False,
 ) -> int:
     """Return the peak over a step's forward and backward pass, the input features themselves left out.
 
@@ -61,9 +62,10 @@ def training_values(
         loss_rows: rows that the loss reads.
         cuda: dropout keeps a mask (a byte a value), ReLU its output.
         itemsize: bytes of a value.
+        least: a lower bound, whichever of A (H W) and (A H) W the layers compute.
     """
     passes = [
-        _graph_pass(model, i, block, exchanged, precompute and i == 0, narrow and model.narrows(i))
+        _graph_pass(model, i, block, exchanged, precompute and i == 0, narrow and model.narrows(i), least)
         for i, block in enumerate(blocks)
     ]
     rows = blocks[-1].dst
@@ -86,21 +88,23 @@ def training_values(
     return peak
 
 
-def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool) -> int:
+def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool, least: bool = False) -> int:
     """Return the peak of an exact evaluation, its own copy of the input features included."""
     rows, peak = block.dst, 0
     for layer in model.graph_layers:
         assert isinstance(layer, GraphLayer)
         d, o = layer.inputs, layer.outputs
         source = block.src * d if exchanged else 0
-        between = block.src * o if layer.transforms_first(block.edges, rows, block.src) else rows * d
+        transformed, summed = block.src * o, rows * d
+        between = transformed if layer.transforms_first(block.edges, rows, block.src) else summed
+        between = min(transformed, summed) if least else between
         peak = max(peak, rows * d + source + between + 2 * rows * o)
     wide = max((a + b for a, b in model.linear_widths), default=0)
     return rows * model.widths[0][0] + max(peak, rows * wide)
 
 
 def _graph_pass(
-    model: GNN, index: int, size: BlockSize, exchanged: bool, aggregated: bool, narrow: bool
+    model: GNN, index: int, size: BlockSize, exchanged: bool, aggregated: bool, narrow: bool, least: bool
 ) -> _Pass:
     """Values of a graph layer; `GraphLayer.propagate` is what this follows.
 
@@ -120,9 +124,14 @@ def _graph_pass(
     if narrow:
         return _Pass(own, (3 * dst + src) * o, to_input + (2 * dst + src + boundary) * o)
     back = 0 if first or not exchanged else (src + boundary + dst) * d
-    if layer.transforms_first(size.edges, dst, src):
-        kept = own + (src * d if exchanged else 0)
-        to_source = 0 if first else src * (d + o)
-        return _Pass(kept, (2 * dst + src) * o, to_input + max((dst + src) * o, to_source, back))
+    to_source = 0 if first else src * (d + o)
+    transformed = _Pass(
+        own + (src * d if exchanged else 0),
+        (2 * dst + src) * o,
+        to_input + max((dst + src) * o, to_source, back),
+    )
     spread = 0 if first else (2 * dst + src) * d
-    return _Pass(own + dst * d, 2 * dst * o + (src * d if exchanged else 0), to_input + max(spread, back))
+    summed = _Pass(own + dst * d, 2 * dst * o + (src * d if exchanged else 0), to_input + max(spread, back))
+    if least:
+        return _Pass(*map(min, astuple(transformed), astuple(summed)))
+    return transformed if layer.transforms_first(size.edges, dst, src) else summed

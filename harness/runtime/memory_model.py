@@ -110,7 +110,7 @@ def full_graph_memory(
     blocks = [part.block] * case.model.depth
     peak = training_values(
         case.model, blocks, exchanged=case.parts > 1 and kept > 0, precompute=precompute, narrow=narrow,
-        loss_rows=case.train_nodes, cuda=case.cuda, itemsize=case.itemsize,
+        loss_rows=case.train_nodes, cuda=case.cuda, itemsize=case.itemsize, least=case.least,
     )  # fmt: skip
     features = case.train.inner * case.model.widths[0][0] * case.itemsize
     # A GPU holds the sample only; the whole part stays on the host.
@@ -145,7 +145,7 @@ def mini_batch_memory(case: MemoryCase, blocks: Sequence[BlockSize] = ()) -> Com
     if blocks:
         peak = training_values(
             case.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
-            cuda=case.cuda, itemsize=case.itemsize,
+            cuda=case.cuda, itemsize=case.itemsize, least=case.least,
         )  # fmt: skip
         components |= {
             **_layers(case, blocks, peak),
@@ -212,7 +212,7 @@ def _evaluation(case: MemoryCase, training: int, *, stored: bool) -> Components:
     part = case.evaluated
     if part is None:
         return {}
-    values = evaluation_values(case.model, part.block, exchanged=case.parts > 1)
+    values = evaluation_values(case.model, part.block, exchanged=case.parts > 1, least=case.least)
     own = 0 if stored else _matrices(case, part.block, transposed=False)
     labels = _labels(case, part.inner) if case.inductive else 0
     return {"evaluation": max(0, values - training) * case.itemsize + own + labels}

@@ -130,7 +130,8 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
     assert code == 0
     row = re.compile(
-        r"^[0-9a-f]{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ GiB +reddit is not here$", re.M
+        r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ .iB - .* GiB +reddit is not here$",
+        re.M,
     )
     assert row.search(out)
     assert out.endswith(

@@ -24,13 +24,15 @@ TABLE = [
 ]
 
 
-def guess(parts: int = 2, *, inductive: bool = False, table=None, method: str = "full") -> MemoryEstimate:
+def guess(
+    parts: int = 2, *, inductive: bool = False, table=None, method: str = "full", model=MODEL, **options
+) -> MemoryEstimate:
     trial = TrialConfig.model_validate(
-        {"dataset": {"name": "reddit"}, "model": MODEL, "train": {}, "partition": {"parts": parts},
-         "method": {"name": method}, "seed": 0, "device": "cpu"}
+        {"dataset": {"name": "reddit"}, "model": model, "train": {}, "partition": {"parts": parts},
+         "method": {"name": method, "options": options}, "seed": 0, "device": "cpu"}
     )  # fmt: skip
-    model = GNN(MODEL, REDDIT.features, REDDIT.classes, seed=0, dtype=torch.float32)
-    return estimate(trial, REDDIT, model, inductive=inductive, train=table)
+    gnn = GNN(model, REDDIT.features, REDDIT.classes, seed=0, dtype=torch.float32)
+    return estimate(trial, REDDIT, gnn, inductive=inductive, train=table)
 
 
 def test_an_unknown_boundary_is_a_range() -> None:
@@ -63,10 +65,16 @@ def test_an_unknown_training_subgraph_is_nothing_at_least() -> None:
     assert guess(inductive=True).least["evaluation"] > 4 * REDDIT.nodes // 2 * REDDIT.features
 
 
-@pytest.mark.parametrize("method", ["full", "bns-gcn", "graphsage"])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("full", {}), ("full", {"narrow": True}), ("graphsage", {})]
+    + [("bns-gcn", {"rate": rate, "precompute": True}) for rate in (0, 0.1, 1)],
+)
 @pytest.mark.parametrize("parts", [1, 2, 8])
-def test_the_least_is_less(method: str, parts: int) -> None:
-    found = guess(parts, method=method)
+@pytest.mark.parametrize("hidden", [16, 128])
+def test_the_least_is_less(method: str, options: dict[str, float], parts: int, hidden: int) -> None:
+    """Whatever the sizes make of the order of a layer's products; a last, narrow layer is where it turns."""
+    found = guess(parts, method=method, model=ModelSpec(layers=3, hidden=hidden), **options)
     assert total(found.least) <= total(found.most)
 
 

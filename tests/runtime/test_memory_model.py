@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.graphs import OnDisk, on_disk
+from support.graphs import on_disk
 from support.ranks import run_ranks
-from support.training import Case, memory_peak
+from support.training import Case, memory_peaks
 
 from harness.data.generated import GENERATORS
 from harness.models.gnn import GNN
@@ -126,17 +126,14 @@ def test_against_ranks(tmp_path: Path) -> None:
     a resident set is up to twice the tensors.
     """
 
-    def peaks(nodes: int, hidden: int, method: str, options: dict[str, float]) -> list[tuple[int, int]]:
-        folder = tmp_path / str(nodes)
-        if nodes not in graphs:
-            graph = GENERATORS["sbm"].make(nodes=nodes, degree=8, features=64, work=tmp_path)
-            graphs[nodes] = on_disk(graph, np.arange(nodes) * 2 // nodes, 2, False, folder)
+    def case(nodes: int, hidden: int, method: str, **options: float) -> Case:
+        graph = GENERATORS["sbm"].make(nodes=nodes, degree=8, features=64, work=tmp_path)
+        data = on_disk(graph, np.arange(nodes) * 2 // nodes, 2, False, tmp_path / f"{nodes}")
         model = ModelSpec(layers=2, hidden=hidden, norm="layer")
-        train = TrainSpec(epochs=1, threads=1)
-        return run_ranks(memory_peak, 2, Case(graphs[nodes], method, options, model, train))
+        return Case(data, method, options, model, TrainSpec(epochs=1, threads=1))
 
-    graphs: dict[int, OnDisk] = {}
-    (libraries, _), _ = peaks(400, 16, "bns-gcn", {"rate": 0.1})
-    for method, options in (("full", {}), ("bns-gcn", {"rate": 0.1})):
-        for peak, modelled in peaks(40_000, 512, method, options):
+    cases = [case(400, 16, "bns-gcn", rate=0.1), case(40_000, 512, "bns-gcn", rate=0.1)]
+    cases.append(case(40_000, 512, "full"))
+    for (libraries, _), *large in run_ranks(memory_peaks, 2, cases):
+        for peak, modelled in large:
             assert 0.5 < modelled / (peak - libraries) < 2

@@ -152,16 +152,20 @@ def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
     return found
 
 
-def memory_peak(rank: int, world: int, case: Case) -> tuple[int, int]:
-    """Train a case; returns by how much the peak resident set grew, mapped files left out, and the model."""
-    before = _resident()
-    worker, report = case.worker(rank, world)
-    trainer = Trainer(worker, report)
-    for epoch in range(case.train.epochs):
-        trainer.train_epoch(epoch)
-    after = _resident()
-    grown = after["VmHWM"] - before["VmRSS"] - (after["RssFile"] - before["RssFile"])
-    return grown, sum(worker.method.memory_components().values())
+def memory_peaks(rank: int, world: int, cases: list[Case]) -> list[tuple[int, int]]:
+    """Train one case after the other; returns the process's peak so far and the case's model, in bytes.
+
+    The peak is of the resident set, mapped files left out; the case's own if it is the largest yet.
+    """
+    peaks = []
+    for case in cases:
+        worker, report = case.worker(rank, world)
+        trainer = Trainer(worker, report)
+        for epoch in range(case.train.epochs):
+            trainer.train_epoch(epoch)
+        found = _resident()
+        peaks.append((found["VmHWM"] - found["RssFile"], sum(worker.method.memory_components().values())))
+    return peaks
 
 
 def _resident() -> dict[str, int]:
@@ -169,5 +173,5 @@ def _resident() -> dict[str, int]:
     return {
         line.split(":")[0]: int(line.split()[1]) * 1024
         for line in lines
-        if line.startswith(("VmHWM", "VmRSS", "RssFile"))
+        if line.startswith(("VmHWM", "RssFile"))
     }
