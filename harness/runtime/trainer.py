@@ -80,14 +80,13 @@ class Trainer:
         worker = self.worker
         worker.model.train()
         losses, stats = _Mean(), dict[str, float]()
-        timing = self._timing(epoch)
+        timing, before = self._timing(epoch), worker.traffic.sent()
         with (
             worker.checked_epoch(),
             worker.meters.epoch() as metered,
             worker.traffic.during("epoch"),
             worker.clock.epoch(aligned=timing == "breakdown") as timed,
         ):
-            before = worker.traffic.sent()
             steps = iter(worker.method.steps(epoch))
             while True:
                 with worker.clock.phase("sample"):
@@ -97,8 +96,7 @@ class Trainer:
                 losses.add(self._take(step), step.loss.total)
                 for name, value in step.stats.items():
                     stats[name] = stats.get(name, 0) + value
-            after = worker.traffic.sent()
-        loss = losses.value
+        loss, after = losses.value, worker.traffic.sent()
         if not math.isfinite(loss):
             raise TrialError("diverged", f"loss is {loss} in epoch {epoch}")
         return {
