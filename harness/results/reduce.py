@@ -193,8 +193,8 @@ def _memory(ranks: Sequence[Json]) -> Json:
     )
     result: Json = {key: largest.get(key) for key in ("peak_memory_bytes", "peak_memory_source")}
     for key in ("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes"):
-        peaks = [(rank.get("meters") or {}).get(key) for rank in ranks]
-        result[key] = max(peaks) if peaks and None not in peaks else None
+        peaks = _known((rank.get("meters") or {}).get(key) for rank in ranks)
+        result[key] = max(peaks) if peaks and len(peaks) == len(ranks) else None
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
     model = max(models, key=lambda components: sum(components.values()), default=None)
     return result | {
@@ -226,7 +226,7 @@ def _wire_estimate(ranks: Sequence[Json], payload: float) -> float | None:
     links = [rank.get("link") for rank in ranks]
     if not links or any(link is None or link["loopback"] or not link["mtu"] for link in links):
         return None
-    mtu = min(link["mtu"] for link in links if link)
+    mtu: int = min(link["mtu"] for link in links if link)
     return payload * (mtu + ETHERNET) / (mtu - IP_AND_TCP)
 
 

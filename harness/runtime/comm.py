@@ -176,9 +176,28 @@ class Communicator:
         source, target = rows.contiguous(), out
         if self._staged:
             source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
-        dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=group)
+        if dist.get_backend(group) == "gloo":
+            self._swap(target.split(list(recv_counts)), source.split(list(send_counts)), group)
+        else:
+            dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=group)
         if self._staged:
             out.copy_(target)
+
+    def _swap(
+        self, targets: Sequence[Tensor], sources: Sequence[Tensor], group: dist.ProcessGroup | None
+    ) -> None:
+        """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send.
+
+        A send waits for the peer's word that it is ready to receive, and that word must not queue behind the
+        peer's own data: so every receive is posted before any send (docs/design/networks.md).
+        """
+        peers = [(self.rank + shift) % self.world for shift in range(1, self.world)]
+        work = [dist.irecv(targets[peer], peer, group) for peer in peers if len(targets[peer])]
+        work += [dist.isend(sources[peer], peer, group) for peer in peers if len(sources[peer])]
+        targets[self.rank].copy_(sources[self.rank])
+        for transfer in work:
+            if transfer is not None:
+                transfer.wait()
 
     def barrier(self, group: dist.ProcessGroup | None = None) -> None:
         """Wait for all ranks (of `group`); not counted as traffic."""
