@@ -24,6 +24,7 @@ class CommandLine:
     directory: Path
     cache: Path
     variables: dict[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()  # a command that starts the command, say in a network namespace
 
     def run(
         self, *arguments: str, timeout_s: float = 120, **variables: str
@@ -41,7 +42,7 @@ class CommandLine:
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start a command as the leader of a process group of its own, as a terminal does."""
         return subprocess.Popen(
-            [COMMAND, *arguments],
+            [*self.prefix, COMMAND, *arguments],
             cwd=self.directory,
             env=self._environment(variables),
             stdin=subprocess.DEVNULL,

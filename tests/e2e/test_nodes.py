@@ -1,0 +1,258 @@
+"""Several machines: two runners, in network namespaces joined by a cable, or on the loopback without root."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from e2e.cli import CommandLine, records, trains, wait_until
+
+import harness
+from harness.launch.namespaces import batch, inside, namespace, namespaces
+
+pytestmark = pytest.mark.timeout(200)
+
+SUITE = """\
+name: cluster
+datasets: [digits]
+model: {layers: 2, hidden: 8}
+train: {epochs: EPOCHS, eval_every: 0, threads: 1}
+partition: {parts: PARTS}
+methods: ['METHOD']
+seeds: SEEDS
+device: cpu
+timeouts: {trial_s: 100, collective_s: 60}
+"""
+
+
+def suite(parts: str = "2", method: str = "full", epochs: int = 4, seeds: str = "[0]") -> str:
+    text = SUITE.replace("PARTS", parts).replace("METHOD", method)
+    return text.replace("EPOCHS", str(epochs)).replace("SEEDS", seeds)
+
+
+@dataclass
+class Machines:
+    """Two places for a node to run at, each with a directory and a cache of its own."""
+
+    host: str
+    port: int
+    nodes: list[CommandLine]
+    cut: Callable[[], None] = lambda: None
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def write(self, text: str, node: int | None = None) -> None:
+        for command in self.nodes if node is None else [self.nodes[node]]:
+            (command.directory / "cluster.yaml").write_text(text)
+
+    def start(self, node: int, *, rdzv_s: float = 60, node_s: float = 20) -> subprocess.Popen[str]:
+        meet = ["--nnodes", "2", "--rdzv", f"{self.host}:{self.port}"]
+        waits = ["--rdzv-timeout", str(rdzv_s), "--node-timeout", str(node_s)]
+        process = self.nodes[node].start("run", "cluster.yaml", *meet, *waits)
+        self.started.append(process)
+        return process
+
+    def start_both(self, **waits: float) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+        """On one machine the first to listen is the head: the other starts when it does."""
+        head = self.start(0, **waits)
+        if not self.nodes[0].prefix:
+            wait_until(lambda: listens(self.port), head)
+        return head, self.start(1, **waits)
+
+    @property
+    def home(self) -> Path:
+        return self.nodes[0].directory / "results" / "cluster"
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def commands(directory: Path) -> list[CommandLine]:
+    """A runner each, with directory and cache of its own."""
+    nodes = [
+        CommandLine(directory / name, directory / name / "cache", {"LEDGER": os.devnull})
+        for name in ("head", "member")
+    ]
+    for node in nodes:
+        node.directory.mkdir()
+    return nodes
+
+
+@pytest.fixture
+def loopback(tmp_path: Path) -> Iterator[Machines]:
+    machines = Machines("127.0.0.1", free_port(), commands(tmp_path))
+    yield machines
+    machines.close()
+
+
+@pytest.fixture
+def cabled(tmp_path: Path) -> Iterator[Machines]:
+    """Two network namespaces, 10.99.0.1 and 10.99.0.2."""
+    names = [namespace("node0"), namespace("node1")]
+    with ExitStack() as stack:
+        stack.enter_context(namespaces(names))
+        batch("ip", [f"link add eth0 type veth peer name eth0 netns {names[1]}"], "-n", names[0])
+        for number, name in enumerate(names, 1):
+            lines = [f"addr add 10.99.0.{number}/24 dev eth0", "link set eth0 up", "link set lo up"]
+            batch("ip", lines, "-n", name)
+        nodes = [
+            replace(command, prefix=inside(name))
+            for command, name in zip(commands(tmp_path), names, strict=True)
+        ]
+        machines = Machines(
+            "10.99.0.1", 29400, nodes, lambda: batch("ip", ["link set eth0 down"], "-n", names[1])
+        )
+        stack.callback(machines.close)
+        yield machines
+
+
+def ended(process: subprocess.Popen[str], timeout_s: float = 60) -> tuple[int, str]:
+    out, err = process.communicate(timeout=timeout_s)
+    return process.returncode, out + err
+
+
+def by_seed(home: Path) -> dict[int, dict[str, Any]]:
+    return {record["config"]["seed"]: record for record in records(home).values()}
+
+
+def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def check_like_one_machine(machines: Machines, parts: str, shares: dict[int, list[list[int]]]) -> None:
+    """Run the same trials on both nodes and on one machine: everything that training decides is equal."""
+    machines.write(suite(parts))
+    head, member = machines.start_both()
+    code, said = ended(head)
+    assert code == 0, said
+    assert ended(member)[0] == 0
+    assert not (machines.nodes[1].directory / "results").exists()
+    alone = replace(machines.nodes[0], prefix=())
+    assert alone.run("run", "cluster.yaml", "--results", "alone").returncode == 0
+    expected, found = records(alone.directory / "alone" / "cluster"), records(machines.home)
+    assert found.keys() == expected.keys()
+    for trial, record in found.items():
+        ranks = record["config"]["partition"]["parts"]
+        for key in ("final_loss", "checksum", "final_test", "best_val", "bytes_embedding"):
+            assert record["result"][key] == expected[trial]["result"][key], key
+        assert [rank["rank"] for rank in record["ranks"]] == [*range(ranks)]
+        assert [node["ranks"] for node in record["environment"]["nodes"]] == shares[ranks]
+        log = (machines.home / trial / "log.txt").read_text()
+        assert [f"==== rank {rank} ====" in log for rank in range(ranks)] == [True] * ranks
+    rows = [harness.load_epochs(alone.directory / name) for name in ("alone", "results")]
+    keys = ["trial", "epoch", "rank", "loss"]
+    one, two = (row[keys].sort_values(keys, ignore_index=True) for row in rows)
+    assert len(two) == 4 * sum(shares)
+    assert one.equals(two)
+
+
+def test_two_runners_on_one_machine(loopback: Machines) -> None:
+    check_like_one_machine(loopback, "3", {3: [[0, 1], [2]]})
+    again = loopback.start_both()
+    assert [ended(process)[0] for process in again] == [0, 0]  # nothing is left to run; the node is told
+
+
+@pytest.mark.root
+def test_two_machines(cabled: Machines) -> None:
+    check_like_one_machine(cabled, "[2, 4]", {2: [[0], [1]], 4: [[0, 1], [2, 3]]})
+
+
+@pytest.mark.root
+def test_a_node_that_dies_ends_its_trial_and_may_come_back(cabled: Machines) -> None:
+    cabled.write(suite(method="own.methods:Slow", epochs=16, seeds="[0, 1]"))
+    head, member = cabled.start_both()
+    wait_until(lambda: trains(cabled.home), head)
+    ranks = [p for p in descendants(member) if "harness.runtime.rank" in p.cmdline()]
+    member.kill()
+    assert len(ranks) == 1
+    assert psutil.wait_procs(ranks, timeout=10)[1] == []
+    again = cabled.start(1)
+    assert ended(head)[0] == 1
+    assert ended(again)[0] == 1  # the head's
+    found = by_seed(cabled.home)
+    assert found[0]["status"] == "error"
+    assert found[0]["reason"] == "node 1 was lost: its runner ended or was killed"
+    assert (found[1]["status"], found[1]["result"]["epochs"]) == ("ok", 16)
+
+
+@pytest.mark.root
+def test_a_cable_that_is_cut(cabled: Machines) -> None:
+    """Neither side is told: the silence is noticed on both, after the time limit that was given."""
+    cabled.write(suite(method="own.methods:Slow", epochs=200, seeds="[0, 1]"))
+    head, member = cabled.start_both(rdzv_s=5, node_s=6)
+    wait_until(lambda: trains(cabled.home), head)
+    processes = descendants(member)
+    asked = time.monotonic()
+    cabled.cut()
+    code, said = ended(member)
+    assert (code, time.monotonic() - asked < 30) == (1, True)
+    assert "the head at 10.99.0.1:29400 does not answer any more; this node ends" in said
+    assert "Traceback" not in said
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    assert ended(head)[0] == 1
+    found = by_seed(cabled.home)
+    assert (found[0]["status"], found[1]["status"]) == ("error", "timeout")
+    assert found[0]["reason"] == "node 1 was lost: no heartbeat for 6 s (--node-timeout)"
+    assert "not all of the 2 nodes came within 5 s (--rdzv-timeout)" in found[1]["reason"]
+
+
+def test_a_node_with_another_suite_is_refused_and_the_head_waits_no_longer_than_told(
+    loopback: Machines,
+) -> None:
+    loopback.write(suite())
+    loopback.write(suite(epochs=5), node=1)
+    head, member = loopback.start_both(rdzv_s=15)
+    code, said = ended(member)
+    assert code == 2
+    assert "error: trials: 1 trials here, 1 on the head, 0 alike; only here: digits" in said
+    assert ended(head)[0] == 1
+    record = by_seed(loopback.home)[0]
+    assert record["status"] == "timeout"
+    assert "came within 15 s (--rdzv-timeout); one was refused: trials: 1 trials here" in record["reason"]
+
+
+def test_ctrl_c_on_a_node_ends_its_trial_and_on_the_head_the_run(loopback: Machines) -> None:
+    loopback.write(suite(method="own.methods:Slow", epochs=200, seeds="[0, 1, 2]"))
+    head, member = loopback.start_both()
+    wait_until(lambda: trains(loopback.home), head)
+    member.send_signal(signal.SIGINT)
+    code, said = ended(member)
+    assert code == 130, said
+    wait_until(lambda: len(records(loopback.home)) == 1, head)
+    again = loopback.start(1)
+    wait_until(lambda: trains(loopback.home), head)
+    processes = [*descendants(again), *descendants(head)]
+    head.send_signal(signal.SIGINT)
+    code, said = ended(head)
+    assert code == 130
+    assert "interrupted: finished trials are kept" in said
+    code, said = ended(again)
+    assert code == 130
+    assert "Traceback" not in said
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    found = by_seed(loopback.home)
+    assert {seed: record["status"] for seed, record in found.items()} == {0: "error"}
+    assert found[0]["reason"] == "node 1 was interrupted by its user"
