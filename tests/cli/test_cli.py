@@ -13,6 +13,7 @@ from launch.tiny import write_suite
 
 from harness.cli import main
 from harness.launch import trial as trial_module
+from harness.launch.memory import Capacity
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(90)
@@ -124,6 +125,21 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     code, _, err = harness(capsys, "run", "tiny.yaml")
     assert code == 130
     assert err == "interrupted: finished trials are kept; the same command goes on with the rest\n"
+
+
+def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.launch.planner.capacity", lambda: Capacity(1 << 30))
+    large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
+    assert re.search(r"will not fit: needs at least \S+ GiB, this machine has 1 GiB", out)
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
+    assert "fit:" not in out
+    components = re.findall(
+        r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B ", out, re.M
+    )
+    assert {"input features", "layers (Eq. 3)", "adjacency", "together"} == set(components)
 
 
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from e2e.cli import SUITES, CommandLine
 
 pytestmark = pytest.mark.timeout(150)
-APART = {"anchor", "reddit"}
+APART = {"anchor", "network", "reddit"}
 REST = sorted(path.stem for path in SUITES.glob("*.yaml") if path.stem not in APART)
 
 
@@ -29,6 +29,17 @@ def test_plans_without_data(name: str, command: CommandLine) -> None:
     )
     assert bool(ways) == (skipped > 0)
     assert not list(command.directory.iterdir())
+
+
+def test_shaped_networks_are_run_or_say_what_they_lack(command: CommandLine) -> None:
+    planned = command.run("plan", str(SUITES / "network.yaml"))
+    assert planned.returncode == 0
+    rows = re.findall(r"^[0-9a-f]{12}  (run|skip) +(\S.*)$", planned.stdout, re.MULTILINE)
+    assert len(rows) == 8
+    for state, row in rows:
+        shaped = re.search(r" (unlimited|1gbit|100mbit) seed=", row) is not None
+        assert (state == "skip") == bool(re.search(r"network \S+ needs ", row))
+        assert shaped or state == "run"
 
 
 def test_reddit_lists_its_trials(command: CommandLine) -> None:

@@ -78,18 +78,20 @@ def test_the_least_is_less(method: str, options: dict[str, float], parts: int, h
     assert total(found.least) <= total(found.most)
 
 
-RANGE = MemoryEstimate(low=({"a": 3}, {"a": 2}, {"a": 2}), high=({"a": 6}, {"a": 2}, {"a": 4}))
+RANGE = MemoryEstimate(low=({"a": 30}, {"a": 20}, {"a": 20}), high=({"a": 60}, {"a": 20}, {"a": 40}))
 
 
 @pytest.mark.parametrize(
     ("device", "capacity", "expected"),
     [
-        ("cpu", Capacity(12), None),
-        ("cpu", Capacity(11), Shortage(False, 12, 11, "this machine")),
-        ("cpu", Capacity(6), Shortage(True, 7, 6, "this machine")),
-        ("cuda", Capacity(0, (10, 2)), None),
-        ("cuda", Capacity(0, (9, 2)), Shortage(False, 10, 9, "GPU 0")),
-        ("cuda", Capacity(0, (9, 1)), Shortage(True, 2, 1, "GPU 1")),
+        ("cpu", Capacity(120), None),
+        ("cpu", Capacity(119), Shortage(False, 120, 119, "this machine")),
+        # The model may say too much: 70 % of its 70 is what is needed for certain.
+        ("cpu", Capacity(49), Shortage(False, 120, 49, "this machine")),
+        ("cpu", Capacity(48), Shortage(True, 49, 48, "this machine")),
+        ("cuda", Capacity(0, (100, 20)), None),
+        ("cuda", Capacity(0, (99, 20)), Shortage(False, 100, 99, "GPU 0")),
+        ("cuda", Capacity(0, (99, 13)), Shortage(True, 14, 13, "GPU 1")),
         ("cuda", Capacity(0), None),
     ],
 )
