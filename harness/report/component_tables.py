@@ -100,8 +100,8 @@ def memory_model_table(section: Section) -> Table | None:
         size,
         f"Memory model ({unit})",
         "What the rank that needs most needs by the method's memory model, by component; mean over seeds; "
-        f"1 {unit} = {size:,.0f} bytes. “none”: the method has no such component. Components can be negative "
-        "where they correct another.",
+        f"1 {unit} = {size:,.0f} bytes. “none”: the method has no such component. A component that corrects "
+        "another, as one beside Eq. 3 (of BNS-GCN) does, can be negative.",
         absent=Cell("none"),
     )
 

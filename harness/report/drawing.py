@@ -83,8 +83,9 @@ def save(figure: Figure, section: Section, kind: str, title: str, caption: str) 
 
 
 def _columns(labels: list[str]) -> int:
-    """Return how many columns of a legend fit the width."""
-    return max(1, min(len(labels), 150 // (max(len(short(label)) for label in labels) + 6)))
+    """Return how many columns of a legend fit the width, its rows filled evenly."""
+    fitting = max(1, min(len(labels), 150 // (max(len(short(label)) for label in labels) + 6)))
+    return -(-len(labels) // -(-len(labels) // fitting))
 
 
 def legend_rows(section: Section) -> int:

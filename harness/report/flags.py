@@ -29,14 +29,13 @@ class Flag:
 
     def where(self, section: Section) -> str:
         """Name the variants and parts of a section that it holds for, and how badly; "" if for none."""
+        bad = section.ok[self.chosen(section.ok)]
         found = []
         for variant in section.variants:
-            for parts in section.parts:
-                trials = section.select(variant, parts)
-                bad = trials[self.chosen(trials)]
-                if len(bad):
-                    found.append(f"{variant.label} at P = {parts} ({self.detail(bad)})")
-        return f"{section.title}: {', '.join(found)}" if found else ""
+            by_parts = bad[bad["variant"] == variant.key].groupby("parts", sort=True)
+            if shown := [f"{parts:.0f} ({self.detail(trials)})" for parts, trials in by_parts]:
+                found.append(f"{variant.label} at P = {', '.join(shown)}")
+        return f"{section.title}: {'; '.join(found)}" if found else ""
 
 
 def _width(frame: pd.DataFrame) -> pd.Series[float]:

@@ -1,4 +1,4 @@
-"""What a rank uses: memory by each source that measured it, processors, energy, the network's interface."""
+"""What a rank uses: memory by each source that measured it, processors, energy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from harness.report.aggregate import figures_of
-from harness.report.grid import Columns, Format, by_parts, column, grid, measured, seeds_note, usual_seeds
-from harness.report.numbers import byte_unit, common_places, scaled
+from harness.report.grid import by_parts
+from harness.report.numbers import byte_unit, common_places
 from harness.report.record_figures import WHY
 from harness.report.sections import Section, join_unique
 from harness.report.table import Cell, Group, Table, missing
@@ -28,28 +28,18 @@ def memory_sources_table(section: Section) -> Table | None:
     """Peak memory as each source saw it beside the model's total; None if there is neither."""
     sources = CPU_MEMORY | (GPU_MEMORY if _on_gpu(section) else {})
     columns = {**sources, "memory_model_bytes": "Model"}
-    figures = {name: figures_of(section, name) for name in columns}
-    if not any(figures.values()):
-        return None
-    size, unit = byte_unit(max(stat.mean for found in figures.values() for stat in found.values()))
-    seeds = max(usual_seeds(found) for found in figures.values())
-    places = common_places(stat.mean / size for found in figures.values() for stat in found.values())
-
-    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        found = [own.get((variant, parts)) for own in figures.values()]
-        gap = missing(section, variant, parts)
-        return [Cell(scaled(stat, size, places)) if stat else gap for stat in found]
-
-    return Table(
+    peaks = [stat.mean for name in columns for stat in figures_of(section, name).values()]
+    size, unit = byte_unit(max(peaks, default=None))
+    return _figures_table(
+        section,
+        columns,
+        dict.fromkeys(columns, size),
         f"Peak memory of a rank by source, and the memory model ({unit})",
-        f"Largest of the ranks; 1 {unit} = {size:,.0f} bytes. {seeds_note(seeds)} RSS: the kernel's peak of "
+        f"Largest of the ranks, mean over seeds; 1 {unit} = {size:,.0f} bytes. RSS: the kernel's peak of "
         "the resident set. PSS: the same with shared pages divided among the processes that share them, "
         f"largest of samples{_every(section, 'pss_interval_s')}. {_gpu_sources(section)}Model: what tensors "
         "need by the method's memory model, components below; it leaves out the interpreter, its libraries "
-        f"and mapped files, which RSS and PSS hold.{_reasons(section, columns)}",
-        "Method",
-        (Group("", tuple(columns.values())),),
-        by_parts(section, cells),
+        "and mapped files, which RSS and PSS hold.",
     )
 
 
@@ -63,16 +53,8 @@ def _gpu_sources(section: Section) -> str:
 
 
 def use_table(section: Section) -> Table | None:
-    """Utilisation, power and energy, method by parts; None if nothing of it was measured."""
+    """Utilisation, power and energy; None if nothing of it was measured."""
     columns = CPU_USE | (GPU_USE if _on_gpu(section) else {})
-    figures = {name: figures_of(section, name) for name in columns}
-    if not any(figures.values()):
-        return None
-    seeds = max(usual_seeds(found) for found in figures.values())
-    shown: dict[str, Columns] = {}
-    for name, title in columns.items():
-        format: Format = measured(0.01 if name == "gpu_utilisation" else 1.0)
-        shown[title] = column(section, figures[name], format, seeds, highest=None)
     gpu = ""
     if _on_gpu(section):
         gpu = (
@@ -80,14 +62,40 @@ def use_table(section: Section) -> Table | None:
             f"{_every(section, 'sample_interval_s')} and of ranks. GPU power (mean of samples) and energy an "
             "epoch (the driver's counter): sums over GPUs, whoever uses them."
         )
-    return grid(
+    return _figures_table(
         section,
+        columns,
+        dict.fromkeys(columns, 1.0) | {"gpu_utilisation": 0.01},
         "Utilisation and energy",
-        "Means over the epochs that epoch time is of. CPU: cores that a rank keeps busy (CPU seconds of all "
-        "threads / seconds), mean over ranks. CPU energy: joules an epoch of all processor packages, whoever "
-        f"uses them.{gpu} {seeds_note(seeds)}{_reasons(section, columns)}",
-        shown,
+        "Means over the epochs that epoch time is of, then over seeds. CPU: cores that a rank keeps busy "
+        "(CPU seconds of all threads / seconds), mean over ranks. CPU energy: joules an epoch of all "
+        f"processor packages, whoever uses them.{gpu}",
     )
+
+
+def _figures_table(
+    section: Section, columns: dict[str, str], units: dict[str, float], title: str, caption: str
+) -> Table | None:
+    """Return a table of a column a figure (its name: its heading); None if no trial has any of them."""
+    figures = {name: figures_of(section, name) for name in columns}
+    if not any(figures.values()):
+        return None
+    places = {
+        name: common_places(stat.mean / units[name] for stat in found.values())
+        for name, found in figures.items()
+    }
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        gap = missing(section, variant, parts)
+        stats = {name: found.get((variant, parts)) for name, found in figures.items()}
+        return [
+            Cell(f"{stat.mean / units[name]:,.{places[name]}f}") if stat else gap
+            for name, stat in stats.items()
+        ]
+
+    heads = Group("", tuple(columns.values()))
+    caption += _reasons(section, columns)
+    return Table(title, caption, "Method", (heads,), by_parts(section, cells))
 
 
 def _on_gpu(section: Section) -> bool:

@@ -8,6 +8,8 @@ from harness.report.numbers import MISSING, UNAVAILABLE
 from harness.report.sections import Section, join_unique
 from harness.report.variants import Variant
 
+WIDE = 8  # columns
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -57,6 +59,11 @@ class Table:
     def columns(self) -> tuple[str, ...]:
         """Flat headings, the group's before the column's."""
         return tuple(" ".join(p for p in (g.title, c) if p) for g in self.groups for c in g.columns)
+
+    @property
+    def wide(self) -> bool:
+        """Whether it may not fit a page beside its contents."""
+        return len(self.columns) > WIDE
 
     @property
     def grouped(self) -> bool:
