@@ -1,4 +1,4 @@
-"""Ranks that do nothing but exchange tensors over gloo, and what they saw of it.
+"""Ranks that do nothing but exchange rows, and what they saw of it.
 
 As a module it is such a rank: `python -m support.exchanges JOB.json`, with torchrun's environment.
 """
@@ -63,27 +63,27 @@ def main() -> None:
     import torch
     import torch.distributed as dist
 
+    from harness.runtime.clock import Clock
+    from harness.runtime.comm import Communicator, Traffic
+
     job = json.loads(Path(sys.argv[1]).read_text())
     out, rank, world = Path(job["out"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     store = dist.FileStore(str(out / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    cpu = torch.device("cpu")
+    comm = Communicator(rank, world, cpu, Clock(cpu), Traffic())
     seconds, wrong = [], 0
     for size in job["messages"]:
-        sent = torch.full((size,), rank, dtype=torch.uint8)
-        received = {
-            peer: torch.full((size,), 255, dtype=torch.uint8) for peer in range(world) if peer != rank
-        }
+        counts = [0 if peer == rank else size for peer in range(world)]
+        sent = torch.full((sum(counts),), rank, dtype=torch.uint8)
+        received = torch.full_like(sent, 255)
         dist.barrier()
         start = time.perf_counter()
-        # Receives first: gloo puts its "ready to receive" behind a message that is already being sent on
-        # the same connection, and the two directions would follow one another.
-        work = [dist.irecv(tensor, peer) for peer, tensor in received.items()]
-        work += [dist.isend(sent, peer) for peer in received]
-        for item in work:
-            item.wait()
+        comm.exchange_rows(sent, counts, counts, purpose="feature", out=received)
         seconds.append(time.perf_counter() - start)
-        wrong += sum(int((tensor != peer).sum()) for peer, tensor in received.items())
+        senders = torch.tensor([peer for peer in range(world) if peer != rank], dtype=torch.uint8)
+        wrong += int((received.view(world - 1, size) != senders.unsqueeze(1)).sum())
     dist.barrier()
     report = {
         "rank": rank,
