@@ -144,7 +144,7 @@ class Link:
     def _handler(self, run_id: str) -> DynamicRendezvousHandler:
         backend = self._call(lambda: C10dRendezvousBackend(self._store, run_id))
         address = address_towards(self.cluster.host, self.cluster.port)
-        return DynamicRendezvousHandler.from_backend(
+        handler: DynamicRendezvousHandler = DynamicRendezvousHandler.from_backend(
             run_id,
             self._store,
             backend,
@@ -154,6 +154,7 @@ class Link:
             timeout=RendezvousTimeout(join=timedelta(seconds=self.cluster.rdzv_timeout_s)),
             keep_alive_interval=max(1, int(self.cluster.node_timeout_s / 3)),
         )
+        return handler
 
     def _call(self, operation: Callable[[], Result], limit_s: float | None = None) -> Result:
         """Return what `operation` returns; it is left to itself if that takes longer than `limit_s`."""

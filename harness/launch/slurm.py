@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.errors import UserError
 
 FIRST_PORT, PORTS = 20_000, 10_000  # below what Linux hands out by itself (32768 up)
-_ENTRY = re.compile(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*")
+_ENTRY = r"(?:[^,\[\]]|\[[0-9,-]+\])+"
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ def port_of(job: int, step: int) -> int:
 
 def expand_hosts(text: str) -> list[str]:
     """Return the names that a list such as `node[01-03,7],x` stands for, in order."""
+    if not re.fullmatch(rf"{_ENTRY}(?:,{_ENTRY})*", text):
+        raise UserError(f"'{text}' is not a list of nodes", key="SLURM_STEP_NODELIST")
     names: list[str] = []
-    for entry in (match.group() for match in _ENTRY.finditer(text) if match.group()):
+    for entry in re.findall(_ENTRY, text):
         pieces = [_choices(piece) for piece in re.split(r"(\[[^\]]*\])", entry)]
         names += ["".join(chosen) for chosen in itertools.product(*pieces)]
-    if not names or any(set(name) & set("[],") for name in names) or text.count("[") != text.count("]"):
-        raise UserError(f"'{text}' is not a list of nodes", key="SLURM_STEP_NODELIST")
     return names
 
 

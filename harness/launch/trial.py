@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 class Machines(Protocol):
     """What trials run on."""
 
-    nodes: int  # how many machines
+    @property
+    def nodes(self) -> int:
+        """Return how many machines they are."""
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why `trial` cannot run on them and is skipped; None if it can."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from harness.data.spec import Spec
 from harness.runtime.spec import RunConfig
@@ -78,6 +78,7 @@ def join_group(job: Job, rank: int, world: int) -> None:
     if job.config.device == "cuda":
         torch.cuda.set_device(rank_device("cuda"))
     timeout = timedelta(seconds=job.collective_timeout_s)
+    store: Store
     if job.meeting is None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
         backend = group_backend(job.config.device, local)
