@@ -91,13 +91,13 @@ def _setting(inputs: Inputs, row: Mapping[Any, Any]) -> dict[str, Any]:
     for key, value in flatten(config).items():
         if key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts":
             setting[key] = value
-    if row["parts"] == 1:  # one part is the same part whatever the partitioner
-        setting = {k: v for k, v in setting.items() if not _of_partition(k)}
+    if row["parts"] == 1:  # one part is the same whatever the partitioner, and has no network
+        setting = {k: v for k, v in setting.items() if not _between_parts(k)}
     return setting
 
 
-def _of_partition(key: str) -> bool:
-    return key == "partitioner" or key.startswith("partition.")
+def _between_parts(key: str) -> bool:
+    return key in ("partitioner", "network") or key.startswith("partition.")
 
 
 def _group(inputs: Inputs) -> list[tuple[dict[str, Any], list[int]]]:
@@ -113,7 +113,7 @@ def _group(inputs: Inputs) -> list[tuple[dict[str, Any], list[int]]]:
         hosts = [
             (host, members)
             for host, members in groups.values()
-            if {k: v for k, v in host.items() if not _of_partition(k)} == setting
+            if {k: v for k, v in host.items() if not _between_parts(k)} == setting
         ]
         for _, members in hosts:
             members.extend(rows)

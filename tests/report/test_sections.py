@@ -66,6 +66,15 @@ def test_different_settings_are_never_averaged(tmp_path: Path) -> None:
     assert len({section.anchor for section in sections.values()}) == 3
 
 
+def test_one_part_has_no_network_and_stands_beside_those_of_each(tmp_path: Path) -> None:
+    full = METHODS[:1]
+    write_results(tmp_path, methods=full, parts=(1,), seeds=(0,))
+    for rate in ("100mbit", "1gbit"):
+        write_results(tmp_path, methods=full, parts=(2,), seeds=(0,), settings={"network": rate})
+    sections = {section.extra: section.parts for section in make_sections(load_inputs(tmp_path))}
+    assert sections == {"network=100mbit": (1, 2), "network=1gbit": (1, 2)}
+
+
 def test_sections_without_records_fall_back_on_the_frame(results_dir: Path) -> None:
     inputs = load_inputs(results_dir)
     inputs.records.clear()  # type: ignore[attr-defined]
