@@ -69,12 +69,13 @@ class Head:
     suite: str
     ranks: OneMachine
     _calls: int = 0
+    _complete: bool = False  # all nodes were there at the end of the last trial
     _graphs: dict[Path, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = self.link.cluster.nodes
-        self._info = NodeInfo.here("", self.link.cluster)
-        self._run = uuid.uuid4().hex[:8]
+        self._info = NodeInfo.here("", self.link.address)
+        self._id = uuid.uuid4().hex[:8]
         self._watch = Watch(self.link, self.link.cluster.node_timeout_s)
 
     def why_not(self, trial: TrialConfig) -> str | None:
@@ -85,10 +86,15 @@ class Head:
 
     def run(self, trial: TrialConfig, inputs: Inputs, out: Path, progress: Progress) -> GroupResult:
         """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""
-        if self._calls == 0:
+        if not self._complete:
             progress.trial_stage(f"waiting for {self.nodes} nodes at {self.link.cluster.endpoint}")
+        group = self._run(trial, inputs, out, progress)
+        self._complete = group.status == "ok"
+        return group
+
+    def _run(self, trial: TrialConfig, inputs: Inputs, out: Path, progress: Progress) -> GroupResult:
         self._calls += 1
-        run = f"{self.suite}.{trial.id}.{self._run}-{self._calls}"
+        run = f"{self.suite}.{trial.id}.{self._id}-{self._calls}"
         call = {"number": self._calls, "trial": trial.id, "run": run}
         self.link.put(CALL, call | {"open": True})
         try:

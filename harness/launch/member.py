@@ -45,9 +45,8 @@ def follow(link: Link, suite: Suite, trials: Sequence[TrialConfig], options: Run
     """Take part in the head's run to its end and return the head's exit code.
 
     1 also when the head is lost, 130 when the user interrupts this node. `say` shows a line. Raises UserError
-    when this node's plan differs from the head's.
+    when this node's plan differs from the head's, or it lacks the GPU that trials want.
     """
-    check_device(trials)
     session = uuid.uuid4().hex
     try:
         plan = _plan(link, suite, trials)
@@ -56,7 +55,7 @@ def follow(link: Link, suite: Suite, trials: Sequence[TrialConfig], options: Run
             say(f"joined the run at {link.cluster.endpoint}")
             ranks = OneMachine(suite.timeouts, options.worker, link.cluster.nodes)
             inputs = InputCache(options.data_dir, options.cache)
-            info = NodeInfo.here(session, link.cluster)
+            info = NodeInfo.here(session, link.address)
             return Member(link, {trial.id: trial for trial in trials}, ranks, inputs, info, say).follow()
     except HeadLost as lost:
         say(f"{lost}; this node ends")
@@ -74,6 +73,7 @@ def _plan(link: Link, suite: Suite, trials: Sequence[TrialConfig]) -> dict[str, 
         raise UserError(f"the head at {link.cluster.endpoint} told no plan within {limit}")
     try:
         check_plan(own, plan)
+        check_device(trials)
     except UserError as error:
         link.put(REFUSED, str(error))
         raise

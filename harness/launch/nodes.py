@@ -15,13 +15,13 @@ from harness.launch.inputs import Inputs
 from harness.launch.local import GroupResult
 from harness.launch.outcome import Failure
 from harness.launch.place import Place
-from harness.launch.rendezvous import Cluster, Link, address_towards
+from harness.launch.rendezvous import Cluster, Link
 from harness.results.environment import collect
 from harness.runtime.job import Backend, Meeting
 from harness.suite.schema import Suite, TrialConfig
 
 POLL_S = 0.1  # while nothing trains
-WATCH_S = 0.5  # while ranks train: they need the cores
+WATCH_S = 1.0  # while ranks train: they need the cores
 CALL = "call"  # the trial that the head calls the nodes to, or the end of the run
 PLAN = "plan"
 REFUSED = "refused"  # why a node did not take part
@@ -81,11 +81,10 @@ class NodeInfo:
     hardware: dict[str, Any]
 
     @classmethod
-    def here(cls, session: str, cluster: Cluster) -> NodeInfo:
+    def here(cls, session: str, address: str) -> NodeInfo:
         """Describe this machine."""
         found = collect()
         hardware = {key: found.get(key) for key in _HARDWARE}
-        address = address_towards(cluster.host, cluster.port)
         return cls(session, address, torch.cuda.device_count(), hardware)
 
 
@@ -139,8 +138,12 @@ def places_of(block: range, world: int, interface: str) -> list[Place]:
 
 
 def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[range]) -> Backend:
-    """Return nccl if every rank has a GPU of its own on its node, else gloo: all ranks must take the same."""
+    """Return nccl if every rank has a GPU of its own, else gloo: all ranks must take the same.
+
+    Nodes with one address are one machine, whose GPUs each of them would take for its own.
+    """
     alone = all(info.gpus >= len(share) for info, share in zip(infos, shares, strict=True))
+    alone &= len({info.address for info in infos}) == len(infos)
     return "nccl" if trial.device == "cuda" and alone else "gloo"
 
 

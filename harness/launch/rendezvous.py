@@ -75,6 +75,12 @@ class Link:
     def __init__(self, store: Store, cluster: Cluster, *, head: bool) -> None:
         self.cluster, self.head = cluster, head
         self.host = "127.0.0.1" if head else cluster.host  # as this node's processes reach the store
+        try:
+            self.address = address_towards(cluster.host, cluster.port)
+        except UserError:
+            if not head:
+                raise
+            self.address = self.host  # the head need not know itself by the name that others use
         self._store, self._lost = store, False
 
     def put(self, key: str, value: Any) -> None:
@@ -143,21 +149,23 @@ class Link:
 
     def _handler(self, run_id: str) -> DynamicRendezvousHandler:
         backend = self._call(lambda: C10dRendezvousBackend(self._store, run_id))
-        address = address_towards(self.cluster.host, self.cluster.port)
         handler: DynamicRendezvousHandler = DynamicRendezvousHandler.from_backend(
             run_id,
             self._store,
             backend,
             self.cluster.nodes,
             self.cluster.nodes,
-            local_addr=address,
+            local_addr=self.address,
             timeout=RendezvousTimeout(join=timedelta(seconds=self.cluster.rdzv_timeout_s)),
             keep_alive_interval=max(1, int(self.cluster.node_timeout_s / 3)),
         )
         return handler
 
     def _call(self, operation: Callable[[], Result], limit_s: float | None = None) -> Result:
-        """Return what `operation` returns; it is left to itself if that takes longer than `limit_s`."""
+        """Return what `operation` returns; it is left to itself if that takes longer than `limit_s`.
+
+        The head's own store answers at once or not at all.
+        """
         if self._lost:
             raise HeadLost(self._lost_text())
         outcome: list[Result | Exception] = []
@@ -168,9 +176,12 @@ class Link:
             except Exception as error:
                 outcome.append(error)
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        thread.join(self.cluster.node_timeout_s if limit_s is None else limit_s)
+        if self.head:
+            work()
+        else:
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            thread.join(self.cluster.node_timeout_s if limit_s is None else limit_s)
         if not outcome or isinstance(outcome[0], RuntimeError | RendezvousConnectionError):
             self._lost = True
             raise HeadLost(self._lost_text()) from (outcome[0] if outcome else None)  # type: ignore[misc]

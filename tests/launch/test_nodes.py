@@ -83,8 +83,10 @@ def test_one_backend_for_all_nodes(device: str, gpus: tuple[int, int], expected:
     """With 2 ranks on node 0 and 1 on node 1; each node by itself might choose another."""
     suite = Suite(name="s", datasets="digits", methods="full", device="cpu")
     trial = expand(suite)[0].model_copy(update={"device": device})
-    infos = [NodeInfo("", "", count, {}) for count in gpus]
+    infos = [NodeInfo("", f"10.0.0.{node}", count, {}) for node, count in enumerate(gpus)]
     assert backend_of(trial, infos, blocks(3, 2)) == expected
+    one_machine = [NodeInfo("", "127.0.0.1", count, {}) for count in gpus]
+    assert backend_of(trial, one_machine, blocks(3, 2)) == "gloo"
 
 
 def test_fingerprint_sees_parts_and_features(tmp_path: Path) -> None:
