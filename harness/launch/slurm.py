@@ -26,13 +26,14 @@ class Step:
 def this_step(variables: Mapping[str, str]) -> Step | None:
     """Return the step that `srun` started this process in; None outside a step (also in a batch script).
 
-    Raises UserError for a step with more than one task on a node.
+    Raises UserError for a step of several nodes with more than one task on a node.
     """
     if "SLURM_STEP_ID" not in variables or "SLURM_NODEID" not in variables:
         return None
     nodes = variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_NNODES", "1")
     names = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "")
-    _check_tasks(variables)
+    if int(nodes) > 1:  # on one node it may be a shell in a step of many tasks
+        _check_tasks(variables)
     hosts = expand_hosts(names)
     if len(hosts) != int(nodes):
         raise UserError(f"'{names}' names {len(hosts)} nodes, Slurm says {nodes}", key="SLURM_STEP_NODELIST")

@@ -61,6 +61,13 @@ def test_more_than_one_task_on_a_node(tasks: dict[str, str]) -> None:
         this_step(STEP | tasks)
 
 
+def test_a_shell_on_one_node_may_have_many_tasks() -> None:
+    one = {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "gpu09", "SLURM_STEP_TASKS_PER_NODE": "8"}
+    step = this_step(STEP | one)
+    assert step is not None
+    assert step.nodes == 1
+
+
 def test_ports_of_jobs() -> None:
     ports = [port_of(job, step) for job in range(99_000, 99_100) for step in range(3)]
     assert len(set(ports)) == len(ports)
