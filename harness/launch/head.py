@@ -57,7 +57,7 @@ def lead(
         link.put(PLAN, plan_of(suite, trials, link.cluster))
         code = run_suite(suite, trials, store, options, progress, head)
     finally:
-        head.dismiss(code)
+        head.dismiss(code, progress)
     return code
 
 
@@ -161,10 +161,11 @@ class Head:
         far = [info.address for info in infos[1:] if not is_loopback(info.address)]
         return interface_of(address_towards(far[0], self.link.cluster.port) if far else self._info.address)
 
-    def dismiss(self, code: int) -> None:
+    def dismiss(self, code: int, progress: Progress) -> None:
         """Tell the nodes that the run is over and wait for them to go, for a limited time."""
         self.link.put(CALL, {"over": code})
-        if self._calls == 0 and code != INTERRUPTED:  # nothing was left to run; they may be starting still
+        if self._calls == 0 and code != INTERRUPTED and not self._all_came():
+            progress.trial_stage("nothing to run on the other nodes; waiting for them to hear of it")
             self._wait(self._all_came, self.link.cluster.rdzv_timeout_s)
         self._wait(self._all_gone, FAREWELL_S)
 
