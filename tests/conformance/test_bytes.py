@@ -100,6 +100,33 @@ def test_full_boundary(
         assert epoch_bytes(outcomes[name], epoch) == want
 
 
+def boundary_between(owner: int, reader: int) -> int:
+    """Nodes of `owner` that have an edge into the part of `reader`, by definition."""
+    dense = dense_adjacency(GRAPH)
+    mine, theirs = np.flatnonzero(owner == PARTS), np.flatnonzero(reader == PARTS)
+    return sum(bool(dense[np.ix_(theirs, [node])].any()) for node in mine)
+
+
+def test_the_matrix_of_peers_by_layer_and_direction(outcomes: dict[str, list[Outcome]]) -> None:
+    """Forward a rank sends what peers read of its nodes, backward the gradients of what it read of theirs."""
+    want: dict[tuple[object, ...], int] = {}
+    for rank in range(WORLD):
+        for peer in set(range(WORLD)) - {rank}:
+            for layer, width in enumerate(WIDTHS):
+                forward = ("feature" if layer == 0 else "embedding", layer, "forward", rank, peer)
+                want[forward] = EPOCHS * boundary_between(rank, peer) * width * ITEM
+                if layer:
+                    back = EPOCHS * boundary_between(peer, rank) * width * ITEM
+                    want["gradient", layer, "backward", rank, peer] = back
+    got = {
+        (row["purpose"], row["layer"], row["direction"], rank, row["peer"]): row["sent_bytes"]
+        for rank, outcome in enumerate(outcomes["full"])
+        for row in outcome.traffic
+        if row["scope"] == "epoch" and row["peer"] >= 0
+    }
+    assert got == want
+
+
 @pytest.mark.parametrize("name", ["bns bernoulli", "bns fixed"])
 def test_sampled_boundary(outcomes: dict[str, list[Outcome]], name: str) -> None:
     counts = set()
