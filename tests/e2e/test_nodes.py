@@ -92,12 +92,12 @@ def free_port() -> int:
 
 def commands(directory: Path) -> list[CommandLine]:
     """A runner each, with directory and cache of its own."""
-    nodes = [
-        CommandLine(directory / name, directory / name / "cache", {"LEDGER": os.devnull})
-        for name in ("head", "member")
-    ]
-    for node in nodes:
-        node.directory.mkdir()
+    nodes = []
+    for name in ("head", "member"):
+        home = directory / name
+        home.mkdir()
+        variables = {"LEDGER": os.devnull, "TMPDIR": str(home)}  # a killed runner leaves its ranks' files
+        nodes.append(CommandLine(home, home / "cache", variables))
     return nodes
 
 
