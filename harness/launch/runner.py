@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.launch import namespaces
 from harness.launch.inputs import InputCache
 from harness.launch.local import WORKER
 from harness.launch.progress import Progress
@@ -72,6 +73,7 @@ def run_suite(
     check_device(trials)
     with store.lock():
         store.clean()
+        namespaces.clean()
         statuses = {id_: status for id_, status in store.finished().items() if id_ in {t.id for t in trials}}
         todo = [trial for trial in trials if not is_done(statuses.get(trial.id), options)]
         progress.suite_started(len(trials), len(trials) - len(todo))

@@ -1,0 +1,54 @@
+"""A suite on shaped networks, as a user runs it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+from e2e.cli import CommandLine, records, trains, wait_until
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(150)]
+
+SUITE = """\
+name: shaped
+datasets: digits
+methods: full
+partition: {parts: 2}
+network: [none, 1gbit]
+train: {epochs: EPOCHS, eval_every: 0, threads: 1}
+traffic: verify
+"""
+
+
+def namespaces_of(pid: int) -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.startswith(f"harness-{pid}-")]
+
+
+def test_a_shaped_trial_learns_the_same_and_is_verified(command: CommandLine) -> None:
+    (command.directory / "shaped.yaml").write_text(SUITE.replace("EPOCHS", "8"))
+    done = command.run("run", "shaped.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = records(command.directory / "results" / "shaped").values()
+    shaped, loopback = sorted(found, key=lambda record: record["config"]["network"] is None)
+    assert shaped["result"]["checksum"] == loopback["result"]["checksum"]
+    assert shaped["ranks"][0]["link"]["network"] != shaped["ranks"][1]["link"]["network"]
+    assert loopback["ranks"][0]["link"]["network"] == loopback["ranks"][1]["link"]["network"]
+    # Nobody else uses these interfaces: what is more are headers and acknowledgements of small messages.
+    assert 1 < shaped["result"]["wire_ratio"] < 1.15
+    assert shaped["result"]["bytes_embedding"] == loopback["result"]["bytes_embedding"]
+
+
+def test_the_next_run_removes_what_a_killed_one_left(command: CommandLine) -> None:
+    (command.directory / "shaped.yaml").write_text(SUITE.replace("EPOCHS", "100000"))
+    killed = command.start("run", "shaped.yaml", "--only", "network=1gbit")
+    wait_until(lambda: trains(command.directory / "results" / "shaped"), killed)
+    assert len(namespaces_of(killed.pid)) == 3
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert namespaces_of(killed.pid)
+    (command.directory / "other.yaml").write_text(SUITE.replace("EPOCHS", "2").replace("shaped", "other"))
+    done = command.run("run", "other.yaml", "--only", "network=none")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not namespaces_of(killed.pid)
