@@ -52,12 +52,12 @@ class Clock:
 
     Args:
         device: where the work is done.
-        detailed: False times whole epochs only, phases cost nothing.
+        detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
     """
 
     def __init__(self, device: torch.device, *, detailed: bool = True) -> None:
         self._cuda = device.type == "cuda"
-        self._detailed = detailed
+        self.detailed = detailed
         self._open: list[str] = []
         self._marks: list[_Mark] = []
         self._background_s, self._stood_s, self._lock = 0.0, 0.0, threading.Lock()
@@ -86,13 +86,13 @@ class Clock:
             self._background_s, self._stood_s = 0.0, 0.0
         self._synchronize()
         start, cpu = time.perf_counter(), time.process_time()
-        if self._detailed:
+        if self.detailed:
             self._open, self._marks = ["other"], []
             self._mark("other")
         try:
             yield record
         finally:
-            if self._detailed:
+            if self.detailed:
                 self._mark("other")
             self._open, self._aligned = [], False
             self._synchronize()

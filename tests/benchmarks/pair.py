@@ -7,7 +7,6 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -75,17 +74,20 @@ def exchange(rank: int, case: Case) -> Callable[[], object]:
     return work
 
 
-def measured_or_not(rank: int, case: Case) -> Callable[[], float]:
-    """Train, in turn, an epoch of which everything is measured and one timed as a whole; returns seconds."""
-    trainers = [Trainer(*replace(case, timing=timing).worker(rank, 2)) for timing in ("plain", "wall")]
-    turns = itertools.count()
+def clock_on_and_off(rank: int, case: Case, world: int = 2) -> Callable[[], tuple[bool, float, float]]:
+    """Train, in turn, an epoch with its phases timed and one timed as a whole.
 
-    def work() -> float:
+    Returns whether phases were timed, and the epoch's seconds: wall time, and CPU time of this process.
+    """
+    worker, report = case.worker(rank, world)
+    trainer, turns = Trainer(worker, report), itertools.count()
+
+    def work() -> tuple[bool, float, float]:
         turn = next(turns)
         # Which of a pair is first changes, so that neither profits from the other.
-        row = trainers[(turn + turn // 2) % 2].train_epoch(turn // 2)
-        seconds: float = row["epoch_time_s"]
-        return seconds
+        worker.clock.detailed = (turn + turn // 2) % 2 == 0
+        row = trainer.train_epoch(turn)
+        return worker.clock.detailed, row["epoch_time_s"], row["cpu_s"]
 
     return work
 

@@ -34,7 +34,6 @@ class Case:
     train: TrainSpec = field(default_factory=lambda: TrainSpec(epochs=1, precision="float64", threads=1))
     seed: int = 0
     device: str = "cpu"
-    timing: str = "plain"
 
     def worker(self, rank: int, world: int) -> tuple[Worker, RankReport]:
         """Make the rank's worker."""
@@ -44,7 +43,6 @@ class Case:
             method=MethodSpec(name=self.method, options=self.options),
             seed=self.seed,
             device=self.device,
-            timing=self.timing,
         )
         out = Path(tempfile.mkdtemp())
         job = Job(
