@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from report.fake import write_results
+from report.fake import METHODS, Method, write_results
+from report.measured import EPOCHS, FULL, PIPELINED, SKEWED, Write, one_section
 
+from harness.report.sections import Section
+from harness.report.table import Table
+from harness.report.tables import section_tables
 from harness.suite.schema import TrialConfig
 
 
@@ -26,3 +31,33 @@ def results_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         datasets=[("digits", "real", ""), ("twin", "twin", "twin of reddit at scale 0.02")],
         fails=fails,
     )
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(methods: tuple[Method, ...] = (FULL,), **chosen: Any) -> Section:
+        chosen = {"parts": (2,), "seeds": (0,), "epochs": EPOCHS} | chosen
+        return one_section(write_results(tmp_path, methods=methods, **chosen))
+
+    return written
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_results(
+        tmp_path_factory.mktemp("measured"),
+        methods=(FULL, METHODS[0], PIPELINED, SKEWED, METHODS[2]),
+        seeds=(0, 1),
+        epochs=EPOCHS,
+        settings={"timing": "breakdown", "traffic": "verify"},
+    )
+
+
+@pytest.fixture(scope="session")
+def section(root: Path) -> Section:
+    return one_section(root)
+
+
+@pytest.fixture(scope="session")
+def tables(section: Section) -> dict[str, Table]:
+    return section_tables(section)
