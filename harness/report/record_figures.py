@@ -51,18 +51,17 @@ def _model(components: Mapping[str, float]) -> dict[str, float]:
 
 def _wire(record: Record) -> dict[str, Any]:
     """Return what the ranks sent in a mean epoch, and by which interface, if it was compared with that."""
+    sizes = [size for key, size in record.result.items() if key.startswith("bytes_")]
+    counted = {"counted_bytes": sum(sizes)} if sizes else {}
     checks = [rank["traffic_check"] for rank in record.ranks if rank.get("traffic_check")]
-    epochs = record.result.get("epochs")
-    if not checks or not epochs:
-        sizes = [size for key, size in record.result.items() if key.startswith("bytes_")]
-        return {"counted_bytes": sum(sizes)} if sizes else {}
+    if not checks:
+        return counted
     links = {(check.get("network"), check["interface"]) for check in checks}
     whose = "one rank each" if len(links) == len(checks) else "several ranks together"
     if all(check.get("loopback") for check in checks):
         whose = "all ranks and other programs"
-    return {
-        "counted_bytes": sum(check["counted_sent_bytes"] for check in checks) / epochs,
-        "wire_seen_by": f"{', '.join(dict.fromkeys(check['interface'] for check in checks))} ({whose})",
+    return counted | {
+        "wire_seen_by": f"{', '.join(dict.fromkeys(check['interface'] for check in checks))} ({whose})"
     }
 
 

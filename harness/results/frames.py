@@ -12,8 +12,8 @@ from harness.results.epochs import EPOCH_COLUMNS, read_epochs
 from harness.results.record import Record
 from harness.results.reduce import SUMS
 from harness.results.store import read_at, records_under
+from harness.results.twins import network_label
 from harness.runtime.spec import PHASES, PURPOSES
-from harness.suite.network import NetworkSpec
 
 COLUMNS = (
     *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options", "parts"),
@@ -103,7 +103,7 @@ def _row(record: Record) -> dict[str, Any]:
         "options": _get(config, "method", "options") or {},
         "parts": _get(config, "partition", "parts"),
         "partitioner": _get(config, "partition", "method"),
-        "network": _network(config.get("network")),
+        "network": network_label(record),
         "seed": config.get("seed"),
         "device": config.get("device"),
         "timing": config.get("timing", "plain"),
@@ -118,13 +118,6 @@ def _row(record: Record) -> dict[str, Any]:
         if key in COLUMNS or key.startswith(("time_", "bytes_"))
     }
     return row | figures
-
-
-def _network(written: Any) -> str:
-    """Return the label of a record's network; ranks without one talk over the loopback."""
-    if not isinstance(written, dict):
-        return "none"
-    return NetworkSpec.model_validate(written).label
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:
