@@ -30,16 +30,17 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU, or root, where there is none, with the reason."""
+    for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):
+        marked = [item for item in items if marker in item.keywords]
+        if marked and (reason := why_not()) is not None:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_gpu() -> str | None:
     import torch
 
-    reasons = {
-        "gpu": None if torch.cuda.is_available() else "no CUDA device",
-        "root": _no_namespaces(),
-    }
-    for item in items:
-        for marker, reason in reasons.items():
-            if reason is not None and marker in item.keywords:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    return None if torch.cuda.is_available() else "no CUDA device"
 
 
 def _no_namespaces() -> str | None:

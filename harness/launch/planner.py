@@ -20,6 +20,7 @@ from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
+from harness.suite.network import NetworkSpec
 from harness.suite.schema import TrialConfig
 
 State = Literal["run", "done", "skip"]
@@ -60,6 +61,7 @@ class _Planner:
     records: dict[str, Record]
     capacity: Capacity
     _missing: dict[str, DataUnavailable | None] = field(default_factory=dict)
+    _networks: dict[NetworkSpec, str | None] = field(default_factory=dict)
     _graphs: dict[str, tuple[DatasetInfo, Path | None]] = field(default_factory=dict)
     _tables: dict[str, tuple[Table | None, Table | None]] = field(default_factory=dict)
     _models: dict[str, GNN] = field(default_factory=dict)
@@ -83,9 +85,14 @@ class _Planner:
             return "done", None, None
         if (missing := self._why_missing(trial.dataset)) is not None:
             return "skip", missing.reason, missing.command
-        if trial.network is not None and (reason := why_not(trial.network)) is not None:
+        if trial.network is not None and (reason := self._why_no_network(trial.network)) is not None:
             return "skip", reason, None
         return "run", None if status is None else f"again, was {status}", None
+
+    def _why_no_network(self, spec: NetworkSpec) -> str | None:
+        if spec not in self._networks:
+            self._networks[spec] = why_not(spec)
+        return self._networks[spec]
 
     def _why_missing(self, spec: DatasetSpec) -> DataUnavailable | None:
         key = spec.model_dump_json()

@@ -109,7 +109,8 @@ class Communicator:
     def __init__(self, rank: int, world: int, device: torch.device, clock: Clock, traffic: Traffic) -> None:
         self.rank, self.world, self.device = rank, world, device
         self.clock, self.traffic = clock, traffic
-        self._staged = device.type == "cuda" and world > 1 and dist.get_backend() == "gloo"
+        self._gloo = world > 1 and dist.get_backend() == "gloo"
+        self._staged = device.type == "cuda" and self._gloo
 
     def exchange_rows(
         self,
@@ -176,7 +177,7 @@ class Communicator:
         source, target = rows.contiguous(), out
         if self._staged:
             source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
-        if dist.get_backend(group) == "gloo":
+        if self._gloo:
             self._swap(target.split(list(recv_counts)), source.split(list(send_counts)), group)
         else:
             dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=group)
