@@ -61,12 +61,13 @@ class Traffic:
         received: int,
         *,
         overlapped: bool = False,
+        calls: int = 1,
     ) -> None:
-        """Add one transfer of so many bytes."""
+        """Add transfers of so many bytes."""
         volume = self._volumes[Channel(self.scope, purpose, layer, direction, peer, overlapped)]
         volume.sent_bytes += sent
         volume.received_bytes += received
-        volume.calls += 1
+        volume.calls += calls
 
     def sent(self, scope: Scope = "epoch") -> dict[str, int]:
         """Bytes sent by this rank so far in `scope`, by purpose."""
@@ -84,6 +85,20 @@ class Traffic:
             sum(v.received_bytes for v in volumes),
             sum(v.calls for v in volumes),
         )
+
+    def absorb(self, other: Traffic) -> None:
+        """Add what `other` counted, in the present scope and as overlapped."""
+        for channel, volume in other._volumes.items():
+            self.count(
+                channel.purpose,
+                channel.layer,
+                channel.direction,
+                channel.peer,
+                volume.sent_bytes,
+                volume.received_bytes,
+                overlapped=True,
+                calls=volume.calls,
+            )
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a channel, for the record."""
@@ -103,12 +118,21 @@ class Communicator:
     """A thin face on torch.distributed, gloo or nccl.
 
     With gloo and a GPU (several ranks on one device) tensors are staged through the host.
-    A group of one rank needs no process group and moves nothing.
+    A group of one rank needs no process group and moves nothing. `group` is a process group of all ranks;
+    None: the one that they joined first.
     """
 
-    def __init__(self, rank: int, world: int, device: torch.device, clock: Clock, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        device: torch.device,
+        clock: Clock,
+        traffic: Traffic,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         self.rank, self.world, self.device = rank, world, device
-        self.clock, self.traffic = clock, traffic
+        self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = world > 1 and dist.get_backend() == "gloo"
         self._staged = device.type == "cuda" and self._gloo
 
@@ -144,7 +168,7 @@ class Communicator:
         self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction)
         self._align()
         with self.clock.phase("comm"):
-            self.move_rows(rows, send_counts, recv_counts, out)
+            self._move_rows(rows, send_counts, recv_counts, out)
         return out
 
     def count_rows(
@@ -165,52 +189,44 @@ class Communicator:
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
                 self.traffic.count(purpose, layer, direction, peer, sent, received, overlapped=overlapped)
 
-    def move_rows(
-        self,
-        rows: Tensor,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        out: Tensor,
-        group: dist.ProcessGroup | None = None,
+    def _move_rows(
+        self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int], out: Tensor
     ) -> None:
-        """Do the transfer of `exchange_rows`, uncounted and untimed, in `group` (None: all ranks')."""
         source, target = rows.contiguous(), out
         if self._staged:
             source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
         if self._gloo:
-            self._swap(target.split(list(recv_counts)), source.split(list(send_counts)), group)
+            self._swap(target.split(list(recv_counts)), source.split(list(send_counts)))
         else:
-            dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=group)
+            dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=self._group)
         if self._staged:
             out.copy_(target)
 
-    def _swap(
-        self, targets: Sequence[Tensor], sources: Sequence[Tensor], group: dist.ProcessGroup | None
-    ) -> None:
+    def _swap(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send.
 
         A send waits for the peer's word that it is ready to receive, and that word must not queue behind the
         peer's own data: so every receive is posted before any send (docs/design/networks.md).
         """
         peers = [(self.rank + shift) % self.world for shift in range(1, self.world)]
-        work = [dist.irecv(targets[peer], peer, group) for peer in peers if len(targets[peer])]
-        work += [dist.isend(sources[peer], peer, group) for peer in peers if len(sources[peer])]
+        work = [dist.irecv(targets[peer], peer, self._group) for peer in peers if len(targets[peer])]
+        work += [dist.isend(sources[peer], peer, self._group) for peer in peers if len(sources[peer])]
         targets[self.rank].copy_(sources[self.rank])
         for transfer in work:
             if transfer is not None:
                 transfer.wait()
 
-    def barrier(self, group: dist.ProcessGroup | None = None) -> None:
-        """Wait for all ranks (of `group`); not counted as traffic."""
+    def barrier(self) -> None:
+        """Wait for all ranks; not counted as traffic."""
         if self.world == 1:
             return
         if self.device.type == "cuda" and not self._staged:
             # On the stream, like the transfers it precedes; dist.barrier would hold up the host.
-            dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+            dist.all_reduce(torch.zeros(1, device=self.device), group=self._group)
             return
         if self._staged:
             torch.cuda.current_stream().synchronize()  # the work before is not waiting for peers
-        dist.barrier(group)
+        dist.barrier(self._group)
 
     def _align(self) -> None:
         """In an aligned epoch, wait until all ranks are here, so that the transfer is only a transfer."""
@@ -242,9 +258,9 @@ class Communicator:
         with self.clock.phase(phase):
             if self._staged:
                 staged = tensor.cpu()
-                dist.all_reduce(staged)
+                dist.all_reduce(staged, group=self._group)
                 return tensor.copy_(staged)
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self._group)
         return tensor
 
     def all_gather(self, values: Tensor, *, purpose: Purpose = "control") -> list[Tensor]:
