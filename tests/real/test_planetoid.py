@@ -16,16 +16,20 @@ SAMPLING = {"full": 0.0, "bns-gcn": 0.015}  # what sampling may cost
 
 @pytest.fixture(scope="module")
 def results(runs: Runs) -> pd.DataFrame:
-    settings = [f"train.epochs={EPOCHS}", "train.threads=1"]
+    settings = [
+        f"train.epochs={EPOCHS}",
+        "train.threads=1",
+        "seeds=[0, 1]",
+        "exclude=[{method: bns-gcn, parts: 1}]",
+    ]
     return runs.run(SUITES / "planetoid.yaml", "dataset=cora|citeseer", settings)
 
 
-@pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("method", ["full", "bns-gcn"])
+@pytest.mark.parametrize(("method", "parts"), [("full", 1), ("full", 4), ("bns-gcn", 4)])
 @pytest.mark.parametrize("dataset", ["cora", "citeseer"])
 def test_accuracy(results: pd.DataFrame, dataset: str, method: str, parts: int) -> None:
     trials = results.loc[(dataset, method, parts)]
-    assert sorted(trials["seed"]) == [0, 1, 2]
+    assert sorted(trials["seed"]) == [0, 1]
     assert set(trials["origin"]) == {"real"}
     accuracy = trials["test_at_best_val"]
     assert accuracy.mean() >= LEAST[dataset] - SAMPLING[method], accuracy.to_list()
@@ -39,10 +43,3 @@ def test_half_the_boundary_was_sampled(results: pd.DataFrame, dataset: str) -> N
     for purpose in ("bytes_feature", "bytes_embedding", "bytes_gradient"):
         share = sampled[purpose].to_numpy() / full[purpose].to_numpy()
         assert share == pytest.approx(0.5, abs=0.03)
-
-
-@pytest.mark.parametrize("dataset", ["cora", "citeseer"])
-def test_one_part_has_nothing_to_sample(results: pd.DataFrame, dataset: str) -> None:
-    full, sampled = (results.loc[(dataset, method, 1)] for method in ("full", "bns-gcn"))
-    assert sampled["test_at_best_val"].to_list() == full["test_at_best_val"].to_list()
-    assert sampled["bytes_embedding"].sum() == 0
