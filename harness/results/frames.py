@@ -28,7 +28,7 @@ COLUMNS = (
     *(f"sum_{name}_s" for name in SUMS),
     *("cpu_utilisation", "gpu_utilisation", "gpu_power_w", "energy_gpu_j", "energy_cpu_j"),
     *("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes", "memory_model_bytes"),
-    *("wire_estimate_bytes", "wire_bytes", "wire_ratio", "eval_s"),
+    *("wire_estimate_bytes", "wire_bytes", "wire_ratio", "eval_s", "edges"),
 )
 TEXT = frozenset(
     (
@@ -43,8 +43,9 @@ def load_results(path: Path | str) -> pd.DataFrame:
     """Return one row a trial, as they started, of a results directory, a suite's directory or one trial's.
 
     Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
-    rank, scores as fractions. A figure that a trial lacks is NaN (None for text). No records: no rows, all
-    columns. UserError if the directory does not exist or a record is damaged.
+    rank, scores as fractions, `stat_<name>`: a method's own figures of an epoch, see `results.reduce` (no such
+    columns from records that are older than them). A figure that a trial lacks is NaN (None for text). No
+    records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
     records = [read_at(place) for place in _places(Path(path))]
     rows = [_row(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
@@ -117,7 +118,8 @@ def _row(record: Record) -> dict[str, Any]:
         for key, value in record.result.items()
         if key in COLUMNS or key.startswith(("time_", "bytes_"))
     }
-    return row | figures
+    stats = record.result.get("stats") or {}
+    return row | figures | {f"stat_{name}": value for name, value in stats.items()}
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:

@@ -28,14 +28,17 @@ def reduce(ranks: Sequence[Json]) -> Json:
     rank's time of that epoch. Phases in seconds: means over the epochs with barriers, if there are any, of
     *one* rank, the slowest, so that they add up to its mean epoch. Bytes an epoch: mean over all epochs of
     the sum over ranks. Memory in bytes: largest of the ranks. Energy in joules an epoch: sum over devices.
+    `stats`: the method's own figures of an epoch, see `_stats`.
     """
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
     result: Json = {key: summary.get(key) for key in _FROM_SUMMARY}
     result |= _timing(ranks, summary)
     result |= _traffic(ranks)
     result |= _memory(ranks)
+    result["stats"] = _stats(ranks, summary)
     result["inner_nodes"] = _over_ranks(sum, ranks, "inner")
     result["boundary_nodes"] = _over_ranks(sum, ranks, "boundary")
+    result["edges"] = _over_ranks(sum, ranks, "edges")
     result["setup_s"] = _over_ranks(max, ranks, "setup_s")
     result["eval_s"] = _over_ranks(max, ranks, "eval_s")
     return result
@@ -74,7 +77,7 @@ def _mean(values: Iterable[Any]) -> float | None:
 
 
 class _Epochs:
-    """The epochs after warm-up that every rank finished: `plain` ones for times, `phased` ones for phases."""
+    """The epochs after warm-up that every rank finished, `timed`: `plain` for times, `phased` for phases."""
 
     def __init__(self, ranks: Sequence[Json], warmup: int | None) -> None:
         self.by_rank: list[dict[int, Json]] = [
@@ -83,9 +86,9 @@ class _Epochs:
         common = sorted(set.intersection(*(set(rows) for rows in self.by_rank))) if self.by_rank else []
         warmup = default_warmup(len(common)) if warmup is None else warmup
         self.warmup = min(warmup, len(common)) if common else None
-        timed = common[warmup:]
-        with_barriers = [e for e in timed if self.by_rank[0][e].get("timing") == "breakdown"]
-        self.plain = [e for e in timed if e not in set(with_barriers)]
+        self.timed = common[warmup:]
+        with_barriers = [e for e in self.timed if self.by_rank[0][e].get("timing") == "breakdown"]
+        self.plain = [e for e in self.timed if e not in set(with_barriers)]
         self.aligned = with_barriers
         self.phased = with_barriers or self.plain
 
@@ -182,6 +185,26 @@ def _metered(ranks: Sequence[Json], epochs: _Epochs) -> Json:
         values = [epochs.mean(r, key, epochs.plain) for r in counting]
         result[key] = sum(_known(values)) if values and None not in values else None
     return result
+
+
+def _stats(ranks: Sequence[Json], summary: Json) -> Json:
+    """Return the figures that a method gives with its steps, by name.
+
+    Of each epoch the sum over ranks, of those the mean over the epochs after warm-up, with and without
+    barriers. Epochs in which a rank does not tell a figure are left out for it; what is no number has no mean.
+    """
+    epochs = _Epochs(ranks, summary.get("warmup_epochs"))
+    told = [[rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.timed]
+    means: Json = {}
+    for name in dict.fromkeys(name for by_rank in told for stats in by_rank for name in stats):
+        numbers = [
+            [value for stats in by_rank if isinstance(value := stats.get(name), int | float)]
+            for by_rank in told
+        ]
+        sums = [sum(own) for own in numbers if len(own) == len(ranks)]
+        if sums:
+            means[name] = _mean(sums)
+    return means
 
 
 def _memory(ranks: Sequence[Json]) -> Json:

@@ -62,6 +62,16 @@ def test_one_row_a_trial(root: Path) -> None:
     assert row["wall_s"] == 12.5
 
 
+def test_a_methods_own_figures_have_columns(tmp_path: Path, make_record) -> None:
+    store = ResultStore(tmp_path, "demo")
+    store.commit("0" * 12, make_record("0" * 12, result={"stats": {"kept": 3.5}}), [], "")
+    store.commit("1" * 12, make_record("1" * 12, result={"epochs": 2}), [], "")  # older than stats
+    frame = load_results(tmp_path)
+    assert list(frame.columns) == [*COLUMNS, "stat_kept"]
+    assert frame["stat_kept"].tolist()[0] == 3.5
+    assert math.isnan(frame["stat_kept"][1])
+
+
 def test_missing_figures_are_nan_never_zero(root: Path) -> None:
     row = load_results(root).iloc[1]
     for column in (

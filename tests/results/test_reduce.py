@@ -56,6 +56,30 @@ def test_reduce_by_hand() -> None:
     assert (got["noisy"], got["too_short"], got["timed_epochs"]) == (True, True, 3)
 
 
+def told(r: int, stats: list[dict[str, Any]], **figures: Any) -> dict[str, Any]:
+    report = rank(r, [1.0] * len(stats), **figures)
+    for row, own in zip(report["epochs"], stats, strict=True):
+        row["stats"] = own
+    return report
+
+
+def test_a_methods_own_figures_are_sums_over_ranks_and_means_after_warm_up() -> None:
+    """One epoch of warm-up; of the others the sums are 12, 34 and 5."""
+    first = told(0, [{"rows": 900}, {"rows": 2}, {"rows": 4, "how": "all"}, {"rows": 5}], edges=7)
+    second = told(1, [{"rows": 900}, {"rows": 10}, {"rows": 30, "how": "all"}, {"rows": 0}], edges=8)
+    for report in (first, second):  # barriers change nothing about them
+        report["epochs"][2] |= {"timing": "breakdown", "barriers": 1}
+    got = reduce([first, second])
+    assert got["stats"] == {"rows": pytest.approx((12 + 34 + 5) / 3)}
+    assert got["edges"] == 15
+    assert reduce([rank(0, [1.0] * 4)])["stats"] == {}
+
+
+def test_a_sum_of_stats_needs_every_rank() -> None:
+    first, second = told(0, [{}, {"a": 1, "b": 1}, {"a": 3}]), told(1, [{}, {"a": 1}, {}])
+    assert reduce([first, second])["stats"] == {"a": 2.0}
+
+
 def test_bytes_are_means_over_all_epochs_also_those_of_warm_up() -> None:
     one = rank(0, [1.0] * 4)
     for row, sent in zip(one["epochs"], [70, 10, 10, 10], strict=True):
