@@ -8,20 +8,23 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from harness.data.spec import DatasetSpec, PartitionSpec
-from harness.errors import UserError
-from harness.runtime.spec import MethodSpec
-from harness.suite.messages import explain
+from harness.errors import UserError, nearest
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.suite.messages import ErrorAt, explain
 from harness.suite.options import grid, takes_list
+from harness.suite.pairing import claim_errors
 from harness.suite.schema import Suite, TrialConfig
-from harness.suite.select import check_keys, holds, matches
+from harness.suite.select import check_keys, holds, matches, rule
 from harness.suite.source import KeyPath, gather
 
 __all__ = ["expand", "matches", "resolve_device"]
+S = TypeVar("S", ModelSpec, TrainSpec)
 
 
 def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:
@@ -46,13 +49,13 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
     if errors:
         raise gather(errors)
     trials: dict[str, TrialConfig] = {}
-    for (dataset, inductive), model, partition, network, method, seed in itertools.product(
-        datasets, suite.model, partitions, suite.network, methods, suite.seeds
+    for (dataset, model, train), partition, network, method, seed in itertools.product(
+        datasets, partitions, suite.network, methods, suite.seeds
     ):
         trial = TrialConfig(
             dataset=dataset,
             model=model,
-            train=suite.train.model_copy(update={"inductive": inductive}),
+            train=train,
             partition=partition,
             method=method,
             network=network if network and partition.parts > network.ranks_per_host else None,
@@ -61,8 +64,10 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             seed=seed,
             device=resolve_device(device or suite.device),
         )
-        if not any(all(holds(trial, key, values) for key, values in rule.items()) for rule in excludes):
+        if not any(all(holds(trial, key, values) for key, values in keys.items()) for keys in excludes):
             _add(trials, trial, suite)
+    if errors := list(claim_errors(suite, list(trials.values()))):
+        raise gather(errors)
     return list(trials.values())
 
 
@@ -89,11 +94,13 @@ def _add(trials: dict[str, TrialConfig], trial: TrialConfig, suite: Suite) -> No
 
 def _datasets(
     suite: Suite, data_dir: Path | None, errors: list[UserError]
-) -> Iterator[tuple[DatasetSpec, bool]]:
-    """Yield each data set with complete options, and whether training is inductive on it."""
+) -> Iterator[tuple[DatasetSpec, ModelSpec, TrainSpec]]:
+    """Yield each data set with complete options, and with each model the training it gets on it."""
     from harness.data.registry import dataset_info
 
+    settings = _per_dataset(suite, errors)
     for i, entry in enumerate(suite.datasets):
+        models, train = settings.get(entry.name, (list(suite.model), suite.train))
         for options in grid(entry.options):
             try:
                 info = dataset_info(DatasetSpec(name=entry.name, options=options), data_dir)
@@ -105,8 +112,32 @@ def _datasets(
             defaults = {key: option.default for key, option in info.options.items()}
             complete = {key: _as(value, defaults[key]) for key, value in (defaults | options).items()}
             spec = DatasetSpec(name=entry.name, options=complete)
-            inductive = suite.train.inductive
-            yield spec, info.inductive if inductive is None else inductive
+            inductive = info.inductive if train.inductive is None else train.inductive
+            yield from ((spec, model, train.model_copy(update={"inductive": inductive})) for model in models)
+
+
+def _per_dataset(suite: Suite, errors: list[UserError]) -> dict[str, tuple[list[ModelSpec], TrainSpec]]:
+    """Return the models and the training of the data sets that have settings of their own."""
+    found: dict[str, tuple[list[ModelSpec], TrainSpec]] = {}
+    names = {entry.name for entry in suite.datasets}
+    for name, own in suite.per_dataset.items():
+        path = ("per_dataset", name)
+        if name not in names:
+            errors.append(suite.source.error(path, "no data set of the suite", nearest(name, names)))
+        at = partial(_at_option, suite, (*path, "model"))
+        models = [_laid_over(model, own.model, at, errors) for model in suite.model]
+        at = partial(_at_option, suite, (*path, "train"))
+        found[name] = (models, _laid_over(suite.train, own.train, at, errors))
+    return found
+
+
+def _laid_over(spec: S, own: Mapping[str, Any], at: ErrorAt, errors: list[UserError]) -> S:
+    """Return a section with some of its keys replaced, checked; as it was if they are wrong."""
+    try:
+        return type(spec).model_validate(spec.model_dump() | dict(own))
+    except ValidationError as error:
+        errors.append(explain(error, at, partial(_fields_of, type(spec))))
+        return spec
 
 
 def _blamed(error: UserError, name: str, options: Mapping[str, Any]) -> KeyPath:
@@ -188,14 +219,11 @@ def _excludes(suite: Suite, errors: list[UserError]) -> list[dict[str, Sequence[
     """Return the exclusions, every value a list of alternatives, their keys checked."""
     rules: list[dict[str, Sequence[Any]]] = []
     for i, written in enumerate(suite.exclude):
-        rule: dict[str, Sequence[Any]] = {
-            key: value if isinstance(value, list) else [value] for key, value in written.items()
-        }
         try:
-            check_keys(rule)
+            check_keys(written)
         except UserError as error:
             errors.append(suite.source.error(("exclude", i, error.key or ""), error.message, error.fix))
-        if not rule:
+        if not written:
             errors.append(suite.source.error(("exclude", i), "excludes everything", "name what to exclude"))
-        rules.append(rule)
+        rules.append(rule(written))
     return rules

@@ -14,9 +14,10 @@ from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.suite import document
+from harness.suite.claims import Claim, Expect
 from harness.suite.messages import explain
 from harness.suite.network import NetworkSpec
-from harness.suite.schema import Suite, Timeouts
+from harness.suite.schema import DatasetSettings, Suite, Timeouts
 from harness.suite.source import KeyPath, Source, dotted
 
 SECTIONS: dict[str, type[Spec]] = {
@@ -25,6 +26,7 @@ SECTIONS: dict[str, type[Spec]] = {
     "partition": PartitionSpec,
     "network": NetworkSpec,
     "timeouts": Timeouts,
+    "per_dataset": DatasetSettings,
 }
 GRIDS = ("model", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
@@ -137,6 +139,8 @@ def _index(inner: list[Any], part: str, text: str, path: KeyPath) -> int:
 
 def _known(loc: KeyPath) -> Mapping[str, Any]:
     """Return the keys of the section at a location of the model."""
+    if loc[:1] == ("claims",):
+        return (Expect if loc[2:] == ("expect",) else Claim).model_fields
     return (SECTIONS[str(loc[0])] if loc else Suite).model_fields
 
 
@@ -152,7 +156,7 @@ def _written(loc: KeyPath, data: Mapping[str, Any]) -> KeyPath:
         return (section, _entry_of_variant(value, number), *rest)
     if section in LISTS and isinstance(value, str | dict):
         return (section,)
-    return (section, number)
+    return (section, number) if section in LISTS else loc
 
 
 def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:

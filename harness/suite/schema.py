@@ -15,6 +15,7 @@ from harness.data.spec import DatasetSpec, PartitionSpec, Spec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
+from harness.suite.claims import Claim
 from harness.suite.network import NetworkSpec
 from harness.suite.source import Source
 
@@ -173,6 +174,13 @@ class Timeouts(Spec):
     collective_s: float = Field(300, gt=0, description="one exchange between ranks")
 
 
+class DatasetSettings(Spec):
+    """Keys of `model` and `train` that a data set has another value of."""
+
+    model: dict[str, Any] = Field(default_factory=dict)
+    train: dict[str, Any] = Field(default_factory=dict)
+
+
 class Suite(Spec):
     """A grid of trials. `datasets` and `methods` hold options as written: a list may stand for a grid."""
 
@@ -197,7 +205,11 @@ class Suite(Spec):
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     timeouts: Timeouts = Timeouts()
+    per_dataset: dict[str, DatasetSettings] = Field(
+        default_factory=dict, description="keys of model and train that differ on a data set, by its name"
+    )
     exclude: tuple[dict[str, Any], ...] = ()
+    claims: tuple[Claim, ...] = Field((), description="what the results should show; no part of a trial")
 
     _source: Source = PrivateAttr(default_factory=Source)
 

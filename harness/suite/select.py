@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.errors import UserError, nearest
+from harness.models.spec import ModelSpec
 from harness.suite import document
 from harness.suite.schema import TrialConfig
 
@@ -21,8 +22,8 @@ def matches(trial: TrialConfig, expr: str) -> bool:
         trial: the trial.
         expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the
             values after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id
-            (its beginning is enough) and the options of methods; a trial whose method lacks the option does
-            not match.
+            (its beginning is enough), the options of methods, and with a dot those of data sets and models
+            (`dataset.scale`, `model.hidden`); a trial that lacks the option does not match.
 
     Raises:
         UserError: malformed, or a key that nothing has.
@@ -37,7 +38,7 @@ def matches(trial: TrialConfig, expr: str) -> bool:
 
 def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     """Return whether `key` of a trial is one of `values`."""
-    known = {
+    known: dict[str, Any] = {
         "dataset": trial.dataset.name,
         "model": trial.model.name,
         "method": trial.method.name,
@@ -48,19 +49,29 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     }
     if key == "id":
         return any(trial.id.startswith(str(value)) for value in values)
+    known |= {f"dataset.{option}": value for option, value in trial.dataset.options.items()}
+    known |= {f"model.{field}": value for field, value in trial.model.model_dump().items()}
     if key not in known and key not in trial.method.options:
         return False
     return (known[key] if key in known else trial.method.options[key]) in values
 
 
+def rule(written: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """Return what an entry of `exclude` or a claim asks for: for every key a list of alternatives."""
+    return {key: value if isinstance(value, list) else [value] for key, value in written.items()}
+
+
 def check_keys(keys: Iterable[str]) -> None:
-    """Raise a UserError, its `key` set, for a key that neither trials nor installed methods have."""
-    unknown = [key for key in keys if key not in KEYS]
+    """Raise a UserError, its `key` set, for a key that neither trials nor installed methods have.
+
+    Options of data sets (`dataset.<option>`) are not looked at: each data set has its own.
+    """
+    unknown = [key for key in keys if key not in KEYS and not key.startswith("dataset.")]
     if not unknown:
         return
     from harness.runtime.registry import load_method, method_names
 
-    known: set[str] = set(KEYS)
+    known: set[str] = {*KEYS, *(f"model.{field}" for field in ModelSpec.model_fields)}
     for name in method_names():
         with contextlib.suppress(UserError):  # a broken plugin is not this expression's mistake
             known |= set(load_method(name).Options.model_fields)

@@ -36,6 +36,10 @@ TRIAL = TrialConfig(
         ("fanouts=[10,5]", False),
         ("dataset=twin,model=sage,partitioner=metis,seed=0", True),
         ("seed=1", False),
+        ("dataset.of=reddit|yelp,model.hidden=256", True),
+        ("dataset.scale=0.1", False),
+        ("dataset.neighbours=5", False),
+        ("model.layers=2", False),
         (f"id={TRIAL.id}", True),
         (f"id={TRIAL.id[:5]}", True),
         ("id=zzz", False),
@@ -55,6 +59,7 @@ def test_matches_lists() -> None:
     ("expr", "message"),
     [
         ("mehtod=full", "--only mehtod=full: unknown key 'mehtod' (did you mean 'method'?)"),
+        ("model.hiden=3", "--only model.hiden=3: unknown key 'model.hiden' (did you mean 'model.hidden'?)"),
         ("method", "--only method: 'method' is not of the form key=value (e.g. method=bns-gcn|full,parts=2)"),
         ("method=",
          "--only method=: 'method=' is not of the form key=value (e.g. method=bns-gcn|full,parts=2)"),

@@ -1,0 +1,127 @@
+"""What a suite claims of its own results: numbers to hold measurements against, nothing that is executed."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from harness.data.spec import Spec
+
+Selector = dict[
+    str, Any
+]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class Metric(Spec):
+    """A figure of one trial: the sum of some columns, divided by the sum of others if there are any.
+
+    Columns are those of `load_results`, `stat_<name>` for the method's own figures among them: means over the
+    epochs after warm-up of the sum over ranks, so that the quotient of two of them is that of their totals.
+    """
+
+    columns: tuple[str, ...] = Field(min_length=1)
+    per: tuple[str, ...] = ()
+
+
+def parse_metric(text: str) -> Metric:
+    """Read `a`, `a + b` or `a + b / c + d`, where the sums are taken first.
+
+    Raises:
+        ValueError: anything else; what columns there are is not looked at.
+    """
+    sides = [[name.strip() for name in side.split("+")] for side in text.split("/")]
+    if len(sides) > 2 or not all(_COLUMN.fullmatch(name) for side in sides for name in side):
+        raise ValueError(
+            f"'{text}' is not understood: write a column, a sum `a + b`, or sums divided `a + b / c + d`"
+        )
+    return Metric(columns=tuple(sides[0]), per=tuple(sides[1]) if len(sides) == 2 else ())
+
+
+def _readable(text: str) -> str:
+    parse_metric(text)
+    return text
+
+
+def _not_empty(selector: Selector) -> Selector:
+    if not selector:
+        raise ValueError("selects every trial: name some of them, e.g. {method: full}")
+    return selector
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"bad value {value}: must be finite")
+    return value
+
+
+Bound = Annotated[float, AfterValidator(_finite)]
+Selection = Annotated[Selector, AfterValidator(_not_empty)]
+
+
+class Expect(Spec):
+    """One of four expectations: a lower bound, an upper bound, both, or an order of trials."""
+
+    at_least: Bound | None = Field(None, description="the value is this or more")
+    at_most: Bound | None = Field(None, description="the value is this or less")
+    between: tuple[Bound, Bound] | None = Field(None, description="the value is in this range, ends included")
+    order: tuple[Selection, ...] | None = Field(
+        None, min_length=2, description="trials whose values rise or fall in this order"
+    )
+    direction: Literal["increasing", "decreasing"] | None = Field(None, description="of `order`")
+    tolerance: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="of `order`: how far a step may go the wrong way, as a share of the value before",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Expect:
+        kinds = ("at_least", "at_most", "between", "order")
+        said = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(said) != 1:
+            raise ValueError(f"write one of {', '.join(kinds)}" + (f", not {len(said)}" if said else ""))
+        if self.between is not None and self.between[0] > self.between[1]:
+            raise ValueError("the range of `between` is empty: write the smaller number first")
+        if self.order is not None and self.direction is None:
+            raise ValueError("`order` needs `direction: increasing` or `direction: decreasing`")
+        if self.order is None and (self.direction is not None or self.tolerance is not None):
+            raise ValueError("`direction` and `tolerance` belong to `order`")
+        return self
+
+
+class Claim(Spec):
+    """A sentence that the suite's results make true or false.
+
+    `of` selects trials. Without `over` and `order` each one's value must be as expected. With `over` each is
+    compared with the trial that matches `over` and is like it in all that `over` does not name (options of
+    the method only if it is the same method): their ratio, or difference, must be as expected. With `order`
+    every trial of `of` that matches the first item begins a row, continued in the same way by the items
+    after it. Seeds are repetitions: values are means over those of the suite, or that a selector names.
+    """
+
+    name: str = Field(min_length=1, max_length=200, description="the claim as a sentence")
+    source: str = Field(
+        min_length=1, max_length=200, description="paper and table, figure or section; or whose it is"
+    )
+    metric: Annotated[str, AfterValidator(_readable)] = Field(
+        description="a column of load_results or stat_<name>; sums and one quotient: `a + b / c`"
+    )
+    of: Selection = Field(description="the trials that it is about, keys as for `exclude`")
+    over: Selection | None = Field(None, description="what they are compared with: only what differs")
+    by: Literal["ratio", "difference"] | None = Field(
+        None, description="how they are compared; default ratio where there is `over`"
+    )
+    expect: Expect
+
+    @model_validator(mode="after")
+    def _fits(self) -> Claim:
+        if self.over is None and self.by is not None:
+            raise ValueError("`by` needs `over`: what to compare with")
+        if self.over is not None and self.expect.order is not None:
+            raise ValueError("`order` compares trials with each other: remove `over`")
+        return self

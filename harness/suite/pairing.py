@@ -1,0 +1,127 @@
+"""Which trials a claim holds against which, and whether a suite has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from harness.errors import UserError, nearest
+from harness.suite.claims import Claim, Selector, parse_metric
+from harness.suite.schema import Suite, TrialConfig
+from harness.suite.select import check_keys, holds, rule
+from harness.suite.source import KeyPath
+
+Row = tuple[tuple[TrialConfig, ...], ...]  # cells of a comparison, each with its seeds
+
+
+def rows_of(claim: Claim, trials: Sequence[TrialConfig]) -> list[Row]:
+    """Return what a claim compares: (of,), (of, over), or one cell an item of `order`.
+
+    Raises:
+        UserError: a selector finds nothing, or several trials where one is needed; its `key` is where in the
+            claim (`of`, `over`, `expect.order.1`).
+    """
+    first, *others = _selectors(claim)
+    free = {key.split(".")[0] for named in (claim.over or {}, *(claim.expect.order or ())) for key in named}
+    if "dataset" in free:
+        free |= {"model", "train"}  # a data set may bring its own
+    rows: list[Row] = []
+    for cell in _cells(_select(trials, *first)):
+        row = [cell]
+        for where, selector in others:
+            partners = _cells([t for t in _select(trials, where, selector) if _alike(t, cell[0], free)])
+            if len(partners) != 1:
+                said = " and ".join(f"'{partner[0].label}'" for partner in partners[:2])
+                message = f"compares '{cell[0].label}' with " + (
+                    f"{len(partners)} trials: {said}" if partners else "no trial of the suite"
+                )
+                raise UserError(message, key=where, fix="select one for each" if partners else None)
+            row.append(partners[0])
+        rows.append(tuple(row))
+    return rows
+
+
+def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
+    """Yield an error for each claim that cannot be evaluated on the suite's trials.
+
+    A suite changed by overrides may lack some of the trials that its claims speak of.
+    """
+    for i, claim in enumerate(suite.claims):
+        wrong = [*_unknown_columns(claim), *_unknown_keys(claim)]
+        if not wrong and not suite.source.overrides:
+            try:
+                rows_of(claim, trials)
+            except UserError as error:
+                wrong.append(error)
+        for mistake in wrong:
+            path: KeyPath = tuple(int(p) if p.isdecimal() else p for p in (mistake.key or "").split("."))
+            yield suite.source.error(("claims", i, *path), mistake.message, mistake.fix)
+
+
+def _selectors(claim: Claim) -> list[tuple[str, Selector]]:
+    """Return where each selector is written, and all that it asks for."""
+    if claim.expect.order is not None:
+        return [(f"expect.order.{i}", claim.of | item) for i, item in enumerate(claim.expect.order)]
+    return [("of", claim.of), *([("over", claim.over)] if claim.over is not None else [])]
+
+
+def _unknown_columns(claim: Claim) -> Iterator[UserError]:
+    from harness.results.frames import COLUMNS, TEXT
+
+    metric = parse_metric(claim.metric)
+    known = {name for name in COLUMNS if name not in TEXT}
+    for name in (*metric.columns, *metric.per):
+        if name not in known and not name.startswith("stat_"):
+            yield UserError(
+                f"unknown column '{name}'", key="metric", fix=nearest(name, [*known, "stat_NAME"])
+            )
+
+
+def _unknown_keys(claim: Claim) -> Iterator[UserError]:
+    written = [("of", claim.of), ("over", claim.over or {})]
+    written += [(f"expect.order.{i}", item) for i, item in enumerate(claim.expect.order or ())]
+    for where, selector in written:
+        try:
+            check_keys(selector)
+        except UserError as error:
+            yield UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix)
+
+
+def _select(trials: Sequence[TrialConfig], where: str, selector: Selector) -> list[TrialConfig]:
+    found = [t for t in trials if all(holds(t, key, values) for key, values in rule(selector).items())]
+    if not found:
+        raise UserError("selects no trial of the suite", key=where, fix="see `harness plan`")
+    return found
+
+
+def _cells(trials: Sequence[TrialConfig]) -> list[tuple[TrialConfig, ...]]:
+    """Group trials that differ in their seed only."""
+    cells: dict[str, list[TrialConfig]] = {}
+    for trial in trials:
+        cells.setdefault(trial.model_copy(update={"seed": 0}).id, []).append(trial)
+    return [tuple(cell) for cell in cells.values()]
+
+
+def _alike(one: TrialConfig, other: TrialConfig, free: set[str]) -> bool:
+    """Whether two trials agree in all but what is free and the seed."""
+    mine, yours = _aspects(one), _aspects(other)
+    if one.method.name != other.method.name:
+        options = one.method.options.keys() | other.method.options.keys()
+        free = free | {f"option {key}" for key in options}
+    else:
+        free = free | {f"option {key}" for key in free}
+    return all(mine.get(key) == yours.get(key) for key in (mine.keys() | yours.keys()) - free)
+
+
+def _aspects(trial: TrialConfig) -> dict[str, Any]:
+    partition = trial.partition
+    return {
+        "dataset": trial.dataset,
+        "model": trial.model,
+        "method": trial.method.name,
+        "parts": partition.parts,
+        "partitioner": partition.model_copy(update={"parts": 1}),
+        "network": trial.network,
+        "train": trial.train,
+        **{f"option {key}": value for key, value in trial.method.options.items()},
+    }
