@@ -1,0 +1,131 @@
+"""What each cache policy holds, and that no set of its size is expected to hit more than `inclusion`'s."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from harness.data.partition_store import ensure_partitioned
+from harness.data.registry import prepare
+from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.data.store import open_graph
+from harness.graph.edge_sampling import draw_edges, inclusion_probabilities, optimal_probabilities
+from harness.graph.partition import Partition
+from harness.runtime.cache import CachePolicy, choose, expected_hit_rate
+
+POLICIES: tuple[CachePolicy, ...] = ("none", "random", "degree", "inclusion")
+
+
+@st.composite
+def boundaries(draw: st.DrawFn, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inclusion probabilities and out-degrees, with ties."""
+    size = draw(st.integers(0, most))
+    chance = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))
+    degree = st.integers(0, 4)
+    inclusion = draw(st.lists(chance, min_size=size, max_size=size))
+    return np.array(inclusion), np.array(draw(st.lists(degree, min_size=size, max_size=size)), np.int64)
+
+
+@given(boundaries(30), st.integers(0, 35), st.integers(0, 2**32 - 1))
+def test_a_policy_holds_what_it_says(
+    boundary: tuple[np.ndarray, np.ndarray], capacity: int, seed: int
+) -> None:
+    inclusion, degree = boundary
+    rng = np.random.default_rng(seed)
+    before = rng.bit_generator.state
+    for policy, key in (("degree", degree), ("inclusion", inclusion)):
+        cached = choose(policy, capacity, inclusion=inclusion, out_degree=degree, rng=rng)
+        assert cached.dtype == np.int64
+        assert cached.tolist() == sorted(sorted(range(key.size), key=lambda j: (-key[j], j))[:capacity])
+    assert choose("none", capacity, inclusion=inclusion, out_degree=degree, rng=rng).size == 0
+    assert rng.bit_generator.state == before
+    drawn = choose("random", capacity, inclusion=inclusion, out_degree=degree, rng=rng)
+    assert drawn.dtype == np.int64
+    assert drawn.size == min(capacity, inclusion.size)
+    assert (np.diff(drawn) > 0).all()
+    assert set(drawn.tolist()) <= set(range(inclusion.size))
+
+
+@given(boundaries(9), st.integers(0, 10), st.integers(0, 2**32 - 1))
+def test_no_set_is_expected_to_hit_more_than_inclusion(
+    boundary: tuple[np.ndarray, np.ndarray], capacity: int, seed: int
+) -> None:
+    inclusion, degree = boundary
+    rng = np.random.default_rng(seed)
+    rate = {
+        policy: expected_hit_rate(
+            choose(policy, capacity, inclusion=inclusion, out_degree=degree, rng=rng), inclusion
+        )
+        for policy in POLICIES
+    }
+    assert all(rate["inclusion"] >= other - 1e-12 for other in rate.values())
+    sets = combinations(inclusion.tolist(), min(capacity, inclusion.size))
+    best = max(sum(chosen) for chosen in sets)
+    total = inclusion.sum()
+    assert rate["inclusion"] == pytest.approx(best / total if total > 0 else 1, rel=1e-9)
+
+
+def test_random_takes_every_set_equally_often() -> None:
+    rng = np.random.default_rng(0)
+    counts = dict.fromkeys(combinations(range(5), 2), 0)
+    for _ in range(5000):
+        cached = choose("random", 2, inclusion=np.ones(5), out_degree=np.ones(5), rng=rng)
+        counts[tuple(cached.tolist())] += 1
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def test_expected_hit_rate() -> None:
+    inclusion = np.array([0.5, 0.25, 0.25])
+    assert expected_hit_rate(np.array([0, 2]), inclusion) == 0.75
+    assert expected_hit_rate(np.empty(0, np.int64), inclusion) == 0
+    assert expected_hit_rate(np.empty(0, np.int64), np.zeros(3)) == 1
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("dataset", "method"), [("cora", "metis"), ("amazon_computers", "metis"), ("ogbn_arxiv", "random")]
+)
+def test_on_real_graphs_inclusion_hits_most(
+    dataset: str, method: str, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Probabilities from the norms of the features, mean aggregation; measured in draws as expected."""
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    directory = prepare(DatasetSpec(name=dataset), data_dir=data_dir, cache=cache)
+    spec = PartitionSpec(parts=4, method=method)
+    view = ensure_partitioned(directory, spec, inductive=False, cache=cache).train
+    part = Partition(view, 0, engine="auto", device=torch.device("cpu"), dtype=torch.float32)
+    graph = open_graph(directory)
+    nodes = np.concatenate([part.inner, part.boundary])
+    score = np.linalg.norm(graph.features[nodes], axis=1).astype(np.float64) ** 2
+    score[: part.num_inner] *= 1.1
+    block = part.full_block.adjacency
+    indptr, indices = block.indptr.numpy(), block.indices.numpy()
+    p = optimal_probabilities(indptr, indices, score, None, 0.1)
+    inclusion = inclusion_probabilities(indices, p, part.num_inner, part.num_boundary)
+    out_degree = np.bincount(graph.indices, minlength=graph.indptr.size - 1)[part.boundary]
+    rng = np.random.default_rng(0)
+    for share in (0.1, 0.3, 0.6):
+        cached = {
+            policy: choose(
+                policy, int(share * inclusion.size), inclusion=inclusion, out_degree=out_degree, rng=rng
+            )
+            for policy in POLICIES
+        }
+        rate = {policy: expected_hit_rate(nodes, inclusion) for policy, nodes in cached.items()}
+        assert rate["none"] == 0
+        assert rate["random"] < rate["inclusion"]
+        assert rate["degree"] <= rate["inclusion"]
+        kept = [
+            draw_edges(indptr, indices, p, None, part.num_inner, part.num_boundary, rng, torch.float32).kept
+            for _ in range(10)
+        ]
+        sampled = np.concatenate(kept)
+        error = 5 * (rate["inclusion"] * (1 - rate["inclusion"]) / sampled.size) ** 0.5
+        assert np.isin(sampled, cached["inclusion"]).mean() == pytest.approx(rate["inclusion"], abs=error)
