@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +30,12 @@ class Block:
             loop), e.g. deg/k where k of deg neighbours were drawn.
         engine: name of the SpMM engine.
         transposed: the transpose of `adjacency` if it is known already.
+
+    Attributes:
+        communicates: whether `aggregate` sends the rows that it is given.
     """
+
+    communicates: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -86,6 +91,14 @@ class Block:
             self._scales[norm] = (left.unsqueeze(1), right, own)
         return self._scales[norm]
 
+    def multiply(self, x: Tensor) -> Tensor:
+        """Return A x [num_dst, width] of the source rows `x`, without scalings."""
+        return self.engine.multiply(self.adjacency, x)
+
+    def multiply_transposed(self, x: Tensor) -> Tensor:
+        """Return A^T x [num_src, width] of the destination rows `x`, without scalings."""
+        return self.engine.multiply(self.transposed, x)
+
     def aggregate(self, h: Tensor, norm: Norm) -> Tensor:
         """Return the propagated rows [num_dst, width] of the source rows `h` [num_src, width].
 
@@ -102,7 +115,7 @@ class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, block: Block, norm: Norm) -> Tensor:
         left, right, own = block.scales(norm)
-        out = block.engine.multiply(block.adjacency, h if right is None else h * right)
+        out = block.multiply(h if right is None else h * right)
         out.mul_(left)
         if own is not None:
             out.addcmul_(own, h[: block.num_dst])
@@ -114,7 +127,7 @@ class _Propagate(torch.autograd.Function):
         block, norm = ctx.block, ctx.norm  # type: ignore[attr-defined]
         left, right, own = block.scales(norm)
         (grad,) = grads
-        result = block.engine.multiply(block.transposed, grad * left)
+        result = block.multiply_transposed(grad * left)
         if right is not None:
             result.mul_(right)
         if own is not None:

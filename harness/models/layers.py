@@ -45,6 +45,8 @@ class GraphLayer(nn.Module):
     def propagate(self, block: Block, h: Tensor, fetch: Fetch, narrow: bool) -> Tensor:
         """Return A H W [num_dst, outputs] in the cheapest order for these sizes.
 
+        A block that communicates is given H, as the papers send it, but with `narrow`.
+
         Args:
             block: the layer's edges.
             h: [rows, inputs], what `fetch` turns into the source rows.
@@ -54,7 +56,9 @@ class GraphLayer(nn.Module):
         if narrow:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
         source = fetch(h)
-        if self.transforms_first(block.adjacency.nnz, block.num_dst, block.num_src):
+        if not block.communicates and self.transforms_first(
+            block.adjacency.nnz, block.num_dst, block.num_src
+        ):
             return block.aggregate(self.linear(source, self.weight), self.propagation)
         return self.linear(block.aggregate(source, self.propagation), self.weight)
 

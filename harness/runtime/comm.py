@@ -272,3 +272,34 @@ class Communicator:
         return list(
             self.exchange_rows(copies, ones, ones, purpose=purpose).reshape(self.world, *values.shape)
         )
+
+    def broadcast(
+        self,
+        rows: Tensor,
+        root: int,
+        members: Sequence[int],
+        group: dist.ProcessGroup | None = None,
+        *,
+        purpose: Purpose,
+        layer: int = -1,
+        direction: Direction = "none",
+    ) -> Tensor:
+        """Copy rank `root`'s `rows` [n, ...] to the other `members`, in place; `group` is theirs, None: all.
+
+        Counted as sent by the root to each peer: a tree has others forward some of it, but all ranks together
+        send as much. Every rank of the world must call, each with its own, equally many, `members`.
+        """
+        if len(members) == 1:
+            return rows
+        size = rows.numel() * rows.element_size()
+        for peer in set(members) - {self.rank} if self.rank == root else [root]:
+            sent, received = (size, 0) if self.rank == root else (0, size)
+            self.traffic.count(purpose, layer, direction, peer, sent, received)
+        self._align()
+        with self.clock.phase("comm"):
+            if size:
+                moved = rows.cpu() if self._staged else rows
+                dist.broadcast(moved, root, group or self._group)
+                if moved is not rows:
+                    rows.copy_(moved)
+        return rows

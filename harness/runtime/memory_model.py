@@ -114,13 +114,13 @@ def full_graph_memory(
     )  # fmt: skip
     features = case.train.inner * case.model.widths[0][0] * case.itemsize
     # A GPU holds the sample only; the whole part stays on the host.
-    whole = _matrices(case, case.train.block) if sampled and not case.cuda else 0
+    whole = matrices_memory(case, case.train.block) if sampled and not case.cuda else 0
     return {
         "input features": features,
         **({"aggregated features": features} if precompute else {}),
         "labels": _labels(case, case.train.inner + case.train_nodes),
         **_layers(case, blocks, peak),
-        "adjacency": _matrices(case, part.block) + whole,
+        "adjacency": matrices_memory(case, part.block) + whole,
         "weights and optimizer": _weights(case),
         **_evaluation(case, peak, stored=not case.inductive),
     }
@@ -149,7 +149,7 @@ def mini_batch_memory(case: MemoryCase, blocks: Sequence[BlockSize] = ()) -> Com
         )  # fmt: skip
         components |= {
             **_layers(case, blocks, peak),
-            "sampled blocks": sum(_matrices(case, block) for block in blocks),
+            "sampled blocks": sum(matrices_memory(case, block) for block in blocks),
             "sampling": 0 if case.cuda else 4 * case.nodes,
         }
     return components | {"weights and optimizer": _weights(case)} | _evaluation(case, peak, stored=False)
@@ -192,8 +192,8 @@ def _layers(case: MemoryCase, blocks: Sequence[BlockSize], peak: int) -> Compone
     return {"layers (Eq. 3)": eq3 * case.itemsize, "layers, beside Eq. 3": (peak - eq3) * case.itemsize}
 
 
-def _matrices(case: MemoryCase, block: BlockSize, *, transposed: bool = True) -> int:
-    """Bytes of a CSR with 8-byte pointers and 4-byte columns, of its transpose, degrees and scales."""
+def matrices_memory(case: MemoryCase, block: BlockSize, *, transposed: bool = True) -> int:
+    """Return the bytes of a CSR (8-byte pointers, 4-byte columns), of its transpose, degrees and scales."""
     entry = 4 + (case.itemsize if case.weighted else 0) + (8 + case.itemsize if case.torch_engine else 0)
     pointers = 8 * (block.dst + 1) + (8 * (block.src + 1) if transposed else 0)
     return pointers + entry * block.edges * (2 if transposed else 1) + case.itemsize * (block.dst + block.src)
@@ -213,6 +213,6 @@ def _evaluation(case: MemoryCase, training: int, *, stored: bool) -> Components:
     if part is None:
         return {}
     values = evaluation_values(case.model, part.block, exchanged=case.parts > 1, least=case.least)
-    own = 0 if stored else _matrices(case, part.block, transposed=False)
+    own = 0 if stored else matrices_memory(case, part.block, transposed=False)
     labels = _labels(case, part.inner) if case.inductive else 0
     return {"evaluation": max(0, values - training) * case.itemsize + own + labels}
