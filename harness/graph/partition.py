@@ -15,6 +15,7 @@ from torch import Tensor
 
 from harness.graph.block import Block
 from harness.graph.csr import CSR, induce_columns, select_rows
+from harness.graph.edge_sampling import EdgeSample
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Partition:
         return self.boundary.size
 
     @cached_property
-    def _structure(self) -> CSR:
+    def structure(self) -> CSR:
+        """All in-edges of the inner nodes, on the host: inner columns first, then boundary ones."""
         names = ["indptr", "indices", *(["weights"] if self.meta["weighted"] else [])]
         indptr, indices, *weights = (torch.from_numpy(np.array(self._load(name))) for name in names)
         values = weights[0].to(self._dtype) if weights else None
@@ -76,7 +78,7 @@ class Partition:
 
     @cached_property
     def _reverse(self) -> CSR:
-        return self._structure.transpose()
+        return self.structure.transpose()
 
     @cached_property
     def _degree(self) -> Tensor:
@@ -85,7 +87,7 @@ class Partition:
     @cached_property
     def full_block(self) -> Block:
         """All in-edges of the inner nodes; its transpose is built when something is first trained on it."""
-        return self._block(self._structure, self._degree, None)
+        return self._block(self.structure, self._degree, None)
 
     def block(self, kept: NDArray[np.int64]) -> Block:
         """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`."""
@@ -93,17 +95,23 @@ class Partition:
             return self.full_block
         column = np.full(self.num_boundary, -1, np.int32)
         column[kept] = np.arange(self.num_inner, self.num_inner + kept.size, dtype=np.int32)
-        full = self._structure
+        full = self.structure
         indptr, indices, order = induce_columns(
             full.indptr.numpy(), full.indices.numpy(), self.num_inner, column, full.values is not None
         )
         values = None if full.values is None else full.values[torch.from_numpy(order)]
         columns = self.num_inner + kept.size
         adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), columns, values)
-        degree = torch.cat(
-            [self._degree[: self.num_inner], self._degree[self.num_inner + torch.from_numpy(kept)]]
-        )
-        return self._block(adjacency, degree, self._reversed(kept) if values is None else None)
+        reverse = self._reversed(kept) if values is None else None
+        return self._block(adjacency, self._kept_degree(kept), reverse)
+
+    def sampled_block(self, sample: EdgeSample) -> Block:
+        """Return the block of the inner nodes with the sampled edges only, weighted as sampled."""
+        return self._block(sample.adjacency, self._kept_degree(sample.kept), sample.transposed)
+
+    def _kept_degree(self, kept: NDArray[np.int64]) -> Tensor:
+        boundary = self._degree[self.num_inner + torch.from_numpy(kept)]
+        return torch.cat([self._degree[: self.num_inner], boundary])
 
     def _reversed(self, kept: NDArray[np.int64]) -> CSR:
         """Return the transpose of the unweighted block of `kept`: rows of the whole one's, copied."""
@@ -120,8 +128,16 @@ class Partition:
     @cached_property
     def full_halo(self) -> Halo:
         """The exchange of every boundary row."""
-        return Halo(
-            torch.from_numpy(np.array(self.send_index)).to(self._device),
-            np.diff(self.send_ptr).tolist(),
-            np.diff(self.boundary_ptr).tolist(),
-        )
+        everything = np.arange(self.send_index.size)
+        return self.halo(everything, np.diff(self.send_ptr).tolist(), np.diff(self.boundary_ptr).tolist())
+
+    def halo(
+        self,
+        entries: NDArray[np.int64],
+        send_counts: list[int],
+        recv_counts: list[int],
+        scale: Tensor | None = None,
+    ) -> Halo:
+        """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
+        rows = torch.from_numpy(np.ascontiguousarray(self.send_index[entries]))
+        return Halo(rows.to(self._device), send_counts, recv_counts, scale)

@@ -84,7 +84,7 @@ class Link:
         self._store, self._lost = store, False
 
     def put(self, key: str, value: Any) -> None:
-        """Store JSON under `key`, compressed, and return when others can get it; ValueError if it is too large."""
+        """Store JSON under `key`, compressed; others can get it on return. ValueError if it is too large."""
         data = zlib.compress(json.dumps(value).encode())
         if len(data) > LARGEST:
             raise ValueError(f"a message of {len(data) >> 20} MiB, {LARGEST >> 20} are allowed")
@@ -92,7 +92,9 @@ class Link:
         for number, chunk in enumerate(rest, 1):
             self._call(lambda n=number, c=chunk: self._store.set(f"{key}#{n}", c))  # type: ignore[misc]
         self._call(lambda: self._store.set(key, b"%d:%b" % (len(rest), first)))  # type: ignore[arg-type]
-        self.has(key)  # the store does not answer a `set`: what it answers next on this connection comes after
+        self.has(
+            key
+        )  # the store does not answer a `set`: what it answers next on this connection comes after
 
     def get(self, key: str) -> Any:
         """Return what was put under `key`, or None if nothing was."""

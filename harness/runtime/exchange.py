@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -75,22 +76,43 @@ class _SyncExchange(torch.autograd.Function):
         return grad[:inner].index_add(0, halo.send_index, incoming), None, None
 
 
-def announce(comm: Communicator, partition: Partition, kept: NDArray[np.int64], scale: Tensor | None) -> Halo:
+@dataclass(frozen=True)
+class Wanted:
+    """What a rank asked of its peers' inner rows, and what they asked of its own.
+
+    Attributes:
+        recv_counts: rows asked of each rank.
+        send_counts: rows that each rank asks for.
+        entries: int64 [sum(send_counts)], those rows as positions in `Partition.send_index`, by asker.
+    """
+
+    recv_counts: list[int]
+    send_counts: list[int]
+    entries: NDArray[np.int64]
+
+
+def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wanted:
     """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
 
     Args:
-        comm: the ranks' communicator; every rank must call.
+        comm: a communicator of the ranks; every rank must call.
         partition: this rank's part.
         kept: ascending positions in `partition.boundary`.
-        scale: [len(kept), 1] or None: what the received rows count.
 
-    Returns:
-        The halo of the kept nodes. Traffic (control): 8 bytes a peer and 4 bytes for each kept node.
+    Traffic (control): 8 bytes a peer and 4 bytes for each kept node.
     """
     counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
     wanted = comm.exchange_counts(counts)
     owner_start = np.repeat(partition.boundary_ptr[:-1], counts)
     positions = torch.from_numpy((kept - owner_start).astype(np.int32)).to(comm.device)
     asked = comm.exchange_rows(positions, counts, wanted, purpose="control").cpu().numpy()
-    rows = partition.send_index[asked + np.repeat(partition.send_ptr[:-1], wanted)]
-    return Halo(torch.from_numpy(np.ascontiguousarray(rows)).to(comm.device), wanted, counts, scale)
+    return Wanted(counts, wanted, asked + np.repeat(partition.send_ptr[:-1], wanted))
+
+
+def announce(comm: Communicator, partition: Partition, kept: NDArray[np.int64], scale: Tensor | None) -> Halo:
+    """Return the halo of the kept boundary nodes, which `ask` makes known; received rows count `scale`.
+
+    `scale` is [len(kept), 1] or None; the other arguments and the traffic are those of `ask`.
+    """
+    wanted = ask(comm, partition, kept)
+    return partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts, scale)

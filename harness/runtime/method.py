@@ -55,6 +55,17 @@ class Method(ABC, Generic[OptionsT]):
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield the steps of `epoch` (0-based); every rank must yield equally many."""
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of this trial's figures must know; in the record, and in a report's notes."""
+        return []
+
+    def settle(self) -> None:
+        """Wait for what goes on beside the trainer; nothing of it may be lost."""
+
+    def close(self) -> None:
+        """End what goes on beside the trainer; no more steps will be asked for."""
+
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:
         """Return the bytes that a rank of this `case` needs under `options` (an `Options`), by component.

@@ -7,6 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -72,6 +73,7 @@ class Trainer:
             self._tell(row)
             if self.progress.stopped:
                 break
+        self.worker.method.close()
         self.report.finish(self._summary(), self.eval_s)
         self.report.progress(event="done")
 
@@ -96,6 +98,8 @@ class Trainer:
                 losses.add(self._take(step), step.loss.total)
                 for name, value in step.stats.items():
                     stats[name] = stats.get(name, 0) + value
+            if worker.check is not None:
+                worker.method.settle()  # or the interface's counters would miss what is under way
         loss, after = losses.value, worker.traffic.sent()
         if not math.isfinite(loss):
             raise TrialError("diverged", f"loss is {loss} in epoch {epoch}")
@@ -126,16 +130,18 @@ class Trainer:
     def _take(self, step: Step) -> Tensor:
         """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
-        inputs = step.inputs if isinstance(step.inputs, Tensor) else worker.features.gather(step.inputs)
+        given = step.inputs
+        inputs = worker.features.gather(given) if isinstance(given, np.ndarray) else given
         with clock.phase("optimize"):
             self.flat.zero_gradients()
-        with clock.phase("forward"):
-            logits = worker.model(
-                step.blocks, inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
-            )
-            loss = loss_sum(logits, step.loss)
-        with clock.phase("backward"):
-            loss.backward()
+        with step.around():
+            with clock.phase("forward"):
+                logits = worker.model(
+                    step.blocks, inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
+                )
+                loss = loss_sum(logits, step.loss)
+            with clock.phase("backward"):
+                loss.backward()
         with clock.phase("reduce"):
             total = self.flat.reduce(worker.comm, loss.detach())
         with clock.phase("optimize"):
