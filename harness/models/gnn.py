@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,9 @@ from harness.graph.block import Block, Norm
 from harness.models.functional import Linear, dropout, relu_dropout
 from harness.models.layers import LAYERS, Exchange, GraphLayer
 from harness.models.spec import ModelSpec
+
+Rows = Tensor | Callable[[], Tensor]
+"""A matrix of rows, or what gives it when it is read: nobody else then holds it while it is used."""
 
 
 class GNN(nn.Module):
@@ -77,11 +82,11 @@ class GNN(nn.Module):
     def forward(
         self,
         blocks: list[Block],
-        h: Tensor,
+        h: Rows,
         exchange: Exchange | None = None,
         *,
         narrow: bool = False,
-        aggregated: Tensor | None = None,
+        aggregated: Rows | None = None,
     ) -> Tensor:
         """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
         x = self._drop(h)
@@ -101,8 +106,8 @@ class GNN(nn.Module):
     def _rate(self) -> float:
         return self.spec.dropout if self.training else 0.0
 
-    def _drop(self, h: Tensor) -> Tensor:
-        return dropout(h, self._rate)
+    def _drop(self, rows: Rows) -> Tensor:
+        return dropout(rows if isinstance(rows, Tensor) else rows(), self._rate)
 
     def _between(self, index: int, before: Tensor, out: Tensor) -> Tensor:
         """Return the next layer's input, or the logits if the layer `index` is the last."""

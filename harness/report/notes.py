@@ -98,7 +98,7 @@ def _show(key: str, value: object) -> str:
 def make_notes(inputs: Inputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
     notes = [*_status_notes(inputs.results), *_data_notes(sections), *_flag_notes(sections)]
-    return [*notes, *_environment_notes(inputs)]
+    return [*notes, *_remark_notes(inputs), *_environment_notes(inputs)]
 
 
 def _status_notes(results: pd.DataFrame) -> Iterable[Note]:
@@ -127,6 +127,18 @@ def _flag_notes(sections: list[Section]) -> Iterable[Note]:
         if wheres := [where for section in sections if (where := flag.where(section))]:
             lead = f"{flag.lead}: {trials(flagged(flag, sections))}"
             yield Note(lead, f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
+
+
+def _remark_notes(inputs: Inputs) -> Iterable[Note]:
+    """What the methods themselves say of their trials' figures."""
+    said = {
+        (str(record.config["method"]["name"]), str(remark)): None
+        for record in inputs.records.values()
+        for rank in record.ranks
+        for remark in rank.get("remarks") or ()
+    }
+    for method, remark in said:
+        yield Note(f"{method}:", remark)
 
 
 def _environment_notes(inputs: Inputs) -> Iterable[Note]:

@@ -191,7 +191,7 @@ def _stats(ranks: Sequence[Json], summary: Json) -> Json:
     """Return the figures that a method gives with its steps, by name.
 
     Of each epoch the sum over ranks, of those the mean over the epochs after warm-up, with and without
-    barriers. Epochs in which a rank does not tell a figure are left out for it; what is no number has no mean.
+    barriers. Epochs in which a rank does not tell a figure are left out for it; what is no number is dropped.
     """
     epochs = _Epochs(ranks, summary.get("warmup_epochs"))
     told = [[rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.timed]
@@ -236,8 +236,15 @@ def _traffic(ranks: Sequence[Json]) -> Json:
             if key.startswith("bytes_") and value is not None:
                 totals[key] += value
     result: Json = {key: total / len(epochs) for key, total in totals.items()}
-    result["wire_estimate_bytes"] = _wire_estimate(ranks, sum(result.values()))
+    result["wire_estimate_bytes"] = _wire_estimate(ranks, between_ranks(result))
     return result | {"wire_bytes": None, "wire_ratio": None} | _wire(ranks, len(epochs))
+
+
+def between_ranks(result: Json) -> float:
+    """Return the payload an epoch that a trial's ranks sent each other: all its bytes but the swaps."""
+    return float(
+        sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap")
+    )
 
 
 def _wire_estimate(ranks: Sequence[Json], payload: float) -> float | None:

@@ -22,7 +22,7 @@ Scope = Literal["setup", "epoch", "eval"]
 
 @dataclass(frozen=True)
 class Channel:
-    """What a transfer was for; `layer` is -1 where none applies, `peer` is -1 for an all-reduce.
+    """What a transfer was for; `layer` is -1 where none applies, `peer` is -1 for an all-reduce and a swap.
 
     `overlapped`: it went on beside the trainer.
     """
@@ -70,16 +70,22 @@ class Traffic:
         volume.calls += calls
 
     def sent(self, scope: Scope = "epoch") -> dict[str, int]:
-        """Bytes sent by this rank so far in `scope`, by purpose."""
+        """Bytes sent by this rank so far in `scope`, by purpose; swaps are counted both ways."""
         totals = dict.fromkeys(PURPOSES, 0)
         for channel, volume in self._volumes.items():
             if channel.scope == scope:
                 totals[channel.purpose] += volume.sent_bytes
+                if channel.purpose == "swap":  # no peer counts the way back
+                    totals["swap"] += volume.received_bytes
         return totals
 
     def total(self, scope: Scope = "epoch") -> Volume:
-        """Bytes sent and received by this rank so far in `scope`, and calls."""
-        volumes = [volume for channel, volume in self._volumes.items() if channel.scope == scope]
+        """Bytes between this rank and others so far in `scope`, and calls; swaps stay on the machine."""
+        volumes = [
+            volume
+            for channel, volume in self._volumes.items()
+            if channel.scope == scope and channel.purpose != "swap"
+        ]
         return Volume(
             sum(v.sent_bytes for v in volumes),
             sum(v.received_bytes for v in volumes),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.graph.block import Block
+from harness.models.gnn import Rows
 from harness.runtime.exchange import Exchange
 
 
@@ -38,17 +41,20 @@ class Step:
         blocks: one for each graph layer, input layer first.
         loss: what is learnt from.
         inputs: ids of the nodes whose features the first layer reads, fetched from their owners, or the
-            features themselves (the inner rows of a full-graph method).
+            features themselves (the inner rows of a full-graph method), or what gives them when read.
         exchange: turns a layer's inner rows into its source rows; None where the blocks need no other rows.
         narrow: exchange H W instead of H where that is fewer bytes.
         aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
-        stats: figures of the method's own, recorded with the epoch (summed over its steps).
+        stats: figures of the method's own, recorded with the epoch (summed over its steps); read behind the
+            step.
+        around: what forward and backward pass happen in.
     """
 
     blocks: list[Block]
     loss: Loss
-    inputs: NDArray[np.int64] | Tensor
+    inputs: NDArray[np.int64] | Rows
     exchange: Exchange | None = None
     narrow: bool = False
-    aggregated: Tensor | None = None
+    aggregated: Rows | None = None
     stats: dict[str, Any] = field(default_factory=dict)
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
