@@ -119,7 +119,7 @@ def draw_edges(
         weights: float [E], edge weights, or None for ones.
         num_inner: number of inner nodes, the rows and the first columns.
         num_boundary: number of boundary nodes, the other columns.
-        rng: source of the draws.
+        rng: source of the draws; nothing else may draw from it meanwhile, because kernels take no lock.
         dtype: of the values, torch.float32 or torch.float64.
     """
     by_edge = _by_edge(probabilities)
