@@ -66,7 +66,8 @@ class EdgeSampler:
         self._rate, self._factor, self._uniform, self._narrow = rate, inner_factor, uniform, narrow
         self._policy = cache
         self._capacity = round(capacity * self._partition.num_boundary)
-        self._rng = np.random.default_rng(worker.rng.integers(2**63))  # its own: it draws in another thread
+        # Its own, because it draws in another thread; another for the cache, which changes no draw.
+        self._rng, self._cache_rng = worker.rng.spawn(2)
         self._norms: Tensor | None = None
         self._probabilities: NDArray[np.float64] | float = rate
         self._inclusion = self._included()
@@ -192,7 +193,7 @@ class EdgeSampler:
             self._capacity,
             inclusion=self._inclusion,
             out_degree=self._out_degree(),
-            rng=self._rng,
+            rng=self._cache_rng,
         )
         self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, nodes)
 
