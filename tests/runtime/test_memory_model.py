@@ -100,6 +100,23 @@ def test_options_of_full_graph_methods() -> None:
     assert size(case=wide, narrow=True) < size(case=wide)
 
 
+def test_pipelines_keep_late_rows() -> None:
+    """Widths 10, 8, 3 and 20 boundary rows: received and under way for each iteration of staleness."""
+    late = {tau: components("pipegcn", staleness=tau) for tau in (0, 1, 2)}
+    assert [late[tau]["late rows"] for tau in late] == [
+        0,
+        2 * 4 * 20 * (10 + 8 + 8),
+        3 * 4 * 20 * (10 + 8 + 8),
+    ]
+    assert sum(late[0].values()) == size("full")
+    assert components("pipegcn", precompute=True)["late rows"] == 2 * 4 * 20 * (8 + 8)
+    assert components("pipegcn", smoothing=True)["moving averages"] == 4 * 20 * (10 + 8 + 8)
+    sampled = components("psc-gcn", rate=0.1, capacity=0.5)
+    assert sampled["cached features"] == 4 * 10 * 10
+    assert sampled["layers (Eq. 3)"] < components("psc-gcn", rate=1.0)["layers (Eq. 3)"]
+    assert "edge sampling" in sampled
+
+
 def test_evaluation_comes_on_top_where_it_is_larger() -> None:
     """It is over the whole boundary, training on one layer without any is less."""
     case = replace(CASE, evaluated=PART, model=gnn(layers=1, hidden=8))
@@ -130,10 +147,10 @@ def test_against_ranks(tmp_path: Path) -> None:
         graph = GENERATORS["sbm"].make(nodes=nodes, degree=8, features=64, work=tmp_path)
         data = on_disk(graph, np.arange(nodes) * 2 // nodes, 2, False, tmp_path / f"{nodes}")
         model = ModelSpec(layers=2, hidden=hidden, norm="layer")
-        return Case(data, method, options, model, TrainSpec(epochs=1, threads=1))
+        return Case(data, method, options, model, TrainSpec(epochs=2, threads=1))
 
     cases = [case(400, 16, "bns-gcn", rate=0.1), case(40_000, 512, "bns-gcn", rate=0.1)]
-    cases.append(case(40_000, 512, "full"))
+    cases += [case(40_000, 512, "full"), case(40_000, 512, "pipegcn", smoothing=True)]
     for (libraries, _), *large in run_ranks(memory_peaks, 2, cases):
         for peak, modelled in large:
             assert 0.5 < modelled / (peak - libraries) < 2
