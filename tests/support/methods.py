@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import Step
+from harness import Step, Worker
+from harness.runtime.stale import Pipeline, TrainGraph
 from methods.bns_gcn import BNSGCN
 from methods.full import Full
+from methods.psc_gcn import PSCGCN, PSCOptions
 
 
 class UnscaledBNS(BNSGCN):
@@ -42,3 +45,50 @@ class Exploding(Full):
         if epoch == 2:
             next(self.worker.model.parameters()).data.fill_(float("nan"))
         yield from super().steps(epoch)
+
+
+class Older(PSCGCN):
+    """PSC-GCN whose boundary values are an iteration older than they should be."""
+
+    def __init__(self, worker: Worker, options: PSCOptions) -> None:
+        super().__init__(worker, options)
+        self.pipeline.staleness += 1
+
+
+class _Doubling(Pipeline):
+    def gradients(self, gradient: Tensor, layer: int, read: TrainGraph) -> tuple[Tensor, Tensor] | None:
+        found = super().gradients(gradient, layer, read)
+        return None if found is None else (found[0], 2 * found[1])
+
+
+class _Dropping(Pipeline):
+    def gradients(self, gradient: Tensor, layer: int, read: TrainGraph) -> tuple[Tensor, Tensor] | None:
+        super().gradients(gradient, layer, read)
+        return None
+
+
+class Doubled(PSCGCN):
+    """PSC-GCN that adds received gradients twice."""
+
+    def __init__(self, worker: Worker, options: PSCOptions) -> None:
+        super().__init__(worker, options)
+        self.pipeline = _Doubling(worker.comm, options.staleness)
+
+
+class Dropped(PSCGCN):
+    """PSC-GCN that forgets to add received gradients."""
+
+    def __init__(self, worker: Worker, options: PSCOptions) -> None:
+        super().__init__(worker, options)
+        self.pipeline = _Dropping(worker.comm, options.staleness)
+
+
+class Slow(PSCGCN):
+    """PSC-GCN whose rank 1 takes at least ten times as long as the others, before and behind each step."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        pause = 0.03 * (self.worker.rank == 1)
+        for step in super().steps(epoch):
+            time.sleep(pause)
+            yield step
+            time.sleep(pause)

@@ -51,12 +51,17 @@ def logits(
             if residual and h.shape[1] == out.shape[1]:
                 out = out + h
             if norm:
-                mean, variance = out.mean(1, keepdim=True), out.var(1, unbiased=False, keepdim=True)
-                out = (out - mean) / torch.sqrt(variance + 1e-5)
-                out = out * weights[f"norms.{i}.weight"] + weights[f"norms.{i}.bias"]
+                out = normalised(out, weights, i)
             out = out.clamp(min=0)
         h = out
     return h
+
+
+def normalised(out: Tensor, weights: Weights, layer: int) -> Tensor:
+    """Return LayerNorm of the rows, with the weights behind `layer`."""
+    mean, variance = out.mean(1, keepdim=True), out.var(1, unbiased=False, keepdim=True)
+    out = (out - mean) / torch.sqrt(variance + 1e-5)
+    return out * weights[f"norms.{layer}.weight"] + weights[f"norms.{layer}.bias"]
 
 
 def mean_loss(output: Tensor, labels: np.ndarray, rows: np.ndarray) -> Tensor:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from support.graphs import OnDisk
 
+from harness.graph.block import Block
+from harness.graph.edge_sampling import EdgeSample
+from harness.graph.partition import Partition
 from harness.models.spec import ModelSpec
 from harness.runtime.evaluate import evaluate
 from harness.runtime.job import Job
+from harness.runtime.registry import load_method
 from harness.runtime.report import RankReport
 from harness.runtime.spec import MethodSpec, RunConfig, TrainSpec
 from harness.runtime.step import Step
@@ -40,7 +47,7 @@ class Case:
         config = RunConfig(
             model=self.model,
             train=self.train,
-            method=MethodSpec(name=self.method, options=self.options),
+            method=MethodSpec(name=_class_path(self.method), options=self.options),
             seed=self.seed,
             device=self.device,
         )
@@ -55,6 +62,13 @@ class Case:
             out=out,
         )
         return Worker(job, rank, world), RankReport(out, rank)
+
+
+@functools.cache
+def _class_path(name: str) -> str:
+    """Return a method as `module:Class`: finding an installed one takes longer than to train it here."""
+    method = load_method(name)
+    return f"{method.__module__}:{method.__qualname__}"
 
 
 @dataclass
@@ -75,15 +89,66 @@ def train(rank: int, world: int, cases: list[Case]) -> list[Outcome]:
 
 
 def _train(rank: int, world: int, case: Case) -> Outcome:
-    worker, report = case.worker(rank, world)
+    return _outcome(*case.worker(rank, world))
+
+
+def _outcome(worker: Worker, report: RankReport) -> Outcome:
     before = _weights(worker)
     trainer = Trainer(worker, report)
-    rows = [trainer.train_epoch(epoch) for epoch in range(case.train.epochs)]
+    rows = [trainer.train_epoch(epoch) for epoch in range(worker.job.config.train.epochs)]
+    worker.method.close()
     gradients = {
         name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None
     }
     scores = evaluate(worker.model, worker.eval_view, worker.comm)
     return Outcome(before, gradients, rows, worker.traffic.rows(), scores, _weights(worker))
+
+
+@dataclass
+class Drawn:
+    """The edges of a graph that a rank trained on: target and source nodes, and their weights a_ij / p_ij."""
+
+    targets: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+
+def train_and_watch(rank: int, world: int, cases: list[Case]) -> list[tuple[Outcome, list[Drawn]]]:
+    """Train each case of a full-graph method; returns also the graph of each step."""
+    return [_watch(rank, world, case) for case in cases]
+
+
+def _watch(rank: int, world: int, case: Case) -> tuple[Outcome, list[Drawn]]:
+    kept: dict[Block, NDArray[np.int64]] = {}
+    make = Partition.sampled_block
+
+    def remember(partition: Partition, sample: EdgeSample) -> Block:
+        block = make(partition, sample)
+        kept[block] = sample.kept
+        return block
+
+    def watched(epoch: int) -> Iterator[Step]:
+        for step in steps(epoch):
+            drawn.append(_edges(worker.partition, step.blocks[0], kept))
+            yield step
+
+    drawn: list[Drawn] = []
+    with mock.patch.object(Partition, "sampled_block", remember):
+        worker, report = case.worker(rank, world)
+        steps = worker.method.steps
+        worker.method.steps = watched  # type: ignore[method-assign]
+        return _outcome(worker, report), drawn
+
+
+def _edges(partition: Partition, block: Block, kept: dict[Block, NDArray[np.int64]]) -> Drawn:
+    boundary = partition.boundary[kept[block]] if block in kept else partition.boundary
+    nodes, adjacency = np.concatenate([partition.inner, boundary]), block.adjacency
+    values = torch.ones(adjacency.nnz) if adjacency.values is None else adjacency.values
+    return Drawn(
+        np.repeat(partition.inner, np.diff(adjacency.indptr.numpy())),
+        nodes[adjacency.indices.numpy()],
+        values.double().numpy(),
+    )
 
 
 def _weights(worker: Worker) -> dict[str, np.ndarray]:
