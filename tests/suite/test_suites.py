@@ -13,6 +13,9 @@ from harness.suite.schema import TrialConfig
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 NAMES = ["amazon", "arxiv", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
+PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fig8")]
+PAPERS = [*PSC, *(f"{name}-twin" for name in PSC)]
+NEED_DATA = ["anchor", "papers/psc-table2-arxiv"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,24 +27,84 @@ def trials(name: str) -> list[TrialConfig]:
     return expand(load_suite(SUITES / f"{name}.yaml"), device="cpu")
 
 
+def tiny_graph(path: Path) -> None:
+    mask = np.ones(2, dtype=bool)
+    np.savez(
+        path,
+        indptr=np.array([0, 1, 2]),
+        indices=np.array([1, 0], dtype=np.int32),
+        feat=np.zeros((2, 3), dtype=np.float32),
+        label=np.array([0, 1]),
+        train_mask=mask,
+        val_mask=mask,
+        test_mask=mask,
+    )
+
+
 def test_these_are_all() -> None:
-    assert sorted(path.stem for path in SUITES.glob("*.yaml")) == sorted([*NAMES, "anchor", "network"])
+    found = [path.relative_to(SUITES).with_suffix("").as_posix() for path in SUITES.rglob("*.yaml")]
+    assert sorted(found) == sorted([*NAMES, *PAPERS, *NEED_DATA, "network"])
 
 
-@pytest.mark.parametrize("name", [*NAMES, "anchor", "network"])
+@pytest.mark.parametrize("name", [*NAMES, *PAPERS, *NEED_DATA, "network"])
 def test_a_suite_bears_its_files_name_and_says_where_its_numbers_are_from(name: str) -> None:
     path = SUITES / f"{name}.yaml"
     head = path.read_text().split("\nname:")[0]
     assert all(line.startswith("#") for line in head.splitlines())
     assert "Numbers:" in head
     suite = load_suite(path)
-    assert suite.name == name
+    assert suite.name == path.stem
     assert suite.description
 
 
-@pytest.mark.parametrize("name", [*NAMES, "network"])
+@pytest.mark.parametrize("name", [*NAMES, *PAPERS, "network"])
 def test_it_expands_without_data(name: str) -> None:
-    assert trials(name)
+    assert trials(name)  # its claims are held against its trials here, too
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_papers_suite_claims_what_the_paper_does(name: str) -> None:
+    claims = load_suite(SUITES / f"{name}.yaml").claims
+    assert any(claim.source.startswith("PSC-GCN, ") for claim in claims)
+    assert len({claim.name for claim in claims}) == len(claims)
+
+
+@pytest.mark.parametrize("name", PSC)
+def test_the_settings_of_psc_gcn(name: str) -> None:
+    sizes = {"reddit": (4, 256), "ogbn-products": (3, 128), "yelp": (4, 512)}
+    found = trials(name)
+    for trial in found:
+        assert (trial.model.name, trial.model.layers, trial.model.hidden) == (
+            "gcn",
+            *sizes[trial.dataset.name],
+        )
+        assert (trial.partition.method, trial.partition.parts) == ("metis", 6)
+        assert trial.method.options.get("inner_factor", 1.1) == 1.1
+    assert {t.dataset.name for t in found} == ({"reddit"} if name.endswith("fig8") else set(sizes))
+    own = trials(f"{name}-twin")
+    assert {t.method.name for t in own} == {t.method.name for t in found}
+    assert {(t.dataset.name, t.partition.parts, t.train.threads) for t in own} == {("twin", 2, 1)}
+
+
+@pytest.mark.parametrize("name", ["papers/psc-table2", "papers/psc-table3"])
+def test_the_rows_of_psc_gcns_tables(name: str) -> None:
+    rows = {
+        (t.method.name, t.method.options.get("staleness"), t.method.options.get("rate")) for t in trials(name)
+    }
+    assert rows == {
+        *[("graphsage", None, None), ("full", None, None), ("pipegcn", 1, None)],
+        *[("psc-gcn", 2, 1), ("psc-gcn", 1, 0.1), ("psc-gcn", 2, 0.1), ("psc-gcn", 2, 0.01)],
+    }
+
+
+def test_arxiv_of_the_data_directory(tmp_path: Path) -> None:
+    tiny_graph(tmp_path / "ogbn_arxiv.npz")
+    found = expand(load_suite(SUITES / "papers" / "psc-table2-arxiv.yaml"), device="cpu", data_dir=tmp_path)
+    assert [(t.method.name, t.method.options.get("staleness")) for t in found] == [
+        ("full", None),
+        ("psc-gcn", 1),
+        ("psc-gcn", 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -97,26 +160,19 @@ def test_quickstart_is_small_and_shows_every_method() -> None:
 
 
 def test_anchor(tmp_path: Path) -> None:
-    mask = np.ones(2, dtype=bool)
-    np.savez(
-        tmp_path / "case50k.npz",
-        indptr=np.array([0, 1, 2]),
-        indices=np.array([1, 0], dtype=np.int32),
-        feat=np.zeros((2, 3), dtype=np.float32),
-        label=np.array([0, 1]),
-        train_mask=mask,
-        val_mask=mask,
-        test_mask=mask,
-    )
+    tiny_graph(tmp_path / "case50k.npz")
     (tmp_path / "case50k.part2.npy").touch()
     found = expand(load_suite(SUITES / "anchor.yaml"), device="cpu", data_dir=tmp_path)
-    assert [(t.method.name, t.method.options.get("rate")) for t in found] == [
-        ("full", None),
-        ("bns-gcn", 0.1),
-        ("bns-gcn", 0.01),
+    keys = ("staleness", "rate", "precompute")
+    assert [(t.method.name, *(t.method.options.get(key) for key in keys)) for t in found] == [
+        ("full", None, None, True),
+        ("full", None, None, False),
+        ("bns-gcn", None, 0.1, True),
+        ("bns-gcn", None, 0.01, True),
+        ("pipegcn", 1, None, True),
+        *[("psc-gcn", tau, rate, False) for rate in (1, 0.1, 0.01) for tau in (1, 2)],
     ]
     for trial in found:
-        assert trial.method.options["precompute"] is True
         assert trial.partition.file == tmp_path / "case50k.part2.npy"
         assert (trial.model.layers, trial.model.hidden, trial.model.norm, trial.model.dropout) == (
             3,
