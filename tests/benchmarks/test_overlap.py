@@ -1,0 +1,36 @@
+"""Pipelined methods at 1 Gbit/s: where computing takes longer than the transfers, these are hidden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real.runs import Runs
+
+SUITE = """
+name: overlap
+datasets: [{twin: {of: reddit, scale: 0.1}}]
+model: {name: sage, layers: 2, hidden: 256, norm: layer, dropout: 0.3}
+train: {epochs: 20, eval_every: 0, threads: 1}
+partition: {parts: 2}
+methods:
+  - pipegcn: {staleness: [0, 1, 2], precompute: true}
+  - psc-gcn: {staleness: [0, 1, 2], rate: 0.1}
+network: 1gbit
+device: cpu
+"""
+HIDDEN = 0.8
+
+
+@pytest.mark.root
+@pytest.mark.timeout(600)
+def test_transfers_are_hidden(tmp_path: Path) -> None:
+    results = Runs(tmp_path, tmp_path / "cache", tmp_path / "results").run_text(SUITE, tmp_path)
+    results["computing"] = results["epoch_time_s"] - results["comm_exposed_s"]
+    results["tau"] = [options["staleness"] for options in results["options"]]
+    shown = results.reset_index().sort_values(["method", "tau"])
+    columns = ["method", "tau", "epoch_time_s", "computing", "comm_busy_s", "comm_exposed_s"]
+    print("\n" + shown[columns].to_string(index=False, float_format="%.4f"))
+    for trial in shown.itertuples():
+        if trial.tau and trial.computing > trial.comm_busy_s:
+            assert trial.comm_exposed_s < (1 - HIDDEN) * trial.comm_busy_s, trial.label
