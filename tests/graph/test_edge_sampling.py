@@ -155,6 +155,9 @@ def test_rows_that_name_no_optimum() -> None:
     p = optimal_probabilities(np.array([0, 3]), np.array([0, 1, 2], np.int32), score, None, 1 / 3)
     assert 0 < p[0] < 1e-20
     np.testing.assert_allclose(p[1:], 0.5)
+    tiny = np.array([1e-310, 0])  # the inverse of their sum is not finite
+    p = optimal_probabilities(np.array([0, 2]), np.array([1, 2], np.int32), score, tiny, 0.5)
+    np.testing.assert_array_equal(p, 0.5)
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, float("nan")])
