@@ -62,9 +62,9 @@ def plan(
         for trial in planned:
             _show_components(trial)
     counts = Counter(p.state for p in planned)
-    typer.echo(
-        f"\n{len(planned)} trials: {counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"
-    )
+    claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
+    states = f"{counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"
+    typer.echo(f"\n{len(planned)} trials: {states}{claims}")
     for command in sorted({p.command for p in planned if p.command}):
         typer.echo(f"get the missing data: {command}")
 

@@ -90,6 +90,8 @@ def test_run_plan_and_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> 
     code, out, _ = harness(capsys, "plan", "tiny.yaml")
     assert code == 0
     assert out.endswith("\n6 trials: 0 done, 6 to run, 0 skipped\n")
+    claim = "claims=[{name: a, source: b, metric: eval_s, of: {parts: 1}, expect: {at_most: 1}}]"
+    assert harness(capsys, "plan", "tiny.yaml", "--set", claim)[1] == out[:-1] + "; claims: 1\n"
     code, out, err = harness(capsys, "run", "tiny.yaml", "--only", "parts=1")
     assert (code, err) == (0, "")
     assert out.startswith("3 trials, 0 done already, 3 to run\n[1/3] ring sage-2x4 full P=1 chunk seed=0\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HARNESS_DATA", raising=False)
 
 
+@functools.cache
 def trials(name: str) -> list[TrialConfig]:
     return expand(load_suite(SUITES / f"{name}.yaml"), device="cpu")
 
