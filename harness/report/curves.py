@@ -45,3 +45,17 @@ def mean_curve(section: Section, variant: Variant, parts: int) -> pd.DataFrame:
         seeds=("score", "size"),
     ).reset_index()
     return mean.loc[mean["seeds"] == len(curves), list(CURVE_COLUMNS)]
+
+
+def hit_curve(section: Section, variant: Variant, parts: int) -> pd.Series[float]:
+    """Return the hit rate of the feature cache by epoch (from 1), mean over seeds, as far as all of them ran.
+
+    Of an epoch: rows found, summed over ranks, / rows asked for; epochs that ask for none have no rate.
+    """
+    columns = ["stat_cached_boundary", "stat_sampled_boundary"]
+    epochs = section.epochs[section.epochs["trial"].isin(section.select(variant, parts)["trial"])]
+    if not set(columns) <= set(epochs):
+        return pd.Series(dtype=float)
+    sums = epochs.groupby(["epoch", "trial"])[columns].sum(min_count=1)
+    rates = (sums[columns[0]] / sums[columns[1]]).unstack("trial").dropna().mean(axis=1)
+    return rates.set_axis(rates.index + 1)

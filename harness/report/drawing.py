@@ -50,7 +50,7 @@ def style() -> Iterator[None]:
         yield
 
 
-def short(name: str, width: int = 44) -> str:
+def short(name: str, width: int = 72) -> str:
     """Return a name that fits a legend."""
     name = " ".join(name.split())
     return name if len(name) <= width else name[: width - 1] + "…"

@@ -102,11 +102,19 @@ def grid(section: Section, title: str, caption: str, columns: dict[str, Columns]
     return Table(title, caption, "Method", (Group("", heads),), tuple(below))
 
 
-def by_parts(section: Section, cells: Callable[[Variant, int], Sequence[Cell]]) -> tuple[Row, ...]:
-    """Return a row a variant under a heading for each number of parts; without cells there is no row."""
+def by_parts(
+    section: Section,
+    cells: Callable[[Variant, int], Sequence[Cell]],
+    first: Callable[[Variant, int], float] = lambda variant, parts: 0.0,
+) -> tuple[Row, ...]:
+    """Return a row a variant under a heading for each number of parts; without cells there is no row.
+
+    Variants stand in their usual order, or by falling `first`.
+    """
     rows: list[Row] = []
     for parts in section.parts:
-        found = [(variant, tuple(cells(variant, parts))) for variant in section.variants]
+        variants = sorted(section.variants, key=lambda variant: -first(variant, parts))
+        found = [(variant, tuple(cells(variant, parts))) for variant in variants]
         shown = [Row(variant.label, own, variant.style.colour) for variant, own in found if own]
         rows += [Row(f"P = {parts}"), *shown] if shown else []
     return tuple(rows)

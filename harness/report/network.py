@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from harness.report.drawing import Picture, new_figure, save, short, style
 from harness.report.inputs import Inputs
 from harness.report.numbers import significant
+from harness.report.overlap import staleness_figure
 from harness.report.sections import Section, join_unique, make_sections
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.variants import Variant
@@ -36,6 +37,7 @@ class NetworkChapter:
     frame: pd.DataFrame
     table: Table
     picture: Picture | None
+    staleness: Picture | None
 
 
 def network_chapters(inputs: Inputs) -> list[NetworkChapter]:
@@ -56,8 +58,8 @@ def _chapter(section: Section, groups: list[list[Record]]) -> NetworkChapter:
     frame = network_frame(section, groups)
     bases = {record.trial: record for group in groups if (record := base_of(group))}
     with style():
-        picture = network_figure(section, frame, bases)
-    return NetworkChapter(section, frame, network_table(section, frame), picture)
+        picture, staleness = network_figure(section, frame, bases), staleness_figure(section)
+    return NetworkChapter(section, frame, network_table(section, frame), picture, staleness)
 
 
 def network_frame(section: Section, groups: list[list[Record]]) -> pd.DataFrame:

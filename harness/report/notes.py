@@ -13,6 +13,7 @@ from harness.report.aggregate import figures_of
 from harness.report.flags import FLAGS, flagged
 from harness.report.inputs import Inputs
 from harness.report.numbers import MISSING, byte_unit, significant
+from harness.report.sampling_tables import exchanged, full_of
 from harness.report.sections import Section, flatten, join_unique, trials
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.variants import text
@@ -31,6 +32,7 @@ _LABELS = {
     "threads": "threads a rank",
 }
 _REASON_LENGTH = 300
+PROMISED = 0.1  # share of the bytes of `full` beyond the share of edges from which a note says so
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def _show(key: str, value: object) -> str:
 def make_notes(inputs: Inputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
     notes = [*_status_notes(inputs.results), *_data_notes(sections), *_flag_notes(sections)]
-    return [*notes, *_remark_notes(inputs), *_environment_notes(inputs)]
+    return [*notes, *_sampling_notes(sections), *_remark_notes(inputs), *_environment_notes(inputs)]
 
 
 def _status_notes(results: pd.DataFrame) -> Iterable[Note]:
@@ -127,6 +129,28 @@ def _flag_notes(sections: list[Section]) -> Iterable[Note]:
         if wheres := [where for section in sections if (where := flag.where(section))]:
             lead = f"{flag.lead}: {trials(flagged(flag, sections))}"
             yield Note(lead, f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
+
+
+def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
+    """Of each section the trials in which sampling edges saves least of what its share of edges promises."""
+    found = []
+    for section in sections:
+        sent, edges = exchanged(section), figures_of(section, "edge_share")
+        gaps = {
+            (variant, parts): sent[variant, parts].mean / full.mean - edges[variant, parts].mean
+            for variant, parts in sent
+            if (variant, parts) in edges and (full := full_of(section, sent, parts))
+        }
+        worst = max(gaps, key=lambda key: gaps[key], default=None)
+        if worst and gaps[worst] > PROMISED:
+            share, (variant, parts) = edges[worst].mean, worst
+            found.append(
+                f"{section.title}: {variant.label} at P = {parts} draws {share:.1%} of the edges and sends "
+                f"{share + gaps[worst]:.1%} of the bytes of full"
+            )
+    if found:
+        listed = f"{'; '.join(found)}.".replace("%", " %")
+        yield Note("Fewer edges are not as many fewer bytes:", listed)
 
 
 def _remark_notes(inputs: Inputs) -> Iterable[Note]:

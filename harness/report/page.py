@@ -25,7 +25,10 @@ HEADINGS = {  # "": the name of the score
     "accuracy": "",
     "time": "Epoch time",
     "breakdown": "Time breakdown",
+    "overlap": "Overlapped communication",
     "traffic": "Traffic",
+    "sampling": "What sampling saves",
+    "cache": "Feature cache",
     "memory": "Memory",
     "use": "Utilisation and energy",
     "convergence": "Convergence",
@@ -33,7 +36,7 @@ HEADINGS = {  # "": the name of the score
 }
 MORE = {  # tables under the same heading, after its figure
     "time": ("ranks",),
-    "breakdown": ("sums", "overlap"),
+    "breakdown": ("sums",),
     "traffic": ("wire",),
     "memory": ("memory_sources", "memory_model"),
 }
@@ -122,8 +125,11 @@ def _chapter(section: Section) -> Chapter:
 
 
 def _network_chapter(network: NetworkChapter) -> Chapter:
-    block = Block(f"{network.section.anchor}-rate", "Network", network.table, network.picture)
-    return Chapter(network.section, (block,))
+    anchor = network.section.anchor
+    blocks = [Block(f"{anchor}-rate", "Network", network.table, network.picture)]
+    if network.staleness:
+        blocks.append(Block(f"{anchor}-staleness", "Staleness", None, network.staleness))
+    return Chapter(network.section, tuple(blocks))
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:

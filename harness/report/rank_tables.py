@@ -1,18 +1,17 @@
-"""Epoch time rank by rank, and transfers that run beside the training."""
+"""Epoch time rank by rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.aggregate import Figures, figures_of, rank_columns
+from harness.report.aggregate import figures_of, rank_columns
 from harness.report.grid import by_parts
-from harness.report.numbers import common_places, decimals, fixed, time_unit
+from harness.report.numbers import common_places, time_unit
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Table, missing
 from harness.report.variants import Variant
 
 LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
-SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only
 
 
 def rank_table(section: Section) -> Table | None:
@@ -52,39 +51,3 @@ def rank_table(section: Section) -> Table | None:
         (Group("", ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …")),),
         rows,
     )
-
-
-def overlap_table(section: Section) -> Table | None:
-    """Transfers under way against the time the trainer stood still for them; None if none overlapped."""
-    busy, exposed = (figures_of(section, f"comm_{name}_s") for name in ("busy", "exposed"))
-    shown = {key for key in busy if key in exposed and _differ(busy[key].mean, exposed[key].mean)}
-    size, unit = time_unit(max((busy[key].mean for key in shown), default=None))
-    places = _places(busy, shown, size)
-
-    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        if (variant, parts) not in shown:
-            return ()
-        under_way, stood = busy[variant, parts].mean, exposed[variant, parts].mean
-        hidden = f"{100 * max(0.0, 1 - stood / under_way):.1f}" if under_way else "none"
-        return (Cell(fixed(under_way / size, places)), Cell(fixed(stood / size, places)), Cell(hidden))
-
-    rows = by_parts(section, cells)
-    if not rows:
-        return None
-    return Table(
-        f"Overlapped communication ({unit} per epoch)",
-        "Methods whose exchanges run beside the training. Busy: time with transfers under way; exposed: time "
-        "in which the trainer stood still for them (phase comm); hidden: 1 - exposed / busy. Of the slowest "
-        "rank and the same epochs as the phases, mean over seeds.",
-        "Method",
-        (Group("", ("Busy", "Exposed", "Hidden (%)")),),
-        rows,
-    )
-
-
-def _differ(one: float, other: float) -> bool:
-    return abs(one - other) > SAME * max(one, other)
-
-
-def _places(figures: Figures, keys: set[tuple[Variant, int]], unit: float) -> int:
-    return min(3, max((decimals(figures[key].mean / unit) for key in keys), default=0))

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.results.record import Record
+from harness.results.reduce import between_ranks
 
 SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters of which one rank tells for several
 RANK, RANK_SUFFIX = "rank_", "_epoch_s"
 MODEL, MODEL_SUFFIX = "model_", "_bytes"
 WHY = "why_"
+SHARES = ("asked_share", "expected_share", "edge_share")
+UNSAMPLED = ("bytes_model", "bytes_swap")  # no exchange of rows: gradients of weights, host to device
 
 
 def record_figures(record: Record | None) -> dict[str, Any]:
@@ -19,7 +22,8 @@ def record_figures(record: Record | None) -> dict[str, Any]:
     `rank_<r>_epoch_s`: a rank's median epoch, and the slowest, mean and fastest of them as
     `rank_time_<which>_s`; `model_<component>_bytes`: the memory model's; `counted_bytes`: sent in an
     epoch, all ranks; `wire_seen_by`: the interface that `traffic: verify` compared them with;
-    `sample_interval_s`, `pss_interval_s`: of the meters; `why_<figure>`: why it is not available.
+    `sample_interval_s`, `pss_interval_s`: of the meters; `why_<figure>`: why it is not available; those of
+    `_sampling`.
     """
     if record is None:
         return {}
@@ -28,6 +32,7 @@ def record_figures(record: Record | None) -> dict[str, Any]:
         **_ranks(record.result.get("rank_epoch_time_s") or []),
         **_model(record.result.get("memory_model") or {}),
         **_wire(record),
+        **_sampling(record),
         **_largest(meters, "sample_interval_s", "interval_s"),
         **_largest(meters, "pss_interval_s", "pss_interval_s"),
         **{f"{WHY}{figure}": why for figure, why in _unavailable(meters).items()},
@@ -49,10 +54,35 @@ def _model(components: Mapping[str, float]) -> dict[str, float]:
     return {f"{MODEL}{name}{MODEL_SUFFIX}": size for name, size in components.items()}
 
 
+def _sampling(record: Record) -> dict[str, float]:
+    """Return what a method asks its peers for in an epoch, all ranks; `full` for all that there is.
+
+    `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
+    the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
+    probabilities; `edge_share`: of the edges, drawn; `hit_rate`: of the rows asked for, found in the cache.
+    """
+    result = record.result
+    sizes = [v for key, v in result.items() if key.startswith("bytes_") and key not in UNSAMPLED]
+    found: dict[str, float] = {"exchanged_bytes": sum(sizes)} if sizes else {}
+    stats, boundary, edges = result.get("stats") or {}, result.get("boundary_nodes"), result.get("edges")
+    if (record.config.get("method") or {}).get("name") == "full" and boundary:
+        return found | {"asked_boundary": boundary} | dict.fromkeys(SHARES, 1.0)
+    asked = stats.get("sampled_boundary", stats.get("kept_boundary"))
+    if asked is not None:
+        found["asked_boundary"] = asked
+    ratios = (asked, boundary), (stats.get("expected_boundary"), boundary), (stats.get("drawn_edges"), edges)
+    found |= {
+        name: part / of for name, (part, of) in zip(SHARES, ratios, strict=True) if part is not None and of
+    }
+    if asked and stats.get("cached_boundary") is not None:
+        found["hit_rate"] = stats["cached_boundary"] / asked
+    return found
+
+
 def _wire(record: Record) -> dict[str, Any]:
     """Return what the ranks sent in a mean epoch, and by which interface, if it was compared with that."""
-    sizes = [size for key, size in record.result.items() if key.startswith("bytes_")]
-    counted = {"counted_bytes": sum(sizes)} if sizes else {}
+    told = any(key.startswith("bytes_") for key in record.result)
+    counted = {"counted_bytes": between_ranks(record.result)} if told else {}
     checks = [rank["traffic_check"] for rank in record.ranks if rank.get("traffic_check")]
     if not checks:
         return counted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from harness.report.aggregate import Figures, figures_of, largest_total, phase_columns, purpose_columns
-from harness.report.drawing import Picture, legend, new_figure, save, short
+from harness.report.drawing import Picture, legend, new_figure, save
 from harness.report.numbers import byte_unit, significant, time_unit
 from harness.report.palette import PHASES, PURPOSES, component_colours
 from harness.report.sections import Section
@@ -69,6 +71,10 @@ def _stacks(
     return figure
 
 
+def _two_lines(label: str) -> str:
+    return textwrap.fill(label, 38, max_lines=2, placeholder=" …")
+
+
 def _panel(ax: Axes, values: dict[Variant, list[float | None]], colours: list[str], *, share: bool) -> None:
     totals = {v: sum(x for x in parts if x is not None) for v, parts in values.items()}
     top, thick = max(totals.values(), default=0.0), 0.74 if len(values) > 2 else 0.5
@@ -91,7 +97,7 @@ def _panel(ax: Axes, values: dict[Variant, list[float | None]], colours: list[st
         text = significant(totals[variant]) if any(present) else "n/a"
         if not share or text == "n/a":
             ax.annotate(text, (left, y), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
-    ax.set_yticks(range(len(values)), [short(v.label, 40) for v in values])
+    ax.set_yticks(range(len(values)), [_two_lines(v.label) for v in values])
     ax.set_ylim(len(values) - 0.5, -0.5)
     if share:
         ax.set_xlim(0, 100)

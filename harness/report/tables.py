@@ -11,8 +11,10 @@ from harness.report.aggregate import figures_of
 from harness.report.component_tables import breakdown_table, memory_model_table, sums_table, traffic_table
 from harness.report.grid import Columns, column, grid, measured, ratios, seeds_note, usual_seeds
 from harness.report.numbers import byte_unit, percent
-from harness.report.rank_tables import overlap_table, rank_table
+from harness.report.overlap import overlap_table
+from harness.report.rank_tables import rank_table
 from harness.report.resource_tables import memory_sources_table, use_table
+from harness.report.sampling_tables import cache_table, sampling_table
 from harness.report.sections import Section, join_unique
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.wire_table import wire_table
@@ -29,6 +31,8 @@ def section_tables(section: Section) -> dict[str, Table]:
         "overlap": overlap_table(section),
         "traffic": traffic_table(section),
         "wire": wire_table(section),
+        "sampling": sampling_table(section),
+        "cache": cache_table(section),
         "memory": memory_table(section),
         "memory_sources": memory_sources_table(section),
         "memory_model": memory_model_table(section),

@@ -11,6 +11,9 @@ from typing import Any
 import pandas as pd
 
 from harness.report.palette import Style, variant_style
+from harness.suite.schema import method_defaults
+
+MOST = 3  # options that a label shows also where they are the defaults
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,11 @@ class Variant:
     method: str
     label: str
     style: Style
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All of the method's options; its key holds them, so that a variant can be one."""
+        return dict(json.loads(self.key)[1])
 
 
 def text(value: object) -> str:
@@ -59,8 +67,8 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
 
     `full` comes first, then the methods by name; of one method, false comes before true and larger values
     before smaller ones. The first style is kept for `full`.
-    Shown are the options that vary among a method's variants and those a trial's own label shows
-    (it shows what is not the default).
+    Shown are the options that vary among a method's variants and those a trial's own label shows (what is
+    not the default, and numbers); of more than `MOST` not those that are everywhere the default.
     """
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     shown: dict[str, set[str]] = {}
@@ -70,7 +78,11 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
         shown.setdefault(method, set()).update(_labelled(row, options))
     for method, names in shown.items():
         mine = [options for own, options in found.values() if own == method]
-        names.update(k for options in mine for k in options if any(o.get(k) != options[k] for o in mine))
+        varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)}
+        if len(names | varying) > MOST:
+            defaults = method_defaults(method)
+            names -= {k for k in names if k in defaults and all(o.get(k) == defaults[k] for o in mine)}
+        names |= varying
 
     def order(key: str) -> tuple[object, ...]:
         method, options = found[key]
@@ -80,7 +92,7 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
     variants = {}
     for i, key in enumerate(sorted(found, key=order), start=0 if "full" in shown else 1):
         method, options = found[key]
-        label = _variant_label(method, options, shown[method])
+        label = variant_label(method, options, shown[method])
         variants[key] = Variant(key, method, label, variant_style(i))
     return variants
 
@@ -91,6 +103,7 @@ def _labelled(row: Mapping[Any, Any], options: Mapping[str, Any]) -> set[str]:
     return {name for name in options if re.search(rf"(^|[\s,]){re.escape(name)}=", inside)}
 
 
-def _variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
+def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
+    """Return a method's name with the options that are to be `shown`, of those it has."""
     inside = ", ".join(f"{name}={show_value(options[name])}" for name in sorted(shown) if name in options)
     return f"{method} ({inside})" if inside else method

@@ -43,9 +43,9 @@ def load_results(path: Path | str) -> pd.DataFrame:
     """Return one row a trial, as they started, of a results directory, a suite's directory or one trial's.
 
     Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
-    rank, scores as fractions, `stat_<name>`: a method's own figures of an epoch, see `results.reduce` (no such
-    columns from records that are older than them). A figure that a trial lacks is NaN (None for text). No
-    records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
+    rank, scores as fractions, `stat_<name>`: a method's own figures of an epoch, see `results.reduce` (no
+    such columns from records that are older than them). A figure that a trial lacks is NaN (None for text).
+    No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
     records = [read_at(place) for place in _places(Path(path))]
     rows = [_row(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]

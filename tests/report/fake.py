@@ -37,6 +37,9 @@ ENVIRONMENT: dict[str, Any] = {
     "gpus": None,
     "driver": None,
 }
+DEGREE = 12  # edges of a boundary node into a part
+EDGES = 500_000  # of a rank
+HOLDS = {"none": 0.0, "random": 0.6, "degree": 0.8, "inclusion": 0.9}
 Fails = Callable[[TrialConfig], tuple[str, str] | None]
 
 
@@ -44,6 +47,7 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
     """What the ranks of a trial would have written."""
     parts, name = config.partition.parts, config.method.name
     rate = float(config.method.options.get("rate", 1.0))
+    asked = 1 - (1 - rate) ** DEGREE if name == "psc-gcn" else rate
     speed = {"graphsage": 4.0, "full": 1.0}.get(name, 0.55 + 0.4 * rate) / parts**0.7
     top = 0.90 + 0.03 * rate - 0.004 * parts + rng.normal(0, 0.002)
     ranks = []
@@ -69,8 +73,8 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
             times = {f"time_{key}_s": value * noise for key, value in phases.items()}
             seconds = sum(times.values())
             timed = config.timing != "wall"
-            busy = times["time_comm_s"] + 0.25 * seconds * (name == "pipelined") * (parts > 1)
-            boundary = 1000 * rate * (parts - 1)
+            busy = times["time_comm_s"] + 0.25 * seconds * _overlaps(config) * (parts > 1)
+            boundary = 1000 * asked * (parts - 1)
             evaluated = (epoch + 1) % 5 == 0
             score = top - 0.6 * np.exp(-epoch / 6) + rng.normal(0, 0.003)
             rows.append(
@@ -97,11 +101,36 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
                     "val_score": float(score) if evaluated else None,
                     "test_score": float(score - 0.01) if evaluated else None,
                     "eval_s": 0.2 if evaluated else 0.0,
-                    "stats": {"kept_boundary": int(boundary)},
+                    "stats": _stats(config, rank, epoch, asked),
                 }
             )
         ranks.append(_rank(config, rank, rows, rate))
     return ranks
+
+
+def _overlaps(config: TrialConfig) -> bool:
+    return config.method.name == "pipelined" or config.method.options.get("staleness", 0) > 0
+
+
+def _boundary(parts: int, rank: int) -> int:
+    return 9_000 * (parts - 1) // parts + 17 * rank
+
+
+def _stats(config: TrialConfig, rank: int, epoch: int, asked: float) -> dict[str, float]:
+    """What the method tells of an epoch: the cache is empty before the second."""
+    name, options = config.method.name, config.method.options
+    boundary = _boundary(config.partition.parts, rank)
+    if name == "bns-gcn":
+        return {"kept_boundary": int(asked * boundary)}
+    if name != "psc-gcn":
+        return {}
+    held = HOLDS[options["cache"]] * options["capacity"] ** 0.5
+    return {
+        "drawn_edges": int(options["rate"] * EDGES) + epoch % 2,
+        "sampled_boundary": int(asked * boundary) + epoch % 3,
+        "expected_boundary": asked * boundary,
+        "cached_boundary": int(held * asked * boundary) if epoch else 0,
+    }
 
 
 def _counters(config: TrialConfig, rank: int, seconds: float) -> dict[str, Any]:
@@ -177,8 +206,8 @@ def _rank(config: TrialConfig, rank: int, rows: list[dict[str, Any]], rate: floa
         "status": "ok",
         "reason": None,
         "inner": 20_000 // parts,
-        "boundary": 9_000 * (parts - 1) // parts + 17 * rank,
-        "edges": 500_000,
+        "boundary": _boundary(parts, rank),
+        "edges": EDGES,
         "train_nodes": 100,
         "setup_s": 1.0,
         "eval_s": 2.0,

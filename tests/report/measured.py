@@ -20,6 +20,13 @@ FULL: Method = ("full", {})
 PIPELINED: Method = ("pipelined", {})
 SKEWED: Method = ("skewed", {})
 LEAKY: Method = ("leaky", {})
+
+
+def psc(**options: Any) -> Method:
+    """A variant of psc-gcn."""
+    return "psc-gcn", {"rate": 0.1, "staleness": 1, "cache": "inclusion", "capacity": 0.25} | options
+
+
 EPOCHS, WARMUP = 22, 2
 Write = Callable[..., Section]
 

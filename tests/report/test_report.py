@@ -68,7 +68,7 @@ def page(out: Path) -> Page:
 def test_files(out: Path) -> None:
     names = {path.name for path in out.iterdir()}
     assert names == {"index.html", "report.md", "results.csv", "epochs.csv", "figures"}
-    kinds = {"throughput", "breakdown", "traffic", "memory", "convergence"}
+    kinds = {"throughput", "breakdown", "traffic", "sampling", "memory", "convergence"}
     expected = {f"{d}-sage-{k}.{e}" for d in ("digits", "twin") for k in kinds for e in ("svg", "png")}
     assert {path.name for path in (out / "figures").iterdir()} == expected
     for path in (out / "figures").glob("*.svg"):
@@ -95,7 +95,7 @@ def test_page_is_whole(page: Page) -> None:
     assert len(ids) == len(set(ids))
     linked = {link["href"] for link in page.all("a")}
     assert {f"#{name}" for name in ids} <= linked
-    assert len(page.all("img")) == 10
+    assert len(page.all("img")) == 12
     assert all(image["alt"] for image in page.all("img"))
 
 
@@ -121,7 +121,7 @@ def test_a_twin_is_never_shown_without_its_label(out: Path, page: Page) -> None:
     for line in re.findall(r"^## twin.*$", markdown, re.MULTILINE):
         assert "twin of reddit at scale 0.02" in line
     named = [image["alt"] or "" for image in page.all("img") if "twin" in (image["alt"] or "")]
-    assert len(named) == 5
+    assert len(named) == 6
     assert all("twin of reddit at scale 0.02" in alt for alt in named)
 
 
@@ -134,7 +134,7 @@ def test_markdown_tables_are_well_formed(out: Path) -> None:
         elif tables[-1]:
             tables.append([])
     tables = [table for table in tables if table]
-    assert len(tables) == 3 + 2 * 11  # overview, failures, environment; eleven a section
+    assert len(tables) == 3 + 2 * 12  # overview, failures, environment; twelve a section
     for table in tables:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table}
         assert len(widths) == 1
