@@ -51,10 +51,10 @@ def overlap_table(section: Section) -> Table | None:
 
     return Table(
         f"Overlapped communication ({unit} per epoch)",
-        "Busy: time with transfers under way; exposed: time in which the trainer stood still for them "
-        "(phase comm); hidden: busy - exposed, at least 0. A method that waits for each exchange exposes "
-        "all of it; one that lets them run beside the training can hide as much as it computes (Compute: "
-        "the sum above). Of the slowest rank and the same epochs as the phases, mean over seeds.",
+        "Busy: time with transfers under way; exposed: time in which the trainer stood still for them (phase "
+        "comm); hidden: busy - exposed, at least 0. A method that waits for each exchange exposes all of it; "
+        "one that lets them run beside the training hides them behind its compute (the sum above), wait and "
+        "reduce. Of the slowest rank and the same epochs as the phases, mean over seeds.",
         "Method",
         (Group("", ("Compute", "Busy", "Exposed", "Hidden", "Exposed / busy (%)")),),
         by_parts(section, cells),

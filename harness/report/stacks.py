@@ -56,7 +56,7 @@ def _stacks(
     colours = component_colours(list(figures), known)
     labels = [label, "Share of the epoch (%)"] if known is PHASES else [label]
     shown = sorted({parts for found in figures.values() for (_, parts), stat in found.items() if stat.mean})
-    figure = new_figure(1.3 + len(labels) * (0.75 + 0.24 * len(section.variants)), section, what)
+    figure = new_figure(1.3 + len(labels) * (0.75 + 0.26 * len(section.variants)), section, what)
     axes = figure.subplots(len(labels), len(shown), sharey=True, squeeze=False)
     for j, parts in enumerate(shown):
         values = {
@@ -72,7 +72,7 @@ def _stacks(
 
 
 def _two_lines(label: str) -> str:
-    return textwrap.fill(label, 38, max_lines=2, placeholder=" …")
+    return textwrap.fill(label, 52, max_lines=2, placeholder=" …")
 
 
 def _panel(ax: Axes, values: dict[Variant, list[float | None]], colours: list[str], *, share: bool) -> None:
@@ -97,7 +97,7 @@ def _panel(ax: Axes, values: dict[Variant, list[float | None]], colours: list[st
         text = significant(totals[variant]) if any(present) else "n/a"
         if not share or text == "n/a":
             ax.annotate(text, (left, y), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
-    ax.set_yticks(range(len(values)), [_two_lines(v.label) for v in values])
+    ax.set_yticks(range(len(values)), [_two_lines(v.label) for v in values], fontsize=7.5)
     ax.set_ylim(len(values) - 0.5, -0.5)
     if share:
         ax.set_xlim(0, 100)
