@@ -55,7 +55,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         super().__init__(worker, options)
         sizes = [row["inner"] for row in worker.partition.meta["table"][: worker.world]]
         job = worker.job
-        mesh = Mesh(worker.comm, sizes, options.replication, timeout_s=job.collective_timeout_s)
+        mesh = Mesh(worker.comm, sizes, options.replication)
         spmm, device = job.config.train.spmm, worker.device
         views = [
             worker.view

@@ -30,7 +30,8 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU, or root, where there is none, with the reason; begin with what takes long."""
-    items.sort(key=lambda item: "slow" not in item.keywords)  # or one of two processes ends long after the other
+    # Of two processes neither is to end long after the other.
+    items.sort(key=lambda item: "slow" not in item.keywords)
     for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):
         marked = [item for item in items if marker in item.keywords]
         if marked and (reason := why_not()) is not None:

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Direction, Traffic
 from harness.runtime.report import TrialError
+from harness.runtime.traffic import Direction, Traffic
 
 MIB = 1 << 20
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Direction, Traffic
+from harness.runtime.comm import Communicator
 from harness.runtime.spec import Phase, Purpose
+from harness.runtime.traffic import Direction, Traffic
 
 T = TypeVar("T")
 
@@ -52,9 +52,8 @@ class Background:
 
     def __init__(self, comm: Communicator, name: str = "transfers") -> None:
         self._comm = comm
-        group = dist.new_group() if comm.world > 1 else None
         self._clock = _AsideClock(comm.clock)
-        self._aside = Communicator(comm.rank, comm.world, comm.device, self._clock, Traffic(), group)
+        self._aside = comm.aside(self._clock)
         self._stream = torch.cuda.Stream() if comm.device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -18,8 +17,9 @@ from harness.errors import UserError
 from harness.graph.block import Block
 from harness.graph.csr import CSR, induce_columns
 from harness.graph.partition import Partition
-from harness.runtime.comm import Communicator, Direction
+from harness.runtime.comm import Communicator
 from harness.runtime.spec import Purpose
+from harness.runtime.traffic import Direction
 
 
 def groups_of(replication: int, parts: int) -> list[range]:
@@ -57,7 +57,6 @@ class Mesh:
         comm: the communicator of all ranks, each of which must make a mesh at the same moment.
         sizes: inner nodes of each rank.
         replication: c.
-        timeout_s: how long a rank waits for its peers.
 
     Attributes:
         group: ranks of this rank's group.
@@ -65,9 +64,7 @@ class Mesh:
         rows: where each of the group's ranks has its inner nodes among the group's rows.
     """
 
-    def __init__(
-        self, comm: Communicator, sizes: Sequence[int], replication: int, *, timeout_s: float
-    ) -> None:
+    def __init__(self, comm: Communicator, sizes: Sequence[int], replication: int) -> None:
         groups = groups_of(replication, comm.world)
         columns = [range(first, comm.world, replication) for first in range(replication)]
         self.comm, self.sizes = comm, list(sizes)
@@ -76,9 +73,7 @@ class Mesh:
         self.rows = {rank: slice(*between) for rank, between in zip(self.group, pairwise(ends), strict=True)}
         self._process_group: dist.ProcessGroup | None = None
         if replication > 1 and len(self.column) > 1:
-            self._process_group, _ = dist.new_subgroups_by_enumeration(
-                [list(column) for column in columns], timeout=timedelta(seconds=timeout_s)
-            )
+            self._process_group = comm.divide(columns)
 
     @property
     def own(self) -> slice:

@@ -3,121 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from harness.runtime.clock import Clock
-from harness.runtime.spec import PURPOSES, Phase, Purpose
-
-Direction = Literal["forward", "backward", "none"]
-Scope = Literal["setup", "epoch", "eval"]
-
-
-@dataclass(frozen=True)
-class Channel:
-    """What a transfer was for; `layer` is -1 where none applies, `peer` is -1 for an all-reduce and a swap.
-
-    `overlapped`: it went on beside the trainer.
-    """
-
-    scope: Scope
-    purpose: Purpose
-    layer: int
-    direction: Direction
-    peer: int
-    overlapped: bool = False
-
-
-@dataclass
-class Volume:
-    """Payload bytes over one channel, and the number of calls."""
-
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    calls: int = 0
-
-
-class Traffic:
-    """Counts payload bytes by channel. What a rank keeps for itself is not traffic."""
-
-    def __init__(self) -> None:
-        self.scope: Scope = "setup"
-        self._volumes: dict[Channel, Volume] = defaultdict(Volume)
-
-    def count(
-        self,
-        purpose: Purpose,
-        layer: int,
-        direction: Direction,
-        peer: int,
-        sent: int,
-        received: int,
-        *,
-        overlapped: bool = False,
-        calls: int = 1,
-    ) -> None:
-        """Add transfers of so many bytes."""
-        volume = self._volumes[Channel(self.scope, purpose, layer, direction, peer, overlapped)]
-        volume.sent_bytes += sent
-        volume.received_bytes += received
-        volume.calls += calls
-
-    def sent(self, scope: Scope = "epoch") -> dict[str, int]:
-        """Bytes sent by this rank so far in `scope`, by purpose; swaps are counted both ways."""
-        totals = dict.fromkeys(PURPOSES, 0)
-        for channel, volume in self._volumes.items():
-            if channel.scope == scope:
-                totals[channel.purpose] += volume.sent_bytes
-                if channel.purpose == "swap":  # no peer counts the way back
-                    totals["swap"] += volume.received_bytes
-        return totals
-
-    def total(self, scope: Scope = "epoch") -> Volume:
-        """Bytes between this rank and others so far in `scope`, and calls; swaps stay on the machine."""
-        volumes = [
-            volume
-            for channel, volume in self._volumes.items()
-            if channel.scope == scope and channel.purpose != "swap"
-        ]
-        return Volume(
-            sum(v.sent_bytes for v in volumes),
-            sum(v.received_bytes for v in volumes),
-            sum(v.calls for v in volumes),
-        )
-
-    def absorb(self, other: Traffic) -> None:
-        """Add what `other` counted, in the present scope and as overlapped."""
-        for channel, volume in other._volumes.items():
-            self.count(
-                channel.purpose,
-                channel.layer,
-                channel.direction,
-                channel.peer,
-                volume.sent_bytes,
-                volume.received_bytes,
-                overlapped=True,
-                calls=volume.calls,
-            )
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row a channel, for the record."""
-        return [asdict(channel) | asdict(volume) for channel, volume in self._volumes.items()]
-
-    @contextmanager
-    def during(self, scope: Scope) -> Iterator[None]:
-        """Count what is enclosed under `scope`."""
-        before, self.scope = self.scope, scope
-        try:
-            yield
-        finally:
-            self.scope = before
+from harness.runtime.spec import Phase, Purpose
+from harness.runtime.traffic import Direction, Traffic
 
 
 class Communicator:
@@ -125,7 +20,7 @@ class Communicator:
 
     With gloo and a GPU (several ranks on one device) tensors are staged through the host.
     A group of one rank needs no process group and moves nothing. `group` is a process group of all ranks;
-    None: the one that they joined first.
+    None: the one that they joined first. `timeout_s`: how long exchanges in groups made later wait for peers.
     """
 
     def __init__(
@@ -136,8 +31,10 @@ class Communicator:
         clock: Clock,
         traffic: Traffic,
         group: dist.ProcessGroup | None = None,
+        timeout_s: float = 300,
     ) -> None:
         self.rank, self.world, self.device = rank, world, device
+        self._timeout = timedelta(seconds=timeout_s)
         self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = world > 1 and dist.get_backend() == "gloo"
         self._staged = device.type == "cuda" and self._gloo
@@ -221,6 +118,20 @@ class Communicator:
         for transfer in work:
             if transfer is not None:
                 transfer.wait()
+
+    def aside(self, clock: Clock) -> Communicator:
+        """Return a communicator of the same ranks whose exchanges cannot be mixed up with this one's.
+
+        Its traffic is its own. Every rank must call, at the same moment.
+        """
+        group = dist.new_group(timeout=self._timeout) if self.world > 1 else None
+        return Communicator(self.rank, self.world, self.device, clock, Traffic(), group)
+
+    def divide(self, members: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+        """Divide the ranks into groups; return that of this rank. Every rank must call, with the same ones."""
+        group: dist.ProcessGroup
+        group, _ = dist.new_subgroups_by_enumeration([list(m) for m in members], timeout=self._timeout)
+        return group
 
     def barrier(self) -> None:
         """Wait for all ranks; not counted as traffic."""

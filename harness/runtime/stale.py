@@ -16,8 +16,9 @@ from harness.graph.partition import Halo
 from harness.models.functional import dropout
 from harness.runtime.background import Background, Pending
 from harness.runtime.boundary_cache import Inputs
-from harness.runtime.comm import Communicator, Direction
+from harness.runtime.comm import Communicator
 from harness.runtime.spec import Purpose
+from harness.runtime.traffic import Direction
 
 Warmup = Literal["absent", "sync"]
 

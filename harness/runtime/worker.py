@@ -15,7 +15,7 @@ from harness.data.store import open_graph
 from harness.graph.partition import Partition
 from harness.models.gnn import GNN
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Traffic
+from harness.runtime.comm import Communicator
 from harness.runtime.exchange import SyncExchange
 from harness.runtime.features import FeatureStore
 from harness.runtime.interface import TrafficCheck
@@ -24,6 +24,7 @@ from harness.runtime.meters import Meters
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.registry import load_method
 from harness.runtime.step import Loss
+from harness.runtime.traffic import Traffic
 from harness.runtime.view import View
 
 
@@ -51,7 +52,9 @@ class Worker:
         self.dtype = getattr(torch, config.train.precision)
         measured = config.timing != "wall"
         self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
-        self.comm = Communicator(rank, world, self.device, self.clock, self.traffic)
+        self.comm = Communicator(
+            rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s
+        )
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check = self._make_check()
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))

@@ -50,7 +50,7 @@ def aggregated(
     sizes = [view.partition.num_inner for view in views]
     found = []
     for replication, norm in cases:
-        mesh = Mesh(comm, sizes, replication, timeout_s=60)
+        mesh = Mesh(comm, sizes, replication)
         partitions = [views[peer].partition for peer in mesh.group]
         block = broadcast_block(mesh, partitions, views[rank].local_row, engine="auto", device=CPU)
         nodes = np.concatenate([partition.inner for partition in partitions])

@@ -64,7 +64,8 @@ def main() -> None:
     import torch.distributed as dist
 
     from harness.runtime.clock import Clock
-    from harness.runtime.comm import Communicator, Traffic
+    from harness.runtime.comm import Communicator
+    from harness.runtime.traffic import Traffic
 
     job = json.loads(Path(sys.argv[1]).read_text())
     out, rank, world = Path(job["out"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

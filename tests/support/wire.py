@@ -9,8 +9,9 @@ import torch
 
 from harness.runtime.background import Background
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator, Traffic
+from harness.runtime.comm import Communicator
 from harness.runtime.interface import TrafficCheck
+from harness.runtime.traffic import Traffic
 
 CPU = torch.device("cpu")
 
