@@ -34,8 +34,9 @@ class PipeGCN(PipelinedMethod[PipeOptions]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step: the full block in every layer, boundary rows of `staleness` iterations ago."""
-        whole = TrainGraph(self.worker.partition.full_block, self.worker.partition.full_halo)
-        yield self.step(sent=whole, read=whole)
+        partition = self.worker.partition
+        whole = TrainGraph(partition.full_block, partition.full_halo)
+        yield self.step(sent=whole, read=whole, stats={"sampled_boundary": partition.num_boundary})
 
     @classmethod
     def memory(cls, options: PipeOptions, case: MemoryCase) -> dict[str, int]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,36 @@ from hypothesis import settings
 # Compiling on first use takes seconds; hypothesis would call that unreliable timing.
 settings.register_profile("harness", deadline=None)
 settings.load_profile("harness")
+
+
+LOCKS = "HARNESS_TEST_LOCKS"  # environment variable: where the processes of pytest-xdist find their locks
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the locks, in the process that starts the others."""
+    if LOCKS not in os.environ:
+        os.environ[LOCKS] = tempfile.mkdtemp(prefix="harness-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(LOCKS), ignore_errors=True))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # waiting is no part of a test's time limit
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let no other test run beside one that is marked `alone`."""
+    # Who wants the second lock holds the first while waiting, so that others cannot keep it for ever.
+    how = fcntl.LOCK_EX if "alone" in item.keywords else fcntl.LOCK_SH
+    with _locked("gate", fcntl.LOCK_EX) as gate, _locked("tests", how):
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        return (yield)
+
+
+@contextmanager
+def _locked(name: str, how: int) -> Iterator[int]:
+    file = os.open(Path(os.environ[LOCKS], name), os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(file, how)
+        yield file
+    finally:
+        os.close(file)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from harness.suite.source import Source
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
 
+FEW = 3  # numbers of a method that its trials' labels always name
+
 
 def _network(value: Any) -> Any:
     """Turn `none` and a bare rate into what NetworkSpec takes."""
@@ -68,11 +70,10 @@ class TrialConfig(Spec):
         """One line for people, e.g. "digits sage-2x64 bns-gcn(rate=0.5) P=2 seed=0".
 
         Names what differs from the defaults of the data set, the partitioner and the method, and the
-        method's numbers (rates, fan-outs, sizes) always.
+        method's numbers (rates, fan-outs, sizes) too, as long as it has few.
         """
         dataset = _call(self.dataset.name, self.dataset.options, dataset_defaults(self.dataset))
-        defaults = {k: v for k, v in method_defaults(self.method.name).items() if not _is_number(v)}
-        method = _call(self.method.name, self.method.options, defaults)
+        method = _call(self.method.name, self.method.options, self._unsaid())
         partition = self.partition.model_dump(mode="json", exclude_defaults=True, exclude={"parts"})
         if self.partition.file is not None:
             partition["file"] = self.partition.file.name
@@ -82,6 +83,14 @@ class TrialConfig(Spec):
         return (
             f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network} seed={self.seed}"
         )
+
+    def _unsaid(self) -> dict[str, Any]:
+        """Return the options that the label leaves out where they have these values."""
+        defaults = method_defaults(self.method.name)
+        numbers = [key for key in self.method.options if key in defaults and _is_number(defaults[key])]
+        if len(numbers) > FEW:
+            return defaults
+        return {key: value for key, value in defaults.items() if key not in numbers}
 
 
 def method_defaults(name: str) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def test_ranks_of_one_host_do_not_use_its_link(tmp_path: Path) -> None:
     assert reports[0]["loopback"][1] > 2 * size  # 0 and 1 to each other
 
 
+@pytest.mark.alone
 @pytest.mark.root
 def test_a_rate_is_kept(tmp_path: Path) -> None:
     """The shaper acts, and nothing but it: `benchmarks/test_network.py` has the narrow limits."""

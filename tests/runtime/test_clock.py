@@ -35,9 +35,10 @@ def test_phases_add_up_to_the_wall_time() -> None:
     with clock.epoch() as timed:
         for phase in PHASES[:-1]:
             with clock.phase(phase):
-                torch.rand(200, 200) @ torch.rand(200, 200)
+                time.sleep(0.02)
     assert set(timed.phases) == set(PHASES)
-    assert sum(timed.phases.values()) == pytest.approx(timed.wall_s, rel=0.02)
+    assert sum(timed.phases.values()) == pytest.approx(timed.wall_s, abs=0.1)
+    assert min(timed.phases[phase] for phase in PHASES[:-1]) >= 0.02
 
 
 def test_outside_an_epoch_nothing_is_timed() -> None:

@@ -17,6 +17,7 @@ def agree(results: list[dict[str, int]]) -> bool:
     return counted <= kernel <= counted * 1.03 + HEADERS
 
 
+@pytest.mark.alone
 @linux
 @pytest.mark.parametrize("world", [2, 3])
 def test_counted_exchange_is_what_the_kernel_saw(world: int) -> None:
@@ -30,6 +31,7 @@ def test_counted_exchange_is_what_the_kernel_saw(world: int) -> None:
     assert agree(tries[-1]), tries
 
 
+@pytest.mark.alone
 @linux
 def test_counted_all_reduce_is_what_the_kernel_saw() -> None:
     tries = [run_ranks(large_all_reduce, 2, 4_000_000) for _ in range(1)]
@@ -62,6 +64,7 @@ def test_uneven_exchanges_arrive_in_rank_order_and_are_counted_by_peer() -> None
         assert result["sent"]["gradient"] == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("aligned", [True, False])
 def test_waiting_for_a_late_rank_is_told_from_transfer_by_barriers(aligned: bool) -> None:
     early, late = run_ranks(late_rank, 2, 0.4, aligned=aligned)

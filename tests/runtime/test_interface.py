@@ -27,6 +27,7 @@ def test_counters_are_those_of_the_interface(tmp_path: Path) -> None:
     assert read_counters("eth0", tmp_path / "absent") is None
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the kernel's /proc/net/dev")
 def test_only_training_epochs_are_held_against_the_interface() -> None:
     rows = 20_000
