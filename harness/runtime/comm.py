@@ -128,7 +128,7 @@ class Communicator:
         return Communicator(self.rank, self.world, self.device, clock, Traffic(), group)
 
     def divide(self, members: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-        """Divide the ranks into groups; return that of this rank. Every rank must call, with the same ones."""
+        """Divide the ranks into groups; return that of this rank. Every rank must call with the same ones."""
         group: dist.ProcessGroup
         group, _ = dist.new_subgroups_by_enumeration([list(m) for m in members], timeout=self._timeout)
         return group
