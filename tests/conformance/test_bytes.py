@@ -28,6 +28,8 @@ OPTIONS = {
     "bns fixed": ("bns-gcn", {"rate": 0.4, "sampler": "fixed"}),
     "bns 1": ("bns-gcn", {"rate": 1}),
     "bns 0": ("bns-gcn", {"rate": 0}),
+    "pipegcn": ("pipegcn", {}),
+    "psc": ("psc-gcn", {"staleness": 2, "refresh": 1}),
     "graphsage": ("graphsage", {"fanouts": 2, "batch_size": 4}),
     "graphsage all": ("graphsage", {"fanouts": -1, "batch_size": 0}),
 }
@@ -90,6 +92,7 @@ def full_graph(
         ("full narrow", [FEATURES, HIDDEN, CLASSES], [HIDDEN, CLASSES]),
         ("full precompute", [0, HIDDEN, HIDDEN], [HIDDEN, HIDDEN]),
         ("bns 1", WIDTHS, WIDTHS[1:]),
+        ("pipegcn", WIDTHS, WIDTHS[1:]),
     ],
 )
 def test_full_boundary(

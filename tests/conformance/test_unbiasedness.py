@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ SAMPLERS = {
     # 0.03 of these boundaries is less than one node: the rate at which public code samples no one.
     "bns fixed below one": ("bns-gcn", {"rate": 0.03, "sampler": "fixed"}),
     "bns fixed": ("bns-gcn", {"rate": 0.33, "sampler": "fixed"}),
+    "psc random": ("psc-gcn", {"rate": 0.3, "staleness": 0, "sampler": "random"}),
+    "psc variance": ("psc-gcn", {"rate": 0.3, "staleness": 0, "refresh": 100}),
     "graphsage": ("graphsage", {"fanouts": 3, "batch_size": 8}),
 }
 
@@ -58,9 +61,12 @@ def test_the_mean_over_draws_is_the_full_aggregation(model: str, tmp_path: Path)
         assert np.abs(z).max() < 5, (name, np.abs(z).max())
 
 
-def test_the_z_test_sees_a_bias(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "options"), [("UnscaledBNS", {"rate": 0.3}), ("UnscaledPSC", {"rate": 0.3, "staleness": 0})]
+)
+def test_the_z_test_sees_a_bias(fault: str, options: dict[str, Any], tmp_path: Path) -> None:
     data = on_disk(GRAPHS["sage"], PARTS, WORLD, False, tmp_path)
     spec = ModelSpec(name="sage", layers=1, dropout=0)
-    case = Case(data, "support.methods:UnscaledBNS", {"rate": 0.3}, spec)
-    z = z_scores(run_ranks(aggregations, WORLD, case, DRAWS), "sage")
+    case = Case(data, f"support.methods:{fault}", options, spec)
+    z = z_scores(run_ranks(aggregations, WORLD, case, 200), "sage")
     assert np.abs(z).max() > 10

@@ -25,6 +25,17 @@ class UnscaledBNS(BNSGCN):
         return kept, None
 
 
+class UnscaledPSC(PSCGCN):
+    """PSC-GCN that forgets 1/p, on a graph without weights."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        for step in super().steps(epoch):
+            values = step.blocks[0].adjacency.values
+            assert values is not None
+            values.fill_(1)
+            yield step
+
+
 class Drifting(Full):
     """Full-graph training in which one bit of rank 1's first weight flips in epoch 2."""
 

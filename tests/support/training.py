@@ -215,6 +215,11 @@ def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
     return found
 
 
+def run_all_to_the_end(rank: int, world: int, cases: list[Case]) -> list[dict[str, Any]]:
+    """Run whole trials, one after the other; returns the rank's reports."""
+    return [run_to_the_end(rank, world, case) for case in cases]
+
+
 def memory_peaks(rank: int, world: int, cases: list[Case]) -> list[tuple[int, int]]:
     """Train one case after the other; returns the process's peak so far and the case's model, in bytes.
 
