@@ -154,11 +154,12 @@ def test_quickstart_is_small_and_shows_every_method() -> None:
     from harness.runtime.registry import method_names
 
     found = trials("quickstart")
-    assert 12 <= len(found) <= 16
+    assert 16 <= len(found) <= 20
     assert {t.method.name for t in found} == set(method_names())
     assert {t.dataset.name for t in found} == {"digits", "twin"}
     assert {t.partition.parts for t in found} == {1, 2}
     assert [t for t in found if matches(t, "rate=0.5,parts=1")] == []
+    assert {t.method.name for t in found if t.partition.parts == 1} == {"full", "graphsage"}
 
 
 def test_anchor(tmp_path: Path) -> None:
