@@ -155,12 +155,16 @@ def _weights(worker: Worker) -> dict[str, np.ndarray]:
     return {name: p.detach().cpu().numpy().copy() for name, p in worker.model.named_parameters()}
 
 
-def aggregations(rank: int, world: int, case: Case, draws: int) -> dict[str, np.ndarray]:
-    """Aggregate the input features once for each draw of a one-layer method.
+def aggregations(rank: int, world: int, cases: list[tuple[Case, int]]) -> list[dict[str, np.ndarray]]:
+    """Aggregate the input features once for each draw of each one-layer method, so many draws.
 
     Returns the mean and variance over draws [n, F] of each target's aggregation, its view node, and the
     number of draws that reached it.
     """
+    return [_aggregations(rank, world, case, draws) for case, draws in cases]
+
+
+def _aggregations(rank: int, world: int, case: Case, draws: int) -> dict[str, np.ndarray]:
     worker, _ = case.worker(rank, world)
     inner = np.asarray(worker.partition.inner)
     width = worker.features.inner.shape[1]
