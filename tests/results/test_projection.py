@@ -63,6 +63,14 @@ def test_two_ranks_by_hand(measured) -> None:
     assert found.communication == pytest.approx(5.04 / 5.54)
 
 
+def test_swaps_stay_on_their_host(measured) -> None:
+    swap = channel(-1, 10_000_000, 10_000_000, calls=50, purpose="swap")
+    rows = [channel(1, 3_000_000, 0), reduction(2_000_000)], [channel(0, 0, 3_000_000), reduction(2_000_000)]
+    assert wire_only(measured(*([*own, swap] for own in rows)), 8e6, 0.01) == wire_only(
+        measured(*rows), 8e6, 0.01
+    )
+
+
 def test_exchanges_are_steps_one_after_another(measured) -> None:
     """What is sent in one direction of training and received in the other does not share the wire's time."""
     there = [channel(1, 5_000_000, 0), channel(1, 0, 2_000_000, direction="backward")]

@@ -199,6 +199,16 @@ def test_an_interface_is_counted_once(
     assert got["wire_ratio"] == (None if ratio is None else pytest.approx(ratio))
 
 
+def test_swaps_do_not_go_over_the_wire() -> None:
+    link = {"interface": "eth0", "loopback": False, "mtu": 1500}
+    ranks = [rank(r, [1.0] * 4, link=link) for r in range(2)]
+    for row in ranks[0]["epochs"]:
+        row["bytes_swap"] = 5000
+    got = reduce(ranks)
+    assert (got["bytes_swap"], got["bytes_embedding"]) == (5000, 300)
+    assert got["wire_estimate_bytes"] == pytest.approx(300 * 1514 / 1448)
+
+
 def test_the_estimate_on_the_wire_adds_the_headers_of_full_frames() -> None:
     link = {"interface": "eth0", "loopback": False, "mtu": 1500}
     got = reduce([rank(r, [1.0] * 4, link=link) for r in range(2)])
