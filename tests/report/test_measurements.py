@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,22 @@ def test_doubtful_timings_are_flagged_and_stay(tmp_path: Path) -> None:
     residue = 100 * record["result"]["residue"]
     assert f"leaky at P = 2 ({residue:.1f} %)" in notes["Phases do not add up: 1 trial"]
     assert "full at" not in notes["Phases do not add up: 1 trial"]
+
+
+def test_what_a_method_remarks_on_its_trials_is_noted_once(tmp_path: Path) -> None:
+    write_results(tmp_path, methods=(FULL, LEAKY), parts=(2,), seeds=(0, 1), epochs=6)
+    inputs = load_inputs(tmp_path)
+    told = {
+        key: record.model_copy(
+            update={"ranks": [rank | {"remarks": ["on its own"]} for rank in record.ranks]}
+        )
+        if record.config["method"]["name"] == "leaky"
+        else record
+        for key, record in inputs.records.items()
+    }
+    notes = make_notes(replace(inputs, records=told), make_sections(inputs))
+    assert [note.text for note in notes if note.lead == "leaky:"] == ["on its own"]
+    assert not [note for note in notes if note.lead == "full:"]
 
 
 @pytest.mark.parametrize("noisy", [True, False])
