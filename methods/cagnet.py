@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from harness import BlockSize, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Step, full_graph_memory
-from harness.runtime.broadcast import Mesh, broadcast_block, groups_of
-from harness.runtime.memory_model import PartSize, matrices_memory
-from harness.runtime.view import View
-
-if TYPE_CHECKING:
-    from harness.runtime.worker import Worker
+from harness import (
+    BlockSize,
+    FullGraphMethod,
+    FullGraphOptions,
+    Loss,
+    MemoryCase,
+    Mesh,
+    PartSize,
+    Step,
+    View,
+    Worker,
+    broadcast_block,
+    full_graph_memory,
+    matrices_memory,
+    rank_groups,
+)
 
 
 class CAGNETOptions(FullGraphOptions):
@@ -51,7 +59,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     Options = CAGNETOptions
 
     def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
-        groups_of(options.replication, worker.world)  # a user's mistake is told before anything is sent
+        rank_groups(options.replication, worker.world)  # a user's mistake is told before anything is sent
         super().__init__(worker, options)
         sizes = [row["inner"] for row in worker.partition.meta["table"][: worker.world]]
         job = worker.job
@@ -92,7 +100,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         the columns of each partition are a matrix of their own and evaluations need the whole.
         """
         copies, part = options.replication, case.train
-        groups = len(groups_of(copies, case.parts))
+        groups = len(rank_groups(copies, case.parts))
         foreign = part.inner if groups > 1 else 0
         # Without entries the layers are reckoned as A H first, then W, which is how they are computed.
         rows = PartSize(copies * part.inner, foreign, 0, 0)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from harness import (
+    Arena,
     FullGraphMethod,
     FullGraphOptions,
     MemoryCase,
     Step,
     SyncExchange,
+    Worker,
+    evaluation_values,
     full_graph_memory,
 )
-from harness.runtime.arena import MIB, Arena
-from harness.runtime.layer_memory import evaluation_values
 
-if TYPE_CHECKING:
-    from harness.runtime.worker import Worker
-
+MIB = 1 << 20
 EMULATED = (
     "on a CPU the device's memory is emulated: a second buffer of the same memory, copied to and from as a "
     "device's would be. Bytes and swaps are those of a device, the phase swap is the time of such copies."

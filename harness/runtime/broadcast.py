@@ -22,7 +22,7 @@ from harness.runtime.spec import Purpose
 from harness.runtime.traffic import Direction
 
 
-def groups_of(replication: int, parts: int) -> list[range]:
+def rank_groups(replication: int, parts: int) -> list[range]:
     """Return the groups of `replication` consecutive ranks out of `parts`.
 
     Raises:
@@ -65,7 +65,7 @@ class Mesh:
     """
 
     def __init__(self, comm: Communicator, sizes: Sequence[int], replication: int) -> None:
-        groups = groups_of(replication, comm.world)
+        groups = rank_groups(replication, comm.world)
         columns = [range(first, comm.world, replication) for first in range(replication)]
         self.comm, self.sizes = comm, list(sizes)
         self.group, self.column = groups[comm.rank // replication], columns[comm.rank % replication]

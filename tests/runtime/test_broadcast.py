@@ -14,7 +14,7 @@ from support.ranks import run_ranks
 
 from harness.errors import UserError
 from harness.graph.block import Norm
-from harness.runtime.broadcast import groups_of
+from harness.runtime.broadcast import rank_groups
 
 WORLD, NODES = 4, 60
 # Uneven parts; rank 2 has one node.
@@ -57,6 +57,6 @@ def test_broadcasts_are_counted_at_both_ends() -> None:
 
 
 def test_groups_must_be_even() -> None:
-    assert groups_of(2, 4) == [range(0, 2), range(2, 4)]
+    assert rank_groups(2, 4) == [range(0, 2), range(2, 4)]
     with pytest.raises(UserError, match=r"replication: 4 copies.* 6 parts .use one of 1, 2, 3, 6"):
-        groups_of(4, 6)
+        rank_groups(4, 6)
