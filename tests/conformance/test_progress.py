@@ -17,11 +17,18 @@ from harness.data.graph import GraphData
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 
-NODES, FIRST, EPOCHS = 60, 20, 7
+NODES, FIRST, EPOCHS = 60, 20, 6
 STALENESS = [0, 1, 2, 5]
 MODEL = ModelSpec(name="sage", layers=3, hidden=4, dropout=0.5)
 SAMPLED: dict[str, Any] = {"rate": 0.3, "refresh": 2, "capacity": 0.5}
 SLOW = "support.methods:Slow"
+TROUBLE = [
+    ("no boundary at rank 0", 1),
+    ("no boundary at rank 0", 5),
+    ("trained on by rank 0 only", 0),
+    ("trained on by rank 0 only", 2),
+    ("no edges", 2),
+]
 
 
 def graphs() -> dict[str, GraphData]:
@@ -40,15 +47,12 @@ def graphs() -> dict[str, GraphData]:
 
 def runs() -> list[tuple[str, str, dict[str, Any], int]]:
     """Return graph, method, options and epochs."""
-    found = [
-        (graph, "psc-gcn", {**SAMPLED, "staleness": tau}, EPOCHS) for graph in graphs() for tau in STALENESS
-    ]
-    found += [("no edges", "pipegcn", {"staleness": tau}, EPOCHS) for tau in STALENESS]
-    found += [("plain", SLOW, {**SAMPLED, "staleness": tau}, EPOCHS) for tau in STALENESS]
-    found += [
-        ("plain", "psc-gcn", {**SAMPLED, "staleness": 5, "warmup": warmup}, 2)
-        for warmup in ("absent", "sync")
-    ]
+    found = [(graph, "psc-gcn", {**SAMPLED, "staleness": tau}, EPOCHS) for graph, tau in TROUBLE]
+    for tau in STALENESS:
+        found += [("plain", method, {**SAMPLED, "staleness": tau}, EPOCHS) for method in ("psc-gcn", SLOW)]
+    found += [("no edges", "pipegcn", {"staleness": tau}, EPOCHS) for tau in (0, 5)]
+    for warmup in ("absent", "sync"):
+        found.append(("plain", "psc-gcn", {**SAMPLED, "staleness": 5, "warmup": warmup}, 2))
     return found
 
 
@@ -61,7 +65,7 @@ def test_every_trial_ends_and_a_slow_rank_changes_no_bit(world: int, tmp_path: P
         (tmp_path / name).mkdir()
         data[name] = on_disk(graph, parts, world, False, tmp_path / name)
     cases = [
-        Case(data[graph], method, options, MODEL, TrainSpec(epochs=epochs, threads=1, eval_every=3))
+        Case(data[graph], method, options, MODEL, TrainSpec(epochs=epochs, threads=1, eval_every=0))
         for graph, method, options, epochs in runs()
     ]
     losses: dict[tuple[str, str, int], list[float]] = {}
@@ -76,6 +80,6 @@ def test_every_trial_ends_and_a_slow_rank_changes_no_bit(world: int, tmp_path: P
             losses[graph, method, options["staleness"]] = first
     for tau in STALENESS:
         assert losses["plain", SLOW, tau] == losses["plain", "psc-gcn", tau]
-        # Without a boundary nothing can be stale.
-        assert losses["no edges", "pipegcn", tau] == losses["no edges", "pipegcn", 0]
+    # Without a boundary nothing can be stale.
+    assert losses["no edges", "pipegcn", 5] == losses["no edges", "pipegcn", 0]
     assert losses["plain", "psc-gcn", 1] != losses["plain", "psc-gcn", 0]

@@ -98,7 +98,7 @@ class Slow(PSCGCN):
     """PSC-GCN whose rank 1 takes at least ten times as long as the others, before and behind each step."""
 
     def steps(self, epoch: int) -> Iterator[Step]:
-        pause = 0.03 * (self.worker.rank == 1)
+        pause = 0.02 * (self.worker.rank == 1)
         for step in super().steps(epoch):
             time.sleep(pause)
             yield step
