@@ -20,7 +20,7 @@ quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write it
 	$(BIN)/harness run suites/quickstart.yaml --report
 
 test: $(VENV)/.ready-test  ## Install and run the tests, two files at a time.
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.ready-lint  ## Check style, formatting and types.
 	$(BIN)/ruff check

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from e2e.cli import CommandLine, records, trains, wait_until
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(150)]
 
 SUITE = """\
 name: shaped

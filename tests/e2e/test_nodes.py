@@ -20,7 +20,7 @@ from e2e.cli import CommandLine, records, trains, wait_until
 import harness
 from harness.launch.namespaces import batch, inside, namespace, namespaces
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 SUITE = """\
 name: cluster

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from e2e.cli import CommandLine, records, stamps, trains, wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SUITE = """\
 name: trouble
