@@ -102,10 +102,13 @@ def test_the_rows_of_psc_gcns_tables(name: str) -> None:
 def test_arxiv_of_the_data_directory(tmp_path: Path) -> None:
     tiny_graph(tmp_path / "ogbn_arxiv.npz")
     found = expand(load_suite(SUITES / "papers" / "psc-table2-arxiv.yaml"), device="cpu", data_dir=tmp_path)
-    assert [(t.method.name, t.method.options.get("staleness")) for t in found] == [
-        ("full", None),
-        ("psc-gcn", 1),
-        ("psc-gcn", 2),
+    assert [
+        (t.method.name, *(t.method.options.get(key) for key in ("staleness", "rate"))) for t in found
+    ] == [
+        ("full", None, None),
+        ("psc-gcn", 1, 0.1),
+        ("psc-gcn", 2, 0.1),
+        ("psc-gcn", 1, 0.3),
     ]
 
 
