@@ -175,9 +175,8 @@ def _wire(record: Record, link: Link) -> _Wire:
     steps: defaultdict[tuple[Any, ...], list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
     for index, rank in enumerate(record.ranks):
         for row in rank["traffic"]:
-            if (
-                row["scope"] == "epoch" and row["purpose"] != "swap"
-            ):  # swaps stay on the host: they are compute
+            # Swaps stay on the host: they are compute.
+            if row["scope"] == "epoch" and row["purpose"] != "swap":
                 overlapped, reduced = bool(row.get("overlapped")), row["peer"] == ALL_REDUCE
                 key = (overlapped, reduced, row["purpose"], row["layer"], row["direction"])
                 steps[key].append((rank.get("rank", index), row))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,7 +87,7 @@ class EdgeSampler:
     def next(self) -> DrawnGraph:
         """Return the next graph, and start to draw the one after it."""
         if self._aside is None:
-            return self._whole()
+            return self._whole
         drawn = None
         while drawn is None:
             drawn = self._started.popleft().wait("sample")
@@ -137,6 +138,7 @@ class EdgeSampler:
         graph = TrainGraph(partition.sampled_block(sample), halo, inputs)
         return DrawnGraph(graph, self._stats(graph))
 
+    @cached_property
     def _whole(self) -> DrawnGraph:
         partition = self._partition
         halo = partition.full_halo
