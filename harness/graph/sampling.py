@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import numba
 import numpy as np
 import torch
@@ -12,28 +9,7 @@ from numpy.typing import NDArray
 
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-
-
-@dataclass(frozen=True)
-class Topology:
-    """A whole graph: `indptr` int64 [N + 1], `indices` int32 [E] of in-neighbours, `weights` [E] or None."""
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    weights: NDArray[np.float32] | None = None
-
-    @classmethod
-    def open(cls, directory: Path, weighted: bool) -> Topology:
-        """Memory-map the files of a prepared graph or partition view."""
-        names = ["indptr", "indices", *(["weights"] if weighted else [])]
-        return cls(*(np.load(directory / f"{name}.npy", mmap_mode="r") for name in names))
-
-    def degree(self, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the in-degree, or the sum of weights, of `nodes`."""
-        if self.weights is None:
-            return (self.indptr[nodes + 1] - self.indptr[nodes]).astype(np.float64)
-        sums: NDArray[np.float64] = _weighted_degree(self.indptr, self.weights, nodes)
-        return sums
+from harness.graph.topology import Topology
 
 
 def sample_neighbours(
@@ -75,15 +51,6 @@ def sample_neighbours(
         engine=engine,
     )
     return block, sources
-
-
-@numba.njit(cache=True, nogil=True)
-def _weighted_degree(indptr, weights, nodes):  # type: ignore[no-untyped-def]
-    degree = np.zeros(nodes.size)
-    for i in range(nodes.size):
-        for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
-            degree[i] += weights[e]
-    return degree
 
 
 @numba.njit(cache=True, nogil=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.data.graph import GraphData
 from harness.graph.partition import Partition
-from harness.graph.sampling import Topology
+from harness.graph.topology import Topology
 
 SPLITS = ("train", "val", "test")
 

@@ -13,7 +13,8 @@ from benchmarks.growth import measure
 from support.graphs import OnDisk
 
 from harness.graph.partition import Partition
-from harness.graph.sampling import Topology, sample_neighbours
+from harness.graph.sampling import sample_neighbours
+from harness.graph.topology import Topology
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 from support.graphs import dense_adjacency, random_graph
 
-from harness.graph.sampling import Topology, sample_neighbours
+from harness.graph.sampling import sample_neighbours
+from harness.graph.topology import Topology
 
 GRAPH = random_graph(61, nodes=50, degree=9)
 DENSE = dense_adjacency(GRAPH)
