@@ -1,0 +1,61 @@
+"""Random numbers that depend on a seed and an index alone: not on threads, nor on the order of calls.
+
+A stream is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) from a start of its own. A kernel opens one for
+each row or node that it draws for:
+
+    state = stream(seed, row)
+    state, value = next_u64(state)
+    pick = below(value, degree)
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_11, _27, _30, _31, _32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+def batch_seed(seed: int, rank: int, epoch: int, batch: int) -> int:
+    """Return the seed of a rank's batch, in [0, 2^63); all arguments are non-negative."""
+    return int(np.random.SeedSequence((seed, rank, epoch, batch)).generate_state(1, np.uint64)[0] >> 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix(state):  # type: ignore[no-untyped-def]
+    state = (state ^ (state >> _30)) * _FIRST
+    state = (state ^ (state >> _27)) * _SECOND
+    return state ^ (state >> _31)
+
+
+@numba.njit(cache=True, nogil=True)
+def stream(seed, index):  # type: ignore[no-untyped-def]
+    """Return the uint64 state where the stream `index` of `seed` (both int64 >= 0) starts."""
+    return _mix(_mix(np.uint64(seed)) + np.uint64(index) * _GOLDEN)
+
+
+@numba.njit(cache=True, nogil=True)
+def next_u64(state):  # type: ignore[no-untyped-def]
+    """Return the stream's next state and 64 random bits."""
+    state = state + _GOLDEN
+    return state, _mix(state)
+
+
+@numba.njit(cache=True, nogil=True)
+def uniform(value):  # type: ignore[no-untyped-def]
+    """Return 64 random bits as a float64 in [0, 1), a multiple of 2^-53."""
+    return np.float64(value >> _11) * (1.0 / (1 << 53))
+
+
+@numba.njit(cache=True, nogil=True)
+def below(value, bound):  # type: ignore[no-untyped-def]
+    """Return 64 random bits as an int64 in [0, bound), 0 < bound < 2^32: the product's upper 64 bits.
+
+    The chances of two results differ by 2^-64 at most.
+    """
+    size = np.uint64(bound)
+    low = ((value & _LOW) * size) >> _32
+    return np.int64(((value >> _32) * size + low) >> _32)
