@@ -14,6 +14,7 @@ from harness.report.inputs import Inputs
 from harness.report.record_figures import record_figures
 from harness.report.variants import Variant, find_variants, show_value, text, variant_key
 from harness.results.record import Record
+from harness.suite.schema import LATER
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,12 @@ def _setting(inputs: Inputs, row: Mapping[Any, Any]) -> dict[str, Any]:
     if not config:
         columns.append("dataset_note")
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
-    setting["traffic"] = text(config.get("traffic", "count"))
+    setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
     for key, value in flatten(config).items():
-        if key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts":
+        # Older records do not have these keys.
+        is_default = key in LATER and value == LATER[key]
+        shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
+        if shared and not is_default:
             setting[key] = value
     if row["parts"] == 1:  # one part is the same whatever the partitioner, and has no network
         setting = {k: v for k, v in setting.items() if not _between_parts(k)}

@@ -49,6 +49,12 @@ class TrainSpec(Spec):
         None, ge=0, description="epochs left out of timings; default: a tenth of them, 1 to 5, but never all"
     )
     checksum_every: int = Field(10, ge=1, description="epochs between checks that replicas are bit-identical")
+    pos_weight: float = Field(
+        1.0, gt=0, description="multi-label only: factor of the positive term of binary cross-entropy"
+    )
+    sampled_eval: bool = Field(
+        False, description="mini-batch methods only: also score by the method's own sampler"
+    )
 
 
 class RunConfig(BaseModel):

@@ -23,16 +23,20 @@ if TYPE_CHECKING:
     from harness.runtime.worker import Worker
 
 
-def loss_sum(logits: Tensor, loss: Loss) -> Tensor:
+def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
     """Return the sum over the loss's rows, divided by the rows of all ranks.
 
-    Cross-entropy for single labels; binary cross-entropy summed over classes for multi-label.
+    Cross-entropy for single labels; for multi-label binary cross-entropy summed over classes, the term of the
+    labels that a row has times `pos_weight`: -(w y log s(x) + (1 - y) log(1 - s(x))).
     """
     chosen = logits[loss.rows]
     if loss.labels.dim() == 1:
         each = nn.functional.cross_entropy(chosen, loss.labels, reduction="none")
     else:
-        each = nn.functional.binary_cross_entropy_with_logits(chosen, loss.labels, reduction="none").sum(1)
+        factor = None if pos_weight == 1 else chosen.new_full((), pos_weight)
+        each = nn.functional.binary_cross_entropy_with_logits(
+            chosen, loss.labels, reduction="none", pos_weight=factor
+        ).sum(1)
     if loss.weights is not None:
         each = each * loss.weights
     return each.sum() / max(loss.total, 1)
@@ -139,7 +143,7 @@ class Trainer:
                 logits = worker.model(
                     step.blocks, inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
                 )
-                loss = loss_sum(logits, step.loss)
+                loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):
                 loss.backward()
         with clock.phase("reduce"):

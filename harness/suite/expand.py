@@ -19,7 +19,7 @@ from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.suite.messages import ErrorAt, explain
 from harness.suite.options import grid, takes_list
 from harness.suite.pairing import claim_errors
-from harness.suite.schema import Suite, TrialConfig
+from harness.suite.schema import DatasetSettings, Suite, TrialConfig
 from harness.suite.select import check_keys, holds, matches, rule
 from harness.suite.source import KeyPath, gather
 
@@ -112,8 +112,19 @@ def _datasets(
             defaults = {key: option.default for key, option in info.options.items()}
             complete = {key: _as(value, defaults[key]) for key, value in (defaults | options).items()}
             spec = DatasetSpec(name=entry.name, options=complete)
+            if train.pos_weight != 1 and not info.multilabel:
+                errors.append(_needs_label_sets(suite, entry.name, train.pos_weight))
             inductive = info.inductive if train.inductive is None else train.inductive
             yield from ((spec, model, train.model_copy(update={"inductive": inductive})) for model in models)
+
+
+def _needs_label_sets(suite: Suite, name: str, pos_weight: float) -> UserError:
+    own = "pos_weight" in suite.per_dataset.get(name, DatasetSettings()).train
+    path = ("per_dataset", name, "train", "pos_weight") if own else ("train", "pos_weight")
+    message = (
+        f"bad value {pos_weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
+    )
+    return suite.source.error(path, message, "remove it, or give it to the multi-label sets by per_dataset")
 
 
 def _per_dataset(suite: Suite, errors: list[UserError]) -> dict[str, tuple[list[ModelSpec], TrainSpec]]:

@@ -21,6 +21,13 @@ from harness.suite.source import Source
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
 
+LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defaults
+    "timing": "plain",
+    "traffic": "count",
+    "train.pos_weight": 1.0,
+    "train.sampled_eval": False,
+}
+
 FEW = 3  # numbers of a method that its trials' labels always name
 
 
@@ -57,9 +64,11 @@ class TrialConfig(Spec):
         """
         config = self.model_dump(mode="json")
         config["network"] = config["network"] or "none"
-        for key in ("timing", "traffic"):
-            if config[key] == type(self).model_fields[key].default:
-                del config[key]
+        for key, default in LATER.items():
+            *above, last = key.split(".")
+            section = config[above[0]] if above else config
+            if section[last] == default:
+                del section[last]
         if self.partition.file is not None:
             config["partition"]["file"] = self.partition.file.name
         text = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -55,7 +55,8 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> types.Simpl
             raise UserError(f"unknown option '{key}'", key=f"dataset {spec.name}", fix=nearest(key, known))
         if known[key].type is str and not isinstance(value, str):
             raise UserError(f"bad value {value!r}: must be text", key=f"dataset {spec.name}: {key}")
-    return types.SimpleNamespace(options=known, inductive=spec.name == "twin")
+    multilabel = spec.options.get("of") == "youtube"
+    return types.SimpleNamespace(options=known, inductive=spec.name == "twin", multilabel=multilabel)
 
 
 def load_method(name: str) -> types.SimpleNamespace:

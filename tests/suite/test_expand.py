@@ -132,6 +132,11 @@ def test_exclude() -> None:
         ({"partition": {"method": "file"}},
          "partition.file: missing: method `file` reads the part of each node from a .npy file "
          "(add `file: NAME.npy`)"),
+        ({"datasets": ["digits", {"twin": {"of": ["youtube", "reddit"]}}], "train": {"pos_weight": 50}},
+         "train.pos_weight: bad value 50: the nodes of 'digits' have one label each, its loss no positive "
+         "term (remove it, or give it to the multi-label sets by per_dataset)\n"
+         "train.pos_weight: bad value 50: the nodes of 'twin' have one label each, its loss no positive "
+         "term (remove it, or give it to the multi-label sets by per_dataset)"),
         ({"exclude": [{"mehtod": "full"}]}, "exclude.0.mehtod: unknown key (did you mean 'method'?)"),
         ({"exclude": [{}]}, "exclude.0: excludes everything (name what to exclude)"),
         ({"datasets": ["digit"], "methods": ["ful"]},

@@ -39,6 +39,12 @@ def test_settings_per_dataset() -> None:
     assert [t.id for t in same] == [t.id for t in found[:2]]
 
 
+def test_a_multi_label_set_has_its_own_loss() -> None:
+    own = {"twin": {"train": {"pos_weight": 50}}}
+    found = expand(suite(datasets=["digits", {"twin": {"of": "youtube"}}], per_dataset=own))
+    assert [t.train.pos_weight for t in found] == [1, 50]
+
+
 @pytest.mark.parametrize(
     ("own", "message"),
     [
@@ -48,6 +54,9 @@ def test_settings_per_dataset() -> None:
          "s.yaml:4: per_dataset.digits.model.hiden: unknown key (did you mean 'hidden'?)"),
         ("{digits: {train: {lr: 0}}}",
          "s.yaml:4: per_dataset.digits.train.lr: bad value 0: must be greater than 0"),
+        ("{digits: {train: {pos_weight: 50}}}",
+         "s.yaml:4: per_dataset.digits.train.pos_weight: bad value 50: the nodes of 'digits' have one label "
+         "each, its loss no positive term (remove it, or give it to the multi-label sets by per_dataset)"),
         ("{digits: {train: 3}}",
          "s.yaml:4: per_dataset.digits.train: bad value 3: must be a section of `key: value` lines"),
     ],

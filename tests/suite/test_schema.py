@@ -38,6 +38,7 @@ def test_a_trial_keeps_its_id() -> None:
 def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -> None:
     config = json.loads(GOLDEN.model_dump_json()) | {"network": "none"}
     assert (config.pop("timing"), config.pop("traffic")) == ("plain", "count")
+    assert (config["train"].pop("pos_weight"), config["train"].pop("sampled_eval")) == (1, False)
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -51,6 +52,7 @@ def test_an_id_depends_on_each_setting_and_on_nothing_else() -> None:
         suite(**{**base, "datasets": [{"digits": {"normalize": "row"}}]}),
         suite(**base, model={"hidden": 65}),
         suite(**base, train={"epochs": 101}),
+        suite(**base, train={"sampled_eval": True}),
         suite(**base, partition={"parts": 2}),
         suite(**{**base, "methods": [{"full": {"narrow": True}}]}),
         suite(**base, seeds=[1]),
