@@ -12,7 +12,7 @@ from harness.errors import UserError
 
 EPOCH_COLUMNS = (
     *("suite", "trial", "epoch", "rank", "epoch_time_s", "loss", "lr"),
-    *("train_score", "val_score", "test_score", "eval_s"),
+    *("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score", "eval_s"),
 )
 
 

@@ -48,6 +48,7 @@ _FROM_SUMMARY = (
     "epochs",
     "best_val",
     "test_at_best_val",
+    "sampled_test_at_best_val",
     "best_epoch",
     "final_val",
     "final_test",

@@ -23,18 +23,18 @@ def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | No
             block = view.partition.full_block
             exchange = SyncExchange(comm, view.partition.full_halo)
             logits = model([block] * model.depth, view.features(), exchange)
-            counts = torch.stack([_counts(logits[rows], view.labels[rows]) for rows in _rows(view)])
+            counts = torch.stack([score_counts(logits[rows], view.labels[rows]) for rows in _rows(view)])
             comm.all_reduce(counts, purpose="control")
     finally:
         model.train(was_training)
-    return dict(zip(SPLITS, (_score(row) for row in counts.tolist()), strict=True))
+    return dict(zip(SPLITS, (score(row) for row in counts.tolist()), strict=True))
 
 
 def _rows(view: View) -> list[Tensor]:
     return [view.rows[split] for split in SPLITS]
 
 
-def _counts(logits: Tensor, labels: Tensor) -> Tensor:
+def score_counts(logits: Tensor, labels: Tensor) -> Tensor:
     """Return (numerator, denominator) of the score as float64, which add up over ranks.
 
     Micro-F1 is 2 TP / (2 TP + FP + FN); accuracy is right / all.
@@ -47,6 +47,7 @@ def _counts(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([hits, predicted.sum() + true.sum()]).double()
 
 
-def _score(counts: list[float]) -> float | None:
+def score(counts: list[float]) -> float | None:
+    """Return numerator / denominator; None where nothing was scored."""
     numerator, denominator = counts
     return numerator / denominator if denominator else None

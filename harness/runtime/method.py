@@ -60,6 +60,13 @@ class Method(ABC, Generic[OptionsT]):
         """What a reader of this trial's figures must know; in the record, and in a report's notes."""
         return []
 
+    def sampled_scores(self) -> dict[str, float | None]:
+        """Score validation and test nodes by the method's own sampler; every rank must call.
+
+        Returns the scores by split ("val", "test"); {} of a method that does not sample for given nodes.
+        """
+        return {}
+
     def settle(self) -> None:
         """Wait for what goes on beside the trainer; nothing of it may be lost."""
 

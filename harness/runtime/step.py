@@ -40,21 +40,23 @@ class Step:
     Attributes:
         blocks: one for each graph layer, input layer first.
         loss: what is learnt from.
-        inputs: ids of the nodes whose features the first layer reads, fetched from their owners, or the
-            features themselves (the inner rows of a full-graph method), or what gives them when read.
+        inputs: the features that the first layer reads (of a full-graph method those of the inner rows), or
+            what gives them when read.
         exchange: turns a layer's inner rows into its source rows; None where the blocks need no other rows.
         narrow: exchange H W instead of H where that is fewer bytes.
         aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
         stats: figures of the method's own, recorded with the epoch (summed over its steps); read behind the
             step.
         around: what forward and backward pass happen in.
+        nodes: of a mini-batch, the nodes (int64) that `inputs` are of.
     """
 
     blocks: list[Block]
     loss: Loss
-    inputs: NDArray[np.int64] | Rows
+    inputs: Rows
     exchange: Exchange | None = None
     narrow: bool = False
     aggregated: Rows | None = None
     stats: dict[str, Any] = field(default_factory=dict)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    nodes: NDArray[np.int64] | None = None

@@ -42,6 +42,7 @@ class Progress:
             "epochs": len(epochs),
             "best_val": best.get("val_score"),
             "test_at_best_val": best.get("test_score"),
+            "sampled_test_at_best_val": best.get("sampled_test_score"),
             "best_epoch": best.get("epoch"),
             "final_val": last["val_score"],
             "final_test": last["test_score"],

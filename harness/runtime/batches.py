@@ -1,0 +1,74 @@
+"""Batches: what each step of an epoch starts from, the same number of them on all ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.graph.random import batch_seed
+
+if TYPE_CHECKING:
+    from harness.runtime.worker import Worker
+
+_ORDER = 2**32 - 1  # the stream of an epoch's order, which no batch has
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One step of a rank.
+
+    Attributes:
+        seed: of all that is drawn for it; of (seed, rank, epoch, batch) and nothing else.
+        targets: int64, nodes that it is made for; a sampler may have no use for them.
+        total: rows of all ranks that its loss is divided by.
+    """
+
+    seed: int
+    targets: NDArray[np.int64]
+    total: int
+
+
+def epoch_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
+    """Return a permutation of 0, ..., size - 1 that is this rank's and this epoch's."""
+    seed = batch_seed(worker.job.config.seed, worker.rank, epoch, _ORDER)
+    return np.random.default_rng(seed).permutation(size)
+
+
+def make_batches(
+    worker: Worker, epoch: int, targets: list[NDArray[np.int64]], totals: list[int]
+) -> list[Batch]:
+    """Return a batch for each of `targets`, whose losses are divided by `totals`."""
+    seed, rank = worker.job.config.seed, worker.rank
+    return [
+        Batch(batch_seed(seed, rank, epoch, i), nodes, total)
+        for i, (nodes, total) in enumerate(zip(targets, totals, strict=True))
+    ]
+
+
+def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
+    """Return an epoch's batches of this rank's own training nodes, in an order of its own.
+
+    All ranks take as many steps as the one with the most training nodes needs; who has run out joins with an
+    empty batch. A step's loss is the mean over the targets of all ranks.
+
+    Args:
+        worker: the rank.
+        epoch: 0-based.
+        batch_size: targets of a rank and step; 0: all its training nodes.
+    """
+    counts = worker.train_counts
+    sizes = [batch_size or max(count, 1) for count in counts]
+    steps = max(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
+    order = epoch_order(worker, epoch, worker.train_rows.numel())
+    nodes = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()[order]].astype(np.int64)
+    own = sizes[worker.rank]
+    targets = [nodes[step * own : (step + 1) * own] for step in range(steps)]
+    totals = [
+        sum(min(size, max(0, count - step * size)) for count, size in zip(counts, sizes, strict=True))
+        for step in range(steps)
+    ]
+    return make_batches(worker, epoch, targets, totals)

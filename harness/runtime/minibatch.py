@@ -1,0 +1,217 @@
+"""MiniBatchMethod: training on sampled blocks whose input features are fetched from their owners."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from harness.graph.block import Block
+from harness.runtime.batches import Batch, node_batches
+from harness.runtime.cache import CachePolicy
+from harness.runtime.comm import Communicator
+from harness.runtime.feature_cache import fill_cache
+from harness.runtime.features import FeatureStore, HostStore, RowStore
+from harness.runtime.loader import Loader
+from harness.runtime.method import Method, MethodOptions
+from harness.runtime.sampled_scores import sampled_scores
+from harness.runtime.source import Sample, Sampler, Source
+from harness.runtime.step import Loss, Step
+from harness.runtime.view import View
+
+if TYPE_CHECKING:
+    from harness.runtime.worker import Worker
+
+
+class MiniBatchOptions(MethodOptions):
+    """Options of every mini-batch method."""
+
+    prefetch: int = Field(
+        0, ge=0, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
+    )
+    storage: Literal["sharded", "host"] = Field(
+        "sharded", description="features with their owners, or all of them in the host's memory"
+    )
+    cache: CachePolicy = Field("none", description="which remote nodes' input features a rank keeps")
+    capacity: float = Field(0.3, ge=0, description="cached nodes, as a share of the rank's boundary nodes")
+
+    @model_validator(mode="after")
+    def _cache_needs_shards(self) -> Self:
+        if self.storage == "host" and self.cache != "none":
+            raise ValueError("cache: with storage 'host' no row is remote; leave cache at 'none'")
+        return self
+
+
+class NodeBatchOptions(MiniBatchOptions):
+    """Options of methods whose batches are training nodes."""
+
+    batch_size: int = Field(1024, ge=0, description="targets a step and rank; 0: all its training nodes")
+
+
+MiniBatchOptionsT = TypeVar("MiniBatchOptionsT", bound=MiniBatchOptions)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A batch with its blocks."""
+
+    batch: Batch
+    sample: Sample
+    blocks: list[Block]
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A batch with all that a step needs: `inputs` [num_src of the first block, F]."""
+
+    drawn: Drawn
+    inputs: Tensor
+    loss: Loss
+    stats: dict[str, float]
+
+
+class MiniBatchMethod(Method[MiniBatchOptionsT]):
+    """A method that says what is drawn for a batch (`make_sampler`); the rest is here.
+
+    An epoch is one pass over all ranks' training nodes in equally many steps (see `node_batches`; a method
+    may define other `batches`). A step draws, fetches the input features, trains. What is drawn depends on
+    (seed, rank, epoch, batch) alone, neither on `prefetch` nor on threads.
+
+    Bytes of a fetch: 4 for each remote node and 8 a peer (control), a row of features for each remote node
+    (feature); cached rows and their ids are not sent. Where the loss reads rows of other ranks: the same for
+    their labels, a value or a row of classes each, as control. With `storage: host` features cost
+    a row for every input node (swap) instead.
+    """
+
+    family = "mini-batch"
+    Options: ClassVar[type[MethodOptions]] = MiniBatchOptions
+
+    def __init__(self, worker: Worker, options: MiniBatchOptionsT) -> None:
+        super().__init__(worker, options)
+        self.source = self._source(worker.view)
+        self.sampler = self.make_sampler(self.source)
+        self.store: FeatureStore | HostStore = worker.features
+        if options.storage == "host":
+            self.store = HostStore(worker.view, worker.comm)
+        self.loader = Loader(
+            worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads
+        )
+        if options.cache != "none":
+            fill_cache(self, options.cache, options.capacity)
+
+    @abstractmethod
+    def make_sampler(self, source: Source) -> Sampler:
+        """Return the sampler for a view: the training view, or that of evaluations."""
+
+    def batches(self, epoch: int) -> list[Batch]:
+        """Return this rank's batches of an epoch; every rank must return equally many."""
+        assert isinstance(self.options, NodeBatchOptions)
+        return node_batches(self.worker, epoch, self.options.batch_size)
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """Yield one step for each batch."""
+        for loaded in self.loader.load(self.batches(epoch)):
+            yield self.step(loaded)
+
+    def draw(self, batch: Batch) -> Drawn:
+        """Draw a batch; threads may call it at the same time."""
+        sample = self.sampler.sample(batch.targets, batch.seed)
+        return Drawn(batch, sample, self.blocks(sample, self.source))
+
+    def blocks(self, sample: Sample, source: Source) -> list[Block]:
+        """Return the blocks of a sample, on the device."""
+        worker = self.worker
+        engine = worker.job.config.train.spmm
+        return [
+            layer.block(source.topology, device=worker.device, dtype=worker.dtype, engine=engine)
+            for layer in sample.layers
+        ]
+
+    def fetch(self, drawn: Drawn, comm: Communicator) -> Loaded:
+        """Fetch what a step reads; every rank must call."""
+        sample = drawn.sample
+        nodes = sample.layers[0].sources
+        stats = {
+            **self.store.describe(nodes),
+            "drawn_edges": sum(layer.indices.size for layer in sample.layers),
+            **sample.stats,
+        }
+        return Loaded(drawn, self.store.gather(nodes, comm=comm), self._loss(drawn, comm), stats)
+
+    def step(self, loaded: Loaded) -> Step:
+        """Return the step of a batch."""
+        return Step(
+            blocks=loaded.drawn.blocks,
+            inputs=loaded.inputs,
+            loss=loaded.loss,
+            stats=loaded.stats,
+            nodes=loaded.drawn.sample.layers[0].sources,
+        )
+
+    def _loss(self, drawn: Drawn, comm: Communicator) -> Loss:
+        sample, total, view = drawn.sample, drawn.batch.total, self.worker.view
+        outputs = sample.layers[-1].destinations
+        if sample.targets is not None:
+            rows = np.arange(sample.targets)
+            own = torch.from_numpy(view.local_row[outputs[rows]].astype(np.int64)).to(self.worker.device)
+            labels = view.labels[own]
+        else:
+            found = self._training_labels.gather(outputs, comm=comm)
+            # A class of -1, a row of NaNs: no training node.
+            known = found >= 0 if found.dim() == 1 else ~found[:, 0].isnan()
+            rows = known.nonzero().squeeze(1).cpu().numpy()
+            labels = found[known]
+        index = torch.from_numpy(rows).to(labels.device)
+        return Loss(index, labels, total, self._factors(sample.weights, rows))
+
+    def _factors(self, weights: NDArray[np.float64] | None, rows: NDArray[np.int64]) -> Tensor | None:
+        if weights is None:
+            return None
+        return torch.from_numpy(weights[rows]).to(self.worker.device, self.worker.dtype)
+
+    @cached_property
+    def _training_labels(self) -> RowStore:
+        worker, view = self.worker, self.worker.view
+        missing = -1 if view.labels.dim() == 1 else float("nan")
+        labels = torch.full_like(view.labels, missing)
+        labels[worker.train_rows] = view.labels[worker.train_rows]
+        return RowStore(worker.comm, labels, view.owner, view.local_row, purpose="control")
+
+    def _source(self, view: View) -> Source:
+        model = self.worker.model
+        return Source(view, norm=model.propagation, depth=model.depth)
+
+    @cached_property
+    def evaluated(self) -> tuple[Source, Sampler, FeatureStore | HostStore]:
+        """The view of evaluations, its sampler and features; those of the training view if it is the same."""
+        worker, view = self.worker, self.worker.eval_view
+        if view is worker.view:
+            return self.source, self.sampler, self.store
+        source = self._source(view)
+        store = FeatureStore(worker.comm, view.features(), view.owner, view.local_row)
+        return source, self.make_sampler(source), store
+
+    @property
+    def samples_targets(self) -> bool:
+        """Whether `Sampler.sample` draws for the targets that it is given, so that it can score them."""
+        return True
+
+    def sampled_scores(self) -> dict[str, float | None]:
+        """See `Method`."""
+        return sampled_scores(self) if self.samples_targets else {}
+
+    def settle(self) -> None:
+        """See `Method`."""
+        self.loader.settle()
+
+    def close(self) -> None:
+        """See `Method`."""
+        self.loader.close()

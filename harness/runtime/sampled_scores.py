@@ -1,0 +1,57 @@
+"""Scores of inference on a method's own samples, beside the exact evaluation that all methods share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.graph.random import batch_seed
+from harness.runtime.evaluate import score, score_counts
+
+if TYPE_CHECKING:
+    from harness.runtime.minibatch import MiniBatchMethod
+
+SAMPLED_SPLITS = ("val", "test")
+_EPOCH = 2**31 + 1  # the epochs from here on are those of this inference, one a split
+
+
+def sampled_scores(method: MiniBatchMethod[Any]) -> dict[str, float | None]:
+    """Return the scores of validation and test nodes on blocks drawn for them; every rank must call.
+
+    The nodes of a split are dealt like training nodes and drawn with the same seeds every time. Traffic is
+    counted under the scope `eval`.
+    """
+    worker = method.worker
+    model = worker.model
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), worker.traffic.during("eval"):
+            counts = torch.stack([_counts(method, i) for i in range(len(SAMPLED_SPLITS))])
+            worker.comm.all_reduce(counts, purpose="control")
+    finally:
+        model.train(was_training)
+    return dict(zip(SAMPLED_SPLITS, (score(row) for row in counts.tolist()), strict=True))
+
+
+def _counts(method: MiniBatchMethod[Any], split: int) -> Tensor:
+    """Return this rank's numerator and denominator of a split's score."""
+    worker, view = method.worker, method.worker.eval_view
+    source, sampler, store = method.evaluated
+    rows = view.rows[SAMPLED_SPLITS[split]]
+    size = method.options.batch_size or max(rows.numel(), 1)
+    own = torch.tensor([-(-rows.numel() // size)], device=worker.device)
+    steps = max(int(n) for n in worker.comm.all_gather(own))
+    counts = torch.zeros(2, dtype=torch.float64, device=worker.device)
+    for step in range(steps):
+        chosen = rows[step * size : (step + 1) * size]
+        nodes = np.asarray(view.partition.inner)[chosen.cpu().numpy()].astype(np.int64)
+        seed = batch_seed(worker.job.config.seed, worker.rank, _EPOCH + split, step)
+        sample = sampler.sample(nodes, seed)
+        inputs = store.gather(sample.layers[0].sources)
+        logits = worker.model(method.blocks(sample, source), inputs)
+        counts += score_counts(logits[: nodes.size], view.labels[chosen])
+    return counts

@@ -1,0 +1,110 @@
+"""Samplers of mini-batch methods: the kernels of harness.graph, layer by layer, as `Sampler`s."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UserError
+from harness.graph.random import batch_seed
+from harness.graph.sampling import draw_neighbours
+from harness.runtime.layer_memory import BlockSize
+from harness.runtime.source import Sample, Source
+
+if TYPE_CHECKING:
+    from harness.graph.layer_sampling import GlobalSampler, LayerSampler
+    from harness.runtime.memory_model import MemoryCase
+
+
+def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
+    """Return an option's number for each graph layer, input layer first.
+
+    Raises:
+        UserError: it is a list of another length.
+    """
+    if isinstance(value, int):
+        return [value] * depth
+    if len(value) != depth:
+        raise UserError(f"{len(value)} numbers for {depth} graph layers", key=key, fix="give one a layer")
+    return value
+
+
+class FanoutSampler:
+    """Draws at most so many in-neighbours of every node, layer by layer (GraphSAGE, Algorithm 2).
+
+    Args:
+        source: the view.
+        fanouts: neighbours of a node, input layer first; -1: all.
+        node_weights: float64 [N] or None: see `draw_neighbours`.
+    """
+
+    def __init__(
+        self, source: Source, fanouts: Sequence[int], node_weights: NDArray[np.float64] | None = None
+    ) -> None:
+        self._source, self._fanouts, self._weights = source, fanouts, node_weights
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        layers, nodes = [], targets
+        for depth, fanout in enumerate(reversed(self._fanouts)):
+            layer = draw_neighbours(
+                self._source.topology,
+                nodes,
+                fanout,
+                batch_seed(seed, 0, 0, depth),
+                self._source.tables,
+                node_weights=self._weights,
+            )
+            layers.append(layer)
+            nodes = layer.sources
+        return Sample(layers[::-1], targets.size)
+
+
+class LayerwiseSampler:
+    """Draws so many nodes a layer, for all of its destinations together.
+
+    Args:
+        sampler: what draws.
+        sizes: nodes of a layer, input layer first; -1: all candidates.
+    """
+
+    def __init__(self, sampler: LayerSampler | GlobalSampler, sizes: Sequence[int]) -> None:
+        self._sampler, self._sizes = sampler, sizes
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        drawn = self._sampler.sample(targets, self._sizes, seed)
+        return Sample(drawn.layers, targets.size)
+
+
+def batch_rows(batch_size: int, case: MemoryCase) -> int:
+    """Return the targets of the largest batch of a rank."""
+    return min(batch_size or case.train_nodes, case.train_nodes)
+
+
+def largest_blocks(rows: int, case: MemoryCase, drawn: Sequence[int], *, each: bool) -> list[BlockSize]:
+    """Return bounds of a batch's blocks, input layer first, for `rows` targets.
+
+    Of a layer's nodes only bounds are known: at most what is drawn, and never more than the graph has; at
+    least the targets (whose draws may all coincide).
+
+    Args:
+        rows: targets.
+        case: the rank.
+        drawn: nodes drawn in a layer, input layer first; negative: all there are.
+        each: for each destination, or for all of them together.
+    """
+    blocks = []
+    for number in reversed(drawn):
+        nodes = case.nodes if number < 0 else min(case.nodes, rows * number if each else number)
+        entries = case.edges if number < 0 else min(case.edges, rows * number)
+        blocks.append(
+            BlockSize(rows, rows, 0)
+            if case.least
+            else BlockSize(rows, max(rows, min(case.nodes, rows + nodes)), entries)
+        )
+        rows = blocks[-1].src
+    return blocks[::-1]
