@@ -1,0 +1,80 @@
+"""Inclusion probabilities of Poisson sampling: independent draws of which a given number is expected."""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never finds more of p = 1 than `size`
+TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, is not exact
+
+
+def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Return p_j = min(1, c w_j) with sum p = size, float64 [n].
+
+    Where `size` is at least the number of positive weights, those have p = 1. A weight of 0 has p = 0. c
+    comes from passes over the weights: each leaves out those found to have p = 1 and shares the rest of
+    `size` anew. Almost always a handful do; only weights that fall by a factor of about `size` from one to
+    the next need one each.
+
+    Args:
+        weights: float64 [n], finite and not negative.
+        size: expected number of draws.
+
+    Raises:
+        ValueError: `size` is negative.
+    """
+    if size < 0:
+        raise ValueError(f"a sample has a size of at least 0, not {size}")
+    out = np.empty(weights.size)
+    write_inclusion(np.asarray(weights, np.float64), size, out)
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def write_inclusion(weights, size, out):  # type: ignore[no-untyped-def]
+    """`inclusion`, written into `out` float64 [n]; for other kernels. `out` must not be `weights`."""
+    positive, largest = _extent(weights)
+    if size == 0 or size >= positive:
+        for j in range(weights.size):
+            out[j] = 1.0 if size > 0 and weights[j] > 0 else 0.0
+        return
+    # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow, and,
+    # raised where only tiny weights remain, from loss.
+    bound, certain = largest, -1
+    scale = math.ldexp(1.0, min(1000, -math.frexp(largest)[1]))
+    while True:
+        found, rest = _split(weights, bound, scale)
+        if rest < TINY:
+            scale /= TINY
+            continue
+        share = (size - found) / rest
+        if found == certain:
+            break
+        certain, bound = found, min(largest, (1 + SLACK) * (rest / (size - found)) / scale)
+    for j in range(weights.size):
+        out[j] = 1.0 if weights[j] > bound else min(1.0, weights[j] * scale * share)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
+def _extent(weights):  # type: ignore[no-untyped-def]
+    """How many weights are positive, and the largest."""
+    positive, largest = 0, 0.0
+    for j in range(weights.size):
+        positive += weights[j] > 0
+        largest = max(largest, weights[j])
+    return positive, largest
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def _split(weights, bound, scale):  # type: ignore[no-untyped-def]
+    """How many weights are above `bound`, and the sum of the others times `scale`."""
+    above, rest = 0, 0.0
+    for j in range(weights.size):
+        is_above = weights[j] > bound
+        above += is_above
+        rest += 0.0 if is_above else weights[j] * scale
+    return above, rest
