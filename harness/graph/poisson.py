@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never finds more of p = 1 than `size`
-TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, is not exact
+TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be exact
 
 
 def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
@@ -37,38 +35,36 @@ def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 @numba.njit(cache=True, nogil=True)
 def write_inclusion(weights, size, out):  # type: ignore[no-untyped-def]
     """`inclusion`, written into `out` float64 [n]; for other kernels. `out` must not be `weights`."""
-    positive, largest = _extent(weights)
-    if size == 0 or size >= positive:
+    if size == 0 or size >= _positive(weights):
         for j in range(weights.size):
             out[j] = 1.0 if size > 0 and weights[j] > 0 else 0.0
         return
-    # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow, and,
-    # raised where only tiny weights remain, from loss.
-    bound, certain = largest, -1
-    scale = math.ldexp(1.0, min(1000, -math.frexp(largest)[1]))
+    # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow and,
+    # where only tiny weights are left, from loss.
+    bound, certain, scale = np.inf, -1, 1.0
     while True:
         found, rest = _split(weights, bound, scale)
-        if rest < TINY:
-            scale /= TINY
+        if rest == np.inf or rest < TINY:
+            scale = scale * TINY if rest == np.inf else scale / TINY
             continue
         share = (size - found) / rest
         if found == certain:
             break
-        certain, bound = found, min(largest, (1 + SLACK) * (rest / (size - found)) / scale)
+        certain, bound = found, (1 + SLACK) / share / scale
     for j in range(weights.size):
-        out[j] = 1.0 if weights[j] > bound else min(1.0, weights[j] * scale * share)
+        p = weights[j] * scale * share
+        out[j] = 1.0 if weights[j] > bound or p > 1 else p
 
 
-@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
-def _extent(weights):  # type: ignore[no-untyped-def]
-    """How many weights are positive, and the largest."""
-    positive, largest = 0, 0.0
+@numba.njit(cache=True, nogil=True)
+def _positive(weights):  # type: ignore[no-untyped-def]
+    count = 0
     for j in range(weights.size):
-        positive += weights[j] > 0
-        largest = max(largest, weights[j])
-    return positive, largest
+        count += weights[j] > 0
+    return count
 
 
+# Sums in any order, so that the loop runs in vectors.
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
 def _split(weights, bound, scale):  # type: ignore[no-untyped-def]
     """How many weights are above `bound`, and the sum of the others times `scale`."""
