@@ -13,77 +13,137 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Arena": "harness.runtime.arena",
+    "Batch": "harness.runtime.batches",
     "BlockSize": "harness.runtime.layer_memory",
     "CachePolicy": "harness.runtime.cache",
     "EdgeSampler": "harness.runtime.edge_sampler",
+    "FanoutSampler": "harness.runtime.samplers",
     "FullGraphMethod": "harness.runtime.method",
     "FullGraphOptions": "harness.runtime.method",
+    "GlobalSampler": "harness.graph.layer_sampling",
+    "LayerSample": "harness.graph.layer_sample",
+    "LayerSampler": "harness.graph.layer_sampling",
+    "LayerwiseSampler": "harness.runtime.samplers",
     "Loss": "harness.runtime.step",
     "MemoryCase": "harness.runtime.memory_model",
     "Mesh": "harness.runtime.broadcast",
     "Method": "harness.runtime.method",
     "MethodOptions": "harness.runtime.method",
+    "MiniBatchMethod": "harness.runtime.minibatch",
+    "MiniBatchOptions": "harness.runtime.minibatch",
+    "NodeBatchOptions": "harness.runtime.minibatch",
+    "NodeSampler": "harness.graph.subgraph",
     "PartSize": "harness.runtime.memory_model",
     "PipelinedMethod": "harness.runtime.pipelined",
     "PipelinedOptions": "harness.runtime.pipelined",
+    "RowStore": "harness.runtime.features",
+    "Sample": "harness.runtime.source",
+    "Sampler": "harness.runtime.source",
+    "Skew": "harness.graph.skew",
+    "Source": "harness.runtime.source",
     "Step": "harness.runtime.step",
+    "SubgraphSampler": "harness.runtime.samplers",
     "SyncExchange": "harness.runtime.exchange",
     "TrainGraph": "harness.runtime.stale",
     "View": "harness.runtime.view",
     "Worker": "harness.runtime.worker",
     "announce": "harness.runtime.exchange",
+    "batch_rows": "harness.runtime.samplers",
     "broadcast_block": "harness.runtime.broadcast",
+    "clusters": "harness.graph.subgraph",
+    "draw_neighbours": "harness.graph.sampling",
+    "epoch_order": "harness.runtime.batches",
     "evaluation_values": "harness.runtime.layer_memory",
     "full_graph_memory": "harness.runtime.memory_model",
+    "induce": "harness.graph.subgraph",
+    "largest_blocks": "harness.runtime.samplers",
     "load_epochs": "harness.results.frames",
     "load_results": "harness.results.frames",
+    "make_batches": "harness.runtime.batches",
     "matrices_memory": "harness.runtime.memory_model",
     "mini_batch_memory": "harness.runtime.memory_model",
+    "node_batches": "harness.runtime.batches",
+    "per_layer": "harness.runtime.samplers",
+    "propagation_scales": "harness.graph.layer_sample",
     "rank_groups": "harness.runtime.broadcast",
-    "sample_neighbours": "harness.graph.sampling",
     "stale_memory": "harness.runtime.stale_memory",
+    "subgraph_batches": "harness.runtime.batches",
+    "subgraph_blocks": "harness.runtime.samplers",
 }
 __all__ = [
     "Arena",
+    "Batch",
     "BlockSize",
     "CachePolicy",
     "EdgeSampler",
+    "FanoutSampler",
     "FullGraphMethod",
     "FullGraphOptions",
+    "GlobalSampler",
+    "LayerSample",
+    "LayerSampler",
+    "LayerwiseSampler",
     "Loss",
     "MemoryCase",
     "Mesh",
     "Method",
     "MethodOptions",
+    "MiniBatchMethod",
+    "MiniBatchOptions",
+    "NodeBatchOptions",
+    "NodeSampler",
     "PartSize",
     "PipelinedMethod",
     "PipelinedOptions",
+    "RowStore",
+    "Sample",
+    "Sampler",
+    "Skew",
+    "Source",
     "Step",
+    "SubgraphSampler",
     "SyncExchange",
     "TrainGraph",
     "View",
     "Worker",
     "announce",
+    "batch_rows",
     "broadcast_block",
+    "clusters",
+    "draw_neighbours",
+    "epoch_order",
     "evaluation_values",
     "full_graph_memory",
+    "induce",
+    "largest_blocks",
     "load_epochs",
     "load_results",
+    "make_batches",
     "matrices_memory",
     "mini_batch_memory",
+    "node_batches",
+    "per_layer",
+    "propagation_scales",
     "rank_groups",
-    "sample_neighbours",
     "stale_memory",
+    "subgraph_batches",
+    "subgraph_blocks",
 ]
 
 if TYPE_CHECKING:
-    from harness.graph.sampling import sample_neighbours
+    from harness.graph.layer_sample import LayerSample, propagation_scales
+    from harness.graph.layer_sampling import GlobalSampler, LayerSampler
+    from harness.graph.sampling import draw_neighbours
+    from harness.graph.skew import Skew
+    from harness.graph.subgraph import NodeSampler, clusters, induce
     from harness.results.frames import load_epochs, load_results
     from harness.runtime.arena import Arena
+    from harness.runtime.batches import Batch, epoch_order, make_batches, node_batches, subgraph_batches
     from harness.runtime.broadcast import Mesh, broadcast_block, rank_groups
     from harness.runtime.cache import CachePolicy
     from harness.runtime.edge_sampler import EdgeSampler
     from harness.runtime.exchange import SyncExchange, announce
+    from harness.runtime.features import RowStore
     from harness.runtime.layer_memory import BlockSize, evaluation_values
     from harness.runtime.memory_model import (
         MemoryCase,
@@ -93,7 +153,18 @@ if TYPE_CHECKING:
         mini_batch_memory,
     )
     from harness.runtime.method import FullGraphMethod, FullGraphOptions, Method, MethodOptions
+    from harness.runtime.minibatch import MiniBatchMethod, MiniBatchOptions, NodeBatchOptions
     from harness.runtime.pipelined import PipelinedMethod, PipelinedOptions
+    from harness.runtime.samplers import (
+        FanoutSampler,
+        LayerwiseSampler,
+        SubgraphSampler,
+        batch_rows,
+        largest_blocks,
+        per_layer,
+        subgraph_blocks,
+    )
+    from harness.runtime.source import Sample, Sampler, Source
     from harness.runtime.stale import TrainGraph
     from harness.runtime.stale_memory import stale_memory
     from harness.runtime.step import Loss, Step

@@ -72,3 +72,16 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
         for step in range(steps)
     ]
     return make_batches(worker, epoch, targets, totals)
+
+
+def subgraph_batches(worker: Worker, epoch: int, size: int) -> list[Batch]:
+    """Return an epoch's batches of subgraphs of the training graph, `size` nodes each, that every rank draws.
+
+    An epoch has ceil(N / (P size)) steps: its subgraphs have as many nodes as the training graph, as in
+    GraphSAINT (Zeng et al., ICLR 2020, Algorithm 1), whatever they are drawn by. A rank's loss estimates the
+    sum over all training nodes; the step's is the mean of the ranks'. `size` -1: all nodes, one step.
+    """
+    nodes = worker.view.topology.num_nodes
+    steps = math.ceil(nodes / (worker.world * (nodes if size < 0 else min(size, nodes))))
+    nobody: NDArray[np.int64] = np.empty(0, np.int64)
+    return make_batches(worker, epoch, [nobody] * steps, [worker.world * worker.train_total] * steps)

@@ -15,6 +15,7 @@ from harness.models.gnn import GNN
 from harness.runtime.layer_memory import BlockSize, eq3_values, evaluation_values, training_values
 
 if TYPE_CHECKING:
+    from harness.runtime.minibatch import MiniBatchOptions
     from harness.runtime.worker import Worker
 
 Components = dict[str, int]
@@ -126,32 +127,43 @@ def full_graph_memory(
     }
 
 
-def mini_batch_memory(case: MemoryCase, blocks: Sequence[BlockSize] = ()) -> Components:
+def mini_batch_memory(
+    case: MemoryCase, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None
+) -> Components:
     """Return the components of a method on mini-batches; without `blocks` nothing is said of a batch.
 
     Layers as in `full_graph_memory`, with a block's destinations for the inner nodes and its other sources
-    for the boundary. "sampling" is the table of the graph's nodes that a sampler numbers its sources by.
+    for the boundary. "sampling" is the tables of the graph's nodes that samplers number their sources by, one
+    for each thread that draws; "batches ahead" are the prefetched ones, their input rows included.
 
     Args:
         case: the rank.
         blocks: sizes of the largest batch's blocks, input layer first.
+        options: the method's, for what is cached, prefetched, and stored elsewhere.
     """
     width = case.model.widths[0][0]
+    row = width * case.itemsize
+    # The host's copy is the data set's memory map.
     components = {
-        "input features": case.train.inner * width * case.itemsize,
+        "input features": 0 if options and options.storage == "host" else case.train.inner * row,
         "labels": _labels(case, case.train.inner),
     }
-    peak = 0
+    if options and options.cache != "none":
+        components["cached features"] = round(options.capacity * case.train.boundary) * row + 4 * case.nodes
+    peak, ahead = 0, options.prefetch if options else 0
     if blocks:
+        sampled = sum(matrices_memory(case, block) for block in blocks)
         peak = training_values(
             case.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
             cuda=case.cuda, itemsize=case.itemsize, least=case.least,
         )  # fmt: skip
         components |= {
             **_layers(case, blocks, peak),
-            "sampled blocks": sum(matrices_memory(case, block) for block in blocks),
-            "sampling": 0 if case.cuda else 4 * case.nodes,
+            "sampled blocks": sampled,
+            "sampling": 0 if case.cuda else 4 * case.nodes * max(1, ahead),
         }
+        if ahead:
+            components["batches ahead"] = ahead * (sampled + blocks[0].src * row)
     return components | {"weights and optimizer": _weights(case)} | _evaluation(case, peak, stored=False)
 
 

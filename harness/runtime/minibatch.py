@@ -98,9 +98,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         super().__init__(worker, options)
         self.source = self._source(worker.view)
         self.sampler = self.make_sampler(self.source)
-        self.store: FeatureStore | HostStore = worker.features
-        if options.storage == "host":
-            self.store = HostStore(worker.view, worker.comm)
+        self.store = self._store(worker.view)
         self.loader = Loader(
             worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads
         )
@@ -127,13 +125,16 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return Drawn(batch, sample, self.blocks(sample, self.source))
 
     def blocks(self, sample: Sample, source: Source) -> list[Block]:
-        """Return the blocks of a sample, on the device."""
+        """Return the blocks of a sample, on the device; layers that are one and the same share theirs."""
         worker = self.worker
         engine = worker.job.config.train.spmm
-        return [
-            layer.block(source.topology, device=worker.device, dtype=worker.dtype, engine=engine)
-            for layer in sample.layers
-        ]
+        made: dict[int, Block] = {}
+        for layer in sample.layers:
+            if id(layer) not in made:
+                made[id(layer)] = layer.block(
+                    source.topology, device=worker.device, dtype=worker.dtype, engine=engine
+                )
+        return [made[id(layer)] for layer in sample.layers]
 
     def fetch(self, drawn: Drawn, comm: Communicator) -> Loaded:
         """Fetch what a step reads; every rank must call."""
@@ -189,6 +190,14 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         model = self.worker.model
         return Source(view, norm=model.propagation, depth=model.depth)
 
+    def _store(self, view: View) -> FeatureStore | HostStore:
+        worker = self.worker
+        if self.options.storage == "host":
+            return HostStore(worker.comm, worker.graph.features, view.nodes, dtype=worker.dtype)
+        if view is worker.view:
+            return worker.features
+        return FeatureStore(worker.comm, view.features(), view.owner, view.local_row)
+
     @cached_property
     def evaluated(self) -> tuple[Source, Sampler, FeatureStore | HostStore]:
         """The view of evaluations, its sampler and features; those of the training view if it is the same."""
@@ -196,8 +205,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         if view is worker.view:
             return self.source, self.sampler, self.store
         source = self._source(view)
-        store = FeatureStore(worker.comm, view.features(), view.owner, view.local_row)
-        return source, self.make_sampler(source), store
+        return source, self.make_sampler(source), self._store(view)
 
     @property
     def samples_targets(self) -> bool:

@@ -16,6 +16,7 @@ from harness.runtime.source import Sample, Source
 
 if TYPE_CHECKING:
     from harness.graph.layer_sampling import GlobalSampler, LayerSampler
+    from harness.graph.subgraph import NodeSampler
     from harness.runtime.memory_model import MemoryCase
 
 
@@ -80,6 +81,23 @@ class LayerwiseSampler:
         return Sample(drawn.layers, targets.size)
 
 
+class SubgraphSampler:
+    """Draws the nodes of a subgraph, on which every layer runs; takes no targets.
+
+    Args:
+        sampler: what draws.
+        depth: the model's graph layers.
+    """
+
+    def __init__(self, sampler: NodeSampler, depth: int) -> None:
+        self._sampler, self._depth = sampler, depth
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        drawn = self._sampler.sample(seed)
+        return Sample([drawn.layer] * self._depth, None, drawn.weights)
+
+
 def batch_rows(batch_size: int, case: MemoryCase) -> int:
     """Return the targets of the largest batch of a rank."""
     return min(batch_size or case.train_nodes, case.train_nodes)
@@ -108,3 +126,10 @@ def largest_blocks(rows: int, case: MemoryCase, drawn: Sequence[int], *, each: b
         )
         rows = blocks[-1].src
     return blocks[::-1]
+
+
+def subgraph_blocks(case: MemoryCase, size: int) -> list[BlockSize]:
+    """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be."""
+    nodes = case.nodes if size < 0 else min(size, case.nodes)
+    edges = 0 if case.least else min(case.edges, nodes * nodes)
+    return [BlockSize(nodes, nodes, edges)] * case.model.depth

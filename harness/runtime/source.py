@@ -35,7 +35,8 @@ class Source:
     @cached_property
     def local(self) -> NDArray[np.bool_]:
         """Which nodes [N] are this rank's."""
-        return np.asarray(self.view.owner) == self.view.partition.rank
+        local: NDArray[np.bool_] = np.asarray(self.view.owner) == self.view.partition.rank
+        return local
 
 
 @dataclass(frozen=True, eq=False)

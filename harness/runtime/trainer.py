@@ -7,7 +7,6 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -120,6 +119,8 @@ class Trainer:
             "train_score": None,
             "val_score": None,
             "test_score": None,
+            "sampled_val_score": None,
+            "sampled_test_score": None,
             "eval_s": 0.0,
             "stats": stats,
         }
@@ -134,14 +135,12 @@ class Trainer:
     def _take(self, step: Step) -> Tensor:
         """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
-        given = step.inputs
-        inputs = worker.features.gather(given) if isinstance(given, np.ndarray) else given
         with clock.phase("optimize"):
             self.flat.zero_gradients()
         with step.around():
             with clock.phase("forward"):
                 logits = worker.model(
-                    step.blocks, inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
+                    step.blocks, step.inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
                 )
                 loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):
@@ -156,9 +155,11 @@ class Trainer:
         start = time.perf_counter()
         with self.worker.meters.paused():
             scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
+            sampled = self.worker.method.sampled_scores() if self.spec.sampled_eval else {}
         row["eval_s"] = time.perf_counter() - start
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
+        row |= {f"sampled_{split}_score": score for split, score in sampled.items()}
         self.progress.evaluated(row, self.report.epochs)
 
     def check_replicas(self, epoch: int) -> str:

@@ -19,7 +19,12 @@ SPLITS = ("train", "val", "test")
 
 
 class View:
-    """One rank's inner nodes of a partitioned graph and what the data set says of them."""
+    """One rank's inner nodes of a partitioned graph and what the data set says of them.
+
+    Attributes:
+        partition: the rank's part.
+        nodes: int64 [N], the data set's node of each node of the view (memory-mapped).
+    """
 
     def __init__(
         self,
@@ -33,8 +38,8 @@ class View:
     ) -> None:
         self.partition = Partition(view, rank, engine=engine, device=device, dtype=dtype)
         self._graph, self._view, self._device, self._dtype = graph, view, device, dtype
-        nodes = np.load(view / "nodes.npy", mmap_mode="r")
-        self._nodes: NDArray[np.int64] = np.asarray(nodes[self.partition.inner])
+        self.nodes: NDArray[np.int64] = np.load(view / "nodes.npy", mmap_mode="r")
+        self._nodes: NDArray[np.int64] = np.asarray(self.nodes[self.partition.inner])
 
     def features(self) -> Tensor:
         """Read the features [n_in, F] of the inner nodes from the memory-mapped data set."""

@@ -39,7 +39,6 @@ class Worker:
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
         view: this rank's part of the graph that is trained on; `view.partition` is `partition`.
         eval_view: its part of the whole graph (the same object when transductive).
-        features: the feature store of the training view.
         train_counts: training nodes of each rank.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
@@ -65,7 +64,6 @@ class Worker:
         self.graph = open_graph(job.graph)
         self.view = self._open_view(job.train_view)
         self.eval_view = self._open_view(job.full_view) if job.inductive else self.view
-        self.features = FeatureStore(self.comm, self.view.features(), self.view.owner, self.view.local_row)
         counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
         self.train_counts = [int(c) for c in counts]
         self.model = GNN(
@@ -102,6 +100,11 @@ class Worker:
         spec = self.job.config.method
         method = load_method(spec.name)
         return method(self, method.Options(**spec.options))
+
+    @cached_property
+    def features(self) -> FeatureStore:
+        """The feature store of the training view, read when it is first asked for."""
+        return FeatureStore(self.comm, self.view.features(), self.view.owner, self.view.local_row)
 
     @property
     def partition(self) -> Partition:

@@ -1,0 +1,63 @@
+"""LADIES: layer-wise importance sampling among the neighbours of the layer above."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from harness import (
+    LayerSampler,
+    LayerwiseSampler,
+    MemoryCase,
+    MiniBatchMethod,
+    NodeBatchOptions,
+    Sampler,
+    Source,
+    batch_rows,
+    largest_blocks,
+    mini_batch_memory,
+    per_layer,
+)
+
+
+class LADIESOptions(NodeBatchOptions):
+    """Options of layer-dependent sampling."""
+
+    batch_size: int = Field(512, ge=0, description="targets a step and rank; 0: all its training nodes")
+    sizes: int | list[int] = Field(
+        512, description="nodes drawn for a layer, input layer first, or one number for all; -1: all of them"
+    )
+    estimator: Literal["poisson", "ladies"] = Field(
+        "poisson",
+        description="independent draws that count 1/p (unbiased), or without replacement, rows normalised",
+    )
+
+
+class LADIES(MiniBatchMethod[LADIESOptions]):
+    """Layer-wise importance sampling among neighbours (LADIES, Zou et al., NeurIPS 2019).
+
+    For each layer, from the logits down, s = `sizes` nodes are drawn among the neighbours of the layer's
+    destinations i, node j in proportion to q_j = sum_i A_ij^2 (Algorithm 1). `estimator: poisson`:
+    independent draws with p_j = min(1, c q_j), s expected, edges count A_ij / p_j: unbiased.
+    `estimator: ladies`: s draws without replacement, A_ij / (s pi_j), each row scaled to the sum of all its
+    weights, as the public code does: biased. Destinations are kept as sources, so a self loop, or a node's own row, is never sampled
+    (in the paper it is an edge like others). Exact with all neighbours and all training nodes in one batch.
+    Bytes: see `MiniBatchMethod`.
+    """
+
+    name = "ladies"
+    Options = LADIESOptions
+    exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
+
+    def make_sampler(self, source: Source) -> Sampler:
+        """See `MiniBatchMethod`."""
+        sampler = LayerSampler(source.topology, source.norm, source.tables, estimator=self.options.estimator)
+        return LayerwiseSampler(sampler, per_layer(self.options.sizes, source.depth, "sizes"))
+
+    @classmethod
+    def memory(cls, options: LADIESOptions, case: MemoryCase) -> dict[str, int]:
+        """Return the components of the largest batch (see `largest_blocks`)."""
+        sizes = per_layer(options.sizes, case.model.depth, "sizes")
+        blocks = largest_blocks(batch_rows(options.batch_size, case), case, sizes, each=False)
+        return mini_batch_memory(case, blocks, options)
