@@ -1,54 +1,236 @@
-"""FeatureStore: the only way to a remote feature."""
+"""Stores of one row a node, sharded by owner: the only way to a remote feature."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.graph.layer_sample import Tables
 from harness.runtime.comm import Communicator
+from harness.runtime.row_plan import RowPlan, upload
+from harness.runtime.spec import Purpose
+from harness.runtime.traffic import Direction
 
 
-class FeatureStore:
-    """Input features sharded by owner.
+class RowStore:
+    """One row for each node, kept by the node's owner.
 
     Args:
         comm: the ranks' communicator.
-        inner: [n_in, F], the features of this rank's inner nodes.
+        inner: [n_in, ...], the rows of this rank's inner nodes.
         owner: int32 [N], the rank that owns each node (memory-mapped, one copy a host).
         row: int32 [N], a node's row among its owner's inner nodes (memory-mapped).
+        purpose, layer, direction: what the bytes of rows are counted as.
+        tables: tables of the N nodes, if there are some already.
     """
 
     def __init__(
-        self, comm: Communicator, inner: Tensor, owner: NDArray[np.int32], row: NDArray[np.int32]
+        self,
+        comm: Communicator,
+        inner: Tensor,
+        owner: NDArray[np.int32],
+        row: NDArray[np.int32],
+        *,
+        purpose: Purpose,
+        layer: int = -1,
+        direction: Direction = "none",
+        tables: Tables | None = None,
     ) -> None:
         self.comm, self.inner, self.owner, self.row = comm, inner, owner, row
+        self.purpose, self.layer, self.direction = purpose, layer, direction
+        self.tables = Tables(owner.size) if tables is None else tables
+        self._cache = _Cache(np.empty(0, np.int32), inner[:0])
 
-    def gather(self, ids: NDArray[np.int64]) -> Tensor:
-        """Return the features [len(ids), F] of the nodes `ids`; every rank must call, if with no ids.
+    def gather(
+        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+    ) -> Tensor:
+        """Return the rows [len(ids), ...] of the nodes `ids`; every rank must call, if with no ids.
 
-        Traffic: 8 bytes a peer and 4 for each remote id (control), F values for each remote id (feature).
+        Own rows are copied, and a remote one comes once, however often its node is in `ids`.
+
+        Args:
+            ids: int64, nodes in any order, which may repeat.
+            columns: int64, the same distinct ones on all ranks: the only columns of remote rows that travel,
+                the others are 0. None: all.
+            comm: an aside communicator, for work beside the trainer; None: the store's own.
+
+        Traffic: 8 bytes a peer and 4 for each different remote node (control), and its row, or the columns
+        of it, as the store's purpose.
         """
-        with self.comm.clock.phase("fetch"):
-            rows = torch.from_numpy(self.row[ids].astype(np.int32, copy=False)).to(self.comm.device)
-            if self.comm.world == 1:
-                return self.inner.index_select(0, rows)
-            owner = self.owner[ids]
-            order = np.argsort(owner, kind="stable")
-            counts = np.bincount(owner, minlength=self.comm.world).tolist()
-            wanted = self.comm.exchange_counts(counts)
-            asked = self.comm.exchange_rows(
-                rows[torch.from_numpy(order).to(rows.device)], counts, wanted, purpose="control"
-            )
-            found = self.comm.exchange_rows(
-                self.inner.index_select(0, asked),
-                wanted,
-                counts,
-                purpose="feature",
-                layer=0,
-                direction="forward",
-            )
-            result = torch.empty_like(found)
-            result[torch.from_numpy(order).to(found.device)] = found
+        comm, cache = comm or self.comm, self._cache
+        with comm.clock.phase("fetch"):
+            plan = self._plan(ids, cache.slot)
+            result = self.inner.new_empty((ids.size, *self.inner.shape[1:]))
+            plan.copy_own(self.inner, result)
+            if comm.world == 1:
+                return result
+            landing = plan.landing(result) if columns is None else None
+            received = self._fetch(plan, columns, comm, landing)
+            if landing is None:
+                plan.spread(received, result, columns)
+            plan.copy_cached(cache.rows, result, columns)
+            plan.copy_repeated(result)
             return result
+
+    def put(self, ids: NDArray[np.int64], rows: Tensor, comm: Communicator | None = None) -> None:
+        """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.
+
+        Where several ranks write to a node, the row of the highest rank stays. Caches are not told.
+
+        Args:
+            ids: int64, distinct nodes.
+            rows: what is written; gradients are not followed.
+            comm: as for `gather`.
+
+        Raises:
+            ValueError: a remote node is among `ids` twice.
+
+        Traffic: 8 bytes a peer and 4 for each remote node (control), and its row as the store's purpose.
+        """
+        comm, rows = comm or self.comm, rows.detach()
+        with comm.clock.phase("fetch"):
+            at = np.flatnonzero(self.owner[ids] == comm.rank)
+            kept = rows if at.size == ids.size else rows.index_select(0, upload(at, rows.device))
+            own = upload(self.row[ids[at]], rows.device), kept
+            written = self._send(ids, rows, comm) if comm.world > 1 else [own]
+            written[comm.rank] = own
+            for places, values in written:  # rank by rank: within one call the order would be open
+                self.inner.index_copy_(0, places.long(), values)
+
+    def _send(self, ids: NDArray[np.int64], rows: Tensor, comm: Communicator) -> list[tuple[Tensor, Tensor]]:
+        """Send what is put to remote nodes; return the rows that each rank writes here, and their values."""
+        plan = self._plan(ids, np.empty(0, np.int32))
+        if plan.again.size:
+            raise ValueError("a node is put twice")
+        wanted = comm.exchange_counts(plan.counts)
+        asked = upload(plan.asked, rows.device)
+        places = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")
+        sent = rows.index_select(0, upload(plan.asked_at, rows.device))
+        values = self._move(sent, plan.counts, wanted, comm)
+        return list(zip(places.split(wanted), values.split(wanted), strict=True))
+
+    def _plan(self, ids: NDArray[np.int64], slot: NDArray[np.int32]) -> RowPlan:
+        rank, world = self.comm.rank, self.comm.world
+        with self.tables.borrow() as table:
+            return RowPlan.of(ids, self.owner, self.row, slot, table, rank=rank, world=world)
+
+    def _fetch(self, plan: RowPlan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+        wanted = comm.exchange_counts(plan.counts)
+        asked = upload(plan.asked, comm.device)
+        asked = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")
+        rows = self.inner.index_select(0, asked)
+        if columns is not None:
+            rows = rows.index_select(1, columns)
+        return self._move(rows, wanted, plan.counts, comm, out)
+
+    def _move(
+        self, rows: Tensor, send: list[int], receive: list[int], comm: Communicator, out: Tensor | None = None
+    ) -> Tensor:
+        return comm.exchange_rows(
+            rows, send, receive,
+            purpose=self.purpose, layer=self.layer, direction=self.direction, out=out,
+        )  # fmt: skip
+
+
+class FeatureStore(RowStore):
+    """Input features sharded by owner, with a cache of remote ones; arguments as for `RowStore`."""
+
+    def __init__(
+        self,
+        comm: Communicator,
+        inner: Tensor,
+        owner: NDArray[np.int32],
+        row: NDArray[np.int32],
+        *,
+        tables: Tables | None = None,
+    ) -> None:
+        super().__init__(
+            comm, inner, owner, row, purpose="feature", layer=0, direction="forward", tables=tables
+        )
+
+    def fill(self, nodes: NDArray[np.int64]) -> None:
+        """Cache the features of `nodes` (int64, distinct) and of no others; every rank must call.
+
+        Own nodes among them are left out. Cached rows are not asked for; what `gather` returns is the same,
+        bit for bit. Traffic: that of `gather`, for those nodes that were not cached before.
+        """
+        remote = nodes[self.owner[nodes] != self.comm.rank]
+        rows = self.gather(remote)
+        slot = np.full(self.owner.size, -1, np.int32)
+        slot[remote] = np.arange(remote.size, dtype=np.int32)
+        self._cache = _Cache(slot, rows)
+
+    def describe(self, ids: NDArray[np.int64]) -> dict[str, int]:
+        """Return figures of `gather(ids)`, as they are recorded.
+
+        "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
+        of the latter that are cached.
+        """
+        plan = self._plan(ids, self._cache.slot)
+        cached = plan.cached.size
+        return {
+            "input_nodes": ids.size,
+            "remote_nodes": plan.asked.size + cached,
+            "cached_nodes": cached,
+        }
+
+
+class HostStore:
+    """Input features of all nodes in the host's memory, whose rows are copied to the device.
+
+    On a CPU that is a copy within memory, and counted all the same: it is what a GPU would be sent.
+
+    Args:
+        comm: says on which device and counts.
+        features: float32 [nodes of the data set, F], memory-mapped, one copy a host.
+        nodes: int64 [N], the data set's number of each node.
+        dtype: of the features on the device.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        features: NDArray[np.float32],
+        nodes: NDArray[np.int64],
+        *,
+        dtype: torch.dtype,
+    ) -> None:
+        self.comm, self._features, self._nodes, self._dtype = comm, features, nodes, dtype
+
+    def gather(
+        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+    ) -> Tensor:
+        """Return the features [len(ids), F] of the nodes `ids`; a rank may call by itself.
+
+        Arguments as for `RowStore.gather`; `columns` are the only ones copied, of whatever node.
+        Traffic: len(ids) rows, or their columns (swap, layer 0).
+        """
+        comm = comm or self.comm
+        with comm.clock.phase("swap"):
+            pinned = comm.device.type == "cuda"
+            shape = (ids.size, self._features.shape[1])
+            host = torch.empty(shape, pin_memory=pinned, dtype=torch.float32)
+            # mode: numpy would copy once more to be able to raise.
+            np.take(self._features, self._nodes[ids], axis=0, out=host.numpy(), mode="clip")
+            host = host.to(self._dtype)
+            if columns is not None:
+                host = host.index_select(1, columns.to("cpu"))
+            rows = host.to(comm.device, non_blocking=pinned)
+            comm.traffic.count("swap", 0, "none", -1, 0, rows.nbytes)
+            return rows if columns is None else rows.new_zeros(shape).index_copy_(1, columns, rows)
+
+    def describe(self, ids: NDArray[np.int64]) -> dict[str, int]:
+        """Return the figures of `FeatureStore.describe`: no row comes from another rank."""
+        return {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class _Cache:
+    """Rows of remote nodes; `slot` int32 [N] is a node's place in `rows` or -1, empty if none is cached."""
+
+    slot: NDArray[np.int32]
+    rows: Tensor

@@ -1,0 +1,158 @@
+"""Where the rows of some nodes come from: this rank, its cache, or their owners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CHUNK = 4096  # rows copied at a time, where a matrix of them all would be fresh memory to clear
+
+
+@dataclass(frozen=True, eq=False)
+class RowPlan:
+    """Where the rows of some nodes come from.
+
+    Positions are those among the nodes that were asked for, whose order the rows of the result follow.
+
+    Attributes:
+        own: int32 [nodes], rows of this rank; 0 for nodes of others.
+        first, end: own nodes are at positions in this range only.
+        counts: different nodes to ask each rank for; 0 for this one.
+        asked, asked_at: int32 and int64 [sum(counts)], their rows at their owners and their first positions,
+            grouped by owner in rank order, ascending positions within an owner.
+        cached, cached_at: int32 and int64, rows in the cache and first positions of different cached nodes.
+        again, again_at: int64, positions of nodes of other ranks that were met before, and where that was.
+    """
+
+    own: NDArray[np.int32]
+    first: int
+    end: int
+    counts: list[int]
+    asked: NDArray[np.int32]
+    asked_at: NDArray[np.int64]
+    cached: NDArray[np.int32]
+    cached_at: NDArray[np.int64]
+    again: NDArray[np.int64]
+    again_at: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        nodes: NDArray[np.int64],
+        owner: NDArray[np.int32],
+        row: NDArray[np.int32],
+        slot: NDArray[np.int32],
+        table: NDArray[np.int32],
+        *,
+        rank: int,
+        world: int,
+    ) -> RowPlan:
+        """Make the plan, in time linear in the nodes.
+
+        Args:
+            nodes: int64, may repeat.
+            owner, row: int32 [N], a node's owner and its row there.
+            slot: int32 [N], a node's row in the cache or -1; or empty: nothing is cached.
+            table: int32 [N] of -1, lent.
+            rank, world: this rank, and the number of all.
+        """
+        own, first, end, counts, asked, asked_at, *others = _classify(
+            nodes, owner, row, slot, table, rank, world
+        )
+        return cls(own, first, end, counts.tolist(), asked, asked_at, *others)
+
+    def copy_own(self, inner: Tensor, result: Tensor) -> None:
+        """Copy the own rows; what is between them is overwritten later: cheaper than to step over it."""
+        if self.first < self.end:
+            rows = upload(self.own[self.first : self.end], inner.device)
+            torch.index_select(inner, 0, rows, out=result[self.first : self.end])
+
+    def copy_cached(self, rows: Tensor, result: Tensor, columns: Tensor | None) -> None:
+        """Copy the cached rows, all but `columns` of them 0, as if they had been sent."""
+        if not self.cached.size:
+            return
+        at, source = upload(self.cached_at, rows.device), upload(self.cached, rows.device)
+        for places, chunk in zip(at.split(CHUNK), source.split(CHUNK), strict=True):
+            found = rows.index_select(0, chunk)
+            _write(result, places, found if columns is None else found.index_select(1, columns), columns)
+
+    def landing(self, result: Tensor) -> Tensor | None:
+        """Return the part of `result` that the asked rows can be received in, None if they are spread."""
+        at = self.asked_at
+        if at.size and (at[-1] - at[0] + 1 != at.size or np.any(np.diff(at) != 1)):
+            return None
+        start = int(at[0]) if at.size else 0
+        return result[start : start + at.size]
+
+    def spread(self, received: Tensor, result: Tensor, columns: Tensor | None) -> None:
+        """Copy the asked rows, or `columns` of them, to their positions; the other columns are 0."""
+        _write(result, upload(self.asked_at, result.device), received, columns)
+
+    def copy_repeated(self, result: Tensor) -> None:
+        """Copy the rows of nodes that were met before, once these are there."""
+        if self.again.size:
+            at, source = upload(self.again_at, result.device), upload(self.again, result.device)
+            result.index_copy_(0, at, result.index_select(0, source))
+
+
+def upload(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return `array` on the device; the host does not wait for that."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def _write(result: Tensor, at: Tensor, rows: Tensor, columns: Tensor | None) -> None:
+    if columns is None:
+        result.index_copy_(0, at, rows)
+    else:
+        result.index_fill_(0, at, 0).index_put_((at.unsqueeze(1), columns), rows)
+
+
+@numba.njit(cache=True, nogil=True)
+def _classify(nodes, owner, row, slot, table, rank, world):  # type: ignore[no-untyped-def]
+    """Return the fields of `RowPlan`; `table` is given back as it came."""
+    own = np.zeros(nodes.size, np.int32)
+    first, end, met, again, hits = nodes.size, 0, 0, 0, 0
+    met_at = np.empty(nodes.size, np.int64)
+    again_at, again_of = np.empty(nodes.size, np.int64), np.empty(nodes.size, np.int64)
+    cached, cached_at = np.empty(nodes.size, np.int32), np.empty(nodes.size, np.int64)
+    start = np.zeros(world + 1, np.int64)
+    for k in range(nodes.size):
+        node = nodes[k]
+        if owner[node] == rank:
+            own[k] = row[node]
+            first, end = min(first, k), k + 1
+        elif table[node] >= 0:
+            again_at[again], again_of[again] = k, table[node]
+            again += 1
+        else:
+            table[node] = k
+            if slot.size > 0 and slot[node] >= 0:
+                cached[hits], cached_at[hits] = slot[node], k
+                hits += 1
+            else:
+                met_at[met] = k
+                met += 1
+                start[owner[node] + 1] += 1
+    for p in range(world):
+        start[p + 1] += start[p]
+    counts = np.diff(start)
+    asked, asked_at = np.empty(met, np.int32), np.empty(met, np.int64)
+    for k in met_at[:met]:
+        node = nodes[k]
+        entry = start[owner[node]]
+        asked[entry], asked_at[entry] = row[node], k
+        start[owner[node]] += 1
+        table[node] = -1
+    for k in cached_at[:hits]:
+        table[nodes[k]] = -1
+    return (
+        own, first, end, counts, asked, asked_at,
+        cached[:hits], cached_at[:hits], again_of[:again], again_at[:again],
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""What ranks of the row stores' tests do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from support.wire import communicator
+from torch import Tensor
+
+from harness.runtime.background import Background
+from harness.runtime.comm import Communicator
+from harness.runtime.features import FeatureStore, RowStore
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Rows [N, F] of nodes, and who owns them. Read-only arrays, as the memory-mapped ones are."""
+
+    rows: NDArray[np.float32]
+    owner: NDArray[np.int32]
+
+    def local(self) -> NDArray[np.int32]:
+        """Return each node's row among its owner's nodes, by definition."""
+        row = [int((self.owner[:i] == self.owner[i]).sum()) for i in range(self.owner.size)]
+        return _read_only(np.array(row, np.int32))
+
+    def store(self, comm: Communicator) -> FeatureStore:
+        inner = torch.from_numpy(self.rows[self.owner == comm.rank])
+        return FeatureStore(comm, inner, _read_only(self.owner), self.local())
+
+
+@dataclass
+class Gathered:
+    """What a rank got, the bytes it sent for it by purpose, and what `describe` said."""
+
+    rows: NDArray[np.float32] | None
+    control: int
+    feature: int
+    described: dict[str, int] = field(default_factory=dict)
+
+
+def gather_each(
+    rank: int,
+    world: int,
+    data: Sharded,
+    asks: list[list[NDArray[np.int64]]],
+    columns: NDArray[np.int64] | None,
+    cached: list[NDArray[np.int64]],
+    *,
+    aside: bool,
+) -> list[Gathered]:
+    """Fill the cache, which comes first in the results, then gather `asks[k][rank]` for each k."""
+    comm = communicator(rank, world)
+    store, background = data.store(comm), Background(comm)
+    chosen = None if columns is None else torch.from_numpy(columns)
+    found = [_counted(comm, partial(store.fill, cached[rank]))]
+    for ask in asks:
+        work = partial(store.gather, ask[rank], chosen)
+        found.append(_counted(comm, partial(_beside, background, work) if aside else work))
+        found[-1].described = store.describe(ask[rank])
+    background.close()
+    return found
+
+
+def _beside(background: Background, work: Callable[..., Tensor]) -> Tensor:
+    return background.run(lambda comm: work(comm=comm)).wait()
+
+
+def _counted(comm: Communicator, work: Callable[[], Tensor | None]) -> Gathered:
+    before = comm.traffic.sent("setup")
+    rows = work()
+    after = comm.traffic.sent("setup")
+    assert all(after[p] == before[p] for p in after if p not in ("control", "feature"))
+    control, feature = (after[p] - before[p] for p in ("control", "feature"))
+    return Gathered(None if rows is None else rows.numpy(), control, feature)
+
+
+def put_and_read(
+    rank: int, world: int, data: Sharded, puts: list[list[NDArray[np.int64]]]
+) -> tuple[list[NDArray[np.float32]], list[dict[str, int]]]:
+    """Put rows of `100 * round + rank + node / 1024` each round; return all rows after it, and its bytes."""
+    comm = communicator(rank, world)
+    owner, row = _read_only(data.owner), data.local()
+    inner = torch.from_numpy(data.rows[data.owner == rank])
+    store = RowStore(comm, inner, owner, row, purpose="embedding", layer=1)
+    states, sent = [], []
+    for number, put in enumerate(puts):
+        ids = put[rank]
+        rows = torch.full((ids.size, data.rows.shape[1]), 100.0 * number + rank, requires_grad=True)
+        before = comm.traffic.sent("setup")
+        store.put(ids, rows + torch.from_numpy(ids).unsqueeze(1) / 1024)
+        after = comm.traffic.sent("setup")
+        sent.append({purpose: after[purpose] - before[purpose] for purpose in after})
+        states.append(store.gather(np.arange(data.owner.size)).numpy())
+    return states, sent
+
+
+def put_twice(rank: int, world: int, data: Sharded) -> str:
+    """Put a remote node twice; returns what is raised."""
+    comm = communicator(rank, world)
+    remote = np.flatnonzero(data.owner != rank)[[0, 1, 0]]
+    try:
+        data.store(comm).put(remote, torch.zeros(3, data.rows.shape[1]))
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
