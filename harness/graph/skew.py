@@ -1,9 +1,9 @@
 """How much more often a skewed sampler draws local nodes (Skewed Linear Weighted Sampling, section 4).
 
 S are the destinations of a layer, q_j = sum_{i in S} A_ij^2 a candidate's weight, Q_L and Q_R the sums of q
-over the n_L local and n_R remote candidates, Q = Q_L + Q_R, n = n_L + n_R, s the size of the sample. Where j is
-drawn with p_j = s w_j / (alpha Q_L + Q_R), w_j = alpha q_j of a local and q_j of a remote one, the variance of
-the aggregation is, for rows of norm 1 (Eq. 5: sum_j q_j (1/p_j - 1)),
+over the n_L local and n_R remote candidates, Q = Q_L + Q_R, n = n_L + n_R, s the size of the sample. Where j
+is drawn with p_j = s w_j / (alpha Q_L + Q_R), w_j = alpha q_j of a local and q_j of a remote one, the
+variance of the aggregation is, for rows of norm 1 (Eq. 5: sum_j q_j (1/p_j - 1)),
 
     V(alpha) = (alpha Q_L + Q_R) (n_L / alpha + n_R) / s - Q                                         (Eq. 11)
 
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 NEGLIGIBLE = 1e-100  # share of Q; a smaller Q_L would ask for an alpha beyond all bounds
+
 SkewKind = Literal["formula", "quadratic", "fixed"]
 
 
@@ -40,8 +41,7 @@ class Skew:
         ValueError: an attribute is out of range, or `alpha` is missing or out of place.
     """
 
-    kind: NEGLIGIBLE = 1e-100  # share of Q; a smaller Q_L would ask for an alpha beyond all bounds
-SkewKind = "formula"
+    kind: SkewKind = "formula"
     distortion: float = 1.0
     alpha: float | None = None
 
@@ -81,7 +81,7 @@ SkewKind = "formula"
 
 
 def _largest_root(n_local: int, n_remote: int, q_local: float, q_remote: float, most: float) -> float:
-    """The larger alpha of (alpha Q_L + Q_R)(n_L / alpha + n_R) = M, where Q_L + Q_R = 1: 1 lies between them."""
+    """The larger alpha of (alpha Q_L + Q_R)(n_L / alpha + n_R) = M, with Q_L + Q_R = 1; one is below 1."""
     a, c = q_local * n_remote, q_remote * n_local
     b = q_local * n_local + q_remote * n_remote - most
     return (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
