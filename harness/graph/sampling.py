@@ -1,4 +1,4 @@
-"""Uniform neighbour sampling without replacement."""
+"""Neighbour sampling without replacement: uniform, or by weights with exact inclusion probabilities."""
 
 from __future__ import annotations
 
@@ -8,8 +8,60 @@ import torch
 from numpy.typing import NDArray
 
 from harness.graph.block import Block
-from harness.graph.csr import CSR
+from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.poisson import write_inclusion
+from harness.graph.random import below, next_u64, stream, uniform
 from harness.graph.topology import Topology
+
+
+def draw_neighbours(
+    topology: Topology,
+    targets: NDArray[np.int64],
+    fanout: int,
+    seed: int,
+    tables: Tables,
+    *,
+    node_weights: NDArray[np.float64] | None = None,
+) -> LayerSample:
+    """Draw at most `fanout` neighbours of every target, without replacement and without bias.
+
+    Uniform: of deg neighbours k = min(fanout, deg) are drawn, every subset with the same chance, and their
+    sum counts deg/k (Hamilton et al., NeurIPS 2017, sampled as by Robert Floyd). Weighted: of the neighbours
+    of positive weight k = min(fanout, their number) are drawn, neighbour j of target i with a chance of
+    exactly p_ij = min(1, c_i |w_ij| node_weights_j), sum_j p_ij = k, and counts w_ij / p_ij; c_i follows from
+    the sum. This is systematic sampling with a random start (Madow, Ann. Math. Stat. 1949): sums over single
+    neighbours are unbiased, pairs need not be independent. Neighbours of weight 0 are never drawn.
+
+    Time grows with the edges drawn where the choice is uniform, else with the targets' degrees. What is drawn
+    for a target depends on `seed`, `fanout` and its own neighbours alone. Layers of a batch need different
+    seeds: with the same one, a node would be given the same neighbours again.
+
+    Args:
+        topology: the graph.
+        targets: int64 [n], distinct nodes.
+        fanout: neighbours of a target at most; -1 for all.
+        seed: in [0, 2^63).
+        tables: of the graph's size.
+        node_weights: float64 [N], finite and not negative; None for a uniform choice.
+
+    Returns:
+        The sample; its sources are the targets, then the other drawn nodes in the order of first sight.
+
+    Raises:
+        ValueError: a weight of a neighbour is negative or not finite.
+    """
+    values: NDArray[np.float64] | None
+    if node_weights is None:
+        pointers, entries, scale = _uniform(topology.indptr, targets, fanout, seed)
+        values = None if topology.weights is None else topology.weights[entries].astype(np.float64)
+    else:
+        scale = None
+        pointers, entries, values = _weighted(
+            topology.indptr, topology.indices, topology.weights, node_weights, targets, fanout, seed
+        )
+    with tables.borrow() as table:
+        sources, columns = _number(topology.indices, entries, targets, table)
+    return LayerSample(sources, pointers, columns, values, scale)
 
 
 def sample_neighbours(
@@ -22,46 +74,32 @@ def sample_neighbours(
     dtype: torch.dtype,
     engine: str = "auto",
 ) -> tuple[Block, NDArray[np.int64]]:
-    """Draw at most `fanout` neighbours of every target.
-
-    Args:
-        topology: the graph.
-        targets: distinct nodes.
-        fanout: neighbours of a target at most; -1 for all. A target with more than `fanout` gets a uniform
-            sample without replacement whose sum counts deg/fanout (unbiased).
-        rng: source of the draws.
-        device: where the block is wanted.
-        dtype: of the scalings.
-        engine: name of the SpMM engine.
-
-    Returns:
-        The block, and its source nodes: the targets, then the other drawn nodes in the order of first sight.
-    """
-    indptr = topology.indptr
-    seed = rng.integers(2**63, dtype=np.int64)
-    pointers, entries = _draw(indptr, targets, fanout, seed)
-    sources, columns = _relabel(targets, topology.indices[entries], np.int64(indptr.size - 1))
-    scale = (indptr[targets + 1] - indptr[targets]) / np.maximum(np.diff(pointers), 1)
-    weights = None if topology.weights is None else torch.from_numpy(topology.weights[entries]).to(dtype)
-    adjacency = CSR(torch.from_numpy(pointers), torch.from_numpy(columns), sources.size, weights)
-    block = Block(
-        adjacency.to(device),
-        torch.from_numpy(topology.degree(sources)).to(device, dtype),
-        dst_scale=torch.from_numpy(scale).to(device, dtype),
-        engine=engine,
-    )
-    return block, sources
+    """Return the Block of a uniform `draw_neighbours` with a seed from `rng`, and its source nodes."""
+    seed = int(rng.integers(2**63))
+    sample = draw_neighbours(topology, targets, fanout, seed, Tables(topology.num_nodes))
+    return sample.block(topology, device=device, dtype=dtype, engine=engine), sample.sources
 
 
 @numba.njit(cache=True, nogil=True)
-def _draw(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
-    """Draw entries of the targets' rows; returns a pointer by target and the entries' places."""
-    np.random.seed(seed & 0x7FFFFFFF)
+def _room(indptr, targets, fanout):  # type: ignore[no-untyped-def]
+    """Pointers by target of its first min(fanout, degree) entries, and the largest degree of a target."""
     pointers = np.zeros(targets.size + 1, np.int64)
+    largest = 0
     for i in range(targets.size):
         degree = indptr[targets[i] + 1] - indptr[targets[i]]
         pointers[i + 1] = pointers[i] + (degree if fanout < 0 else min(degree, fanout))
+        largest = max(largest, degree)
+    return pointers, largest
+
+
+@numba.njit(cache=True, nogil=True)
+def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
+    """Pointers by target, the places of the entries that are drawn, and deg/k by target."""
+    pointers, largest = _room(indptr, targets, fanout)
     entries = np.empty(pointers[-1], np.int64)
+    scale = np.ones(targets.size)
+    # Which target took a place of its row last: nothing has to be cleared between rows.
+    taken = np.full(largest if fanout >= 0 else 0, -1, np.int32)
     for i in range(targets.size):
         start = indptr[targets[i]]
         degree = indptr[targets[i] + 1] - start
@@ -69,38 +107,95 @@ def _draw(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
         if out.size == degree:
             for k in range(degree):
                 out[k] = start + k
-        else:
-            _floyd(start, degree, out)
-    return pointers, entries
+            continue
+        if out.size > 0:
+            scale[i] = degree / out.size
+        state = stream(seed, targets[i])
+        for k in range(out.size):
+            last = degree - out.size + k
+            state, value = next_u64(state)
+            pick = below(value, last + 1)
+            if taken[pick] == i:
+                pick = last
+            taken[pick] = i
+            out[k] = start + pick
+    return pointers, entries, scale
 
 
 @numba.njit(cache=True, nogil=True)
-def _floyd(start, size, out):  # type: ignore[no-untyped-def]
-    """Robert Floyd's algorithm: a uniform subset of start, ..., start + size - 1 in len(out) draws."""
-    first = size - out.size
-    for k in range(out.size):
-        pick = start + np.random.randint(0, first + k + 1)
-        for seen in out[:k]:
-            if seen == pick:
-                pick = start + first + k
-                break
-        out[k] = pick
-
-
-@numba.njit(cache=True, nogil=True)
-def _relabel(targets, drawn, num_nodes):  # type: ignore[no-untyped-def]
-    position = np.full(num_nodes, -1, np.int32)
-    sources = np.empty(targets.size + drawn.size, np.int64)
-    sources[: targets.size] = targets
+def _weighted(  # type: ignore[no-untyped-def]
+    indptr, indices, edge_weights, node_weights, targets, fanout, seed
+):
+    """Pointers by target, the places of the entries that are drawn, and their w/p."""
+    pointers, largest = _room(indptr, targets, fanout)
+    entries, values = np.empty(pointers[-1], np.int64), np.empty(pointers[-1])
+    edge, weight, chance = np.ones(largest), np.empty(largest), np.empty(largest)
+    at = 0
     for i in range(targets.size):
-        position[targets[i]] = i
-    count = targets.size
-    columns = np.empty(drawn.size, np.int32)
-    for e in range(drawn.size):
-        node = drawn[e]
-        if position[node] < 0:
-            position[node] = count
-            sources[count] = node
+        start = indptr[targets[i]]
+        degree = indptr[targets[i] + 1] - start
+        for k in range(degree):
+            if edge_weights is not None:
+                edge[k] = edge_weights[start + k]
+            weight[k] = abs(edge[k]) * node_weights[indices[start + k]]
+            if not 0 <= weight[k] < np.inf:
+                raise ValueError("weights of neighbours are finite and not negative")
+        write_inclusion(weight[:degree], degree if fanout < 0 else fanout, chance[:degree])
+        picks = entries[at:]
+        count = _systematic(chance[:degree], stream(seed, targets[i]), picks)
+        for k in range(count):
+            values[at + k] = edge[picks[k]] / chance[picks[k]]
+            picks[k] += start
+        at += count
+        pointers[i + 1] = at
+    return pointers, entries[:at].copy(), values[:at].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _systematic(chance, state, picks):  # type: ignore[no-untyped-def]
+    """Write the places drawn into `picks` and return their number, the sum of the chances.
+
+    Laid end to end, what is neither 0 nor 1 takes a length of `ticks`; those under the points u, u + 1, ...
+    are drawn. Points are stretched by the rounding of the sum, so that the last is not beyond the end.
+    """
+    length = 0.0
+    for k in range(chance.size):
+        if chance[k] < 1:
+            length += chance[k]
+    ticks = np.round(length)
+    start = uniform(next_u64(state)[1])
+    end, passed, count = 0.0, 0, 0
+    for k in range(chance.size):
+        if chance[k] < 1:
+            end += chance[k]
+        if chance[k] == 1 or (chance[k] > 0 and passed < ticks and end * ticks >= (start + passed) * length):
+            passed += chance[k] < 1
+            picks[count] = k
             count += 1
-        columns[e] = position[node]
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _number(indices, entries, targets, table):  # type: ignore[no-untyped-def]
+    """Number the sources of `entries`, the targets first; `table` is left as it was."""
+    sources = np.empty(min(table.size, targets.size + entries.size) + 1, np.int64)
+    for i in range(targets.size):
+        table[targets[i]] = i
+        sources[i] = targets[i]
+    # A pass of its own, whose loads from all over the graph do not wait for those of the table.
+    columns = np.empty(entries.size, np.int32)
+    for e in range(entries.size):
+        columns[e] = indices[entries[e]]
+    count = targets.size
+    for e in range(entries.size):  # without a branch, since nobody can predict whether a node is new
+        node = columns[e]
+        number = table[node]
+        is_new = number < 0
+        number = count if is_new else number
+        table[node] = number
+        sources[count] = node
+        columns[e] = number
+        count += is_new
+    for i in range(count):
+        table[sources[i]] = -1
     return sources[:count].copy(), columns
