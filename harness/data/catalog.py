@@ -82,6 +82,8 @@ def _info(
     )
 
 
+SPLITS = ("public", "full")
+_SPLIT_SUMMARY = "public: 20 training nodes a class; full: all labelled nodes but validation and test train"
 _PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 _PLANETOID_PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _OGB_URL = "http://snap.stanford.edu/ogb/data/nodeproppred"
@@ -93,6 +95,7 @@ _DRIVE = "published on Google Drive only (see github.com/GraphSAINT/GraphSAINT),
 def _planetoid(name: str, figures: tuple[int, int, int, int], size: int, summary: str) -> Published:
     source = "Planetoid (Yang et al. 2016), github.com/kimiyoung/planetoid, MIT"
     info = _info(name, figures, summary, source, normalize="row", size_bytes=size)
+    info = replace(info, options={**info.options, "split": Option(str, SPLITS[0], _SPLIT_SUMMARY)})
     urls = tuple(f"{_PLANETOID_URL}/ind.{name}.{part}" for part in _PLANETOID_PARTS)
     return Published(info, "planetoid", f"ind.{name}.graph", urls)
 
@@ -129,7 +132,7 @@ def _all() -> list[Published]:
     youtube = _info(
         "youtube",
         (1_138_499, 5_980_886, 2_048, 64),
-        "users and links; labels (64 largest groups) and features (2,048 other groups) made from memberships",
+        "users and links; labels = 64 largest groups, features = 2,048 of the 4,096 largest",
         "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated",
         multilabel=True,
         size_bytes=12_000_000,

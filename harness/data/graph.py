@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,15 @@ class GraphData:
 def index_dtype(nodes: int) -> np.dtype[Any]:
     """Dtype of `indices` for a graph of `nodes` nodes: int32, int64 from 2**31 nodes on."""
     return np.dtype(np.int32 if nodes < 2**31 else np.int64)
+
+
+def train_on_all_others(graph: GraphData) -> GraphData:
+    """Return a single-label graph in which every labelled node that is neither validation nor test trains.
+
+    Of Planetoid's sets this is the split of FastGCN and LADIES: all but 500 and 1,000 nodes.
+    """
+    train = (graph.labels >= 0) & ~(graph.val_mask | graph.test_mask)
+    return replace(graph, train_mask=train)
 
 
 def check_graph(graph: GraphData, source: Path | str, *, symmetric: bool = False) -> None:

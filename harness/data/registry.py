@@ -5,15 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.catalog import DatasetInfo, Option, Published, normalize_option, published, with_normalize
+from harness.data.catalog import (
+    SPLITS,
+    DatasetInfo,
+    Option,
+    Published,
+    normalize_option,
+    published,
+    with_normalize,
+)
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
-from harness.data.graph import GraphData, check_graph
+from harness.data.graph import GraphData, check_graph, train_on_all_others
 from harness.data.normalize import NORMALIZERS, normalize_features
 from harness.data.sources import Source, find_source, neutral_files
 from harness.data.spec import DatasetSpec
@@ -44,13 +52,14 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo
         DataError: a neutral file known only by its name is damaged.
     """
     given = _given(spec)
-    _check_normalize(spec)
+    _check_choice(spec, "normalize", NORMALIZERS, "normalisation")
+    _check_choice(spec, "split", SPLITS, "split")
     generator = _generators().get(spec.name)
     if generator is not None:
         info = with_normalize(generator.info(given))
     else:
         info = _read_info(spec.name, data_dir)
-        for key in given:
+        for key in (key for key in given if key not in info.options):
             raise UserError(
                 f"unknown option '{key}'", key=f"dataset {spec.name}", fix=nearest(key, info.options)
             )
@@ -114,6 +123,8 @@ def _build(
         with atomic_directory(target) as work:
             if source is not None:
                 graph = _with_note(source.read(spec.name, work), source)
+                if spec.options.get("split") == "full":
+                    graph = train_on_all_others(graph)
             else:
                 assert generator is not None
                 graph = generator.make(**_given(spec), work=work)
@@ -188,11 +199,11 @@ def _read_info(name: str, data_dir: Path | None) -> DatasetInfo:
     )
 
 
-def _check_normalize(spec: DatasetSpec) -> None:
-    value = spec.options.get("normalize", "none")
-    if not isinstance(value, str) or value not in NORMALIZERS:
-        known = nearest(value, NORMALIZERS) if isinstance(value, str) else "known: " + ", ".join(NORMALIZERS)
-        raise UserError(f"{value!r} is no normalisation", key=f"dataset {spec.name}: normalize", fix=known)
+def _check_choice(spec: DatasetSpec, key: str, allowed: Collection[str], what: str) -> None:
+    value = spec.options.get(key, next(iter(allowed)))
+    if not isinstance(value, str) or value not in allowed:
+        known = nearest(value, allowed) if isinstance(value, str) else "known: " + ", ".join(allowed)
+        raise UserError(f"{value!r} is no {what}", key=f"dataset {spec.name}: {key}", fix=known)
 
 
 def _given(spec: DatasetSpec) -> dict[str, Any]:

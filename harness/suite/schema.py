@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +26,7 @@ PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file s
 LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defaults
     "timing": "plain",
     "traffic": "count",
+    "dataset.options.split": "public",
     "train.pos_weight": 1.0,
     "train.sampled_eval": False,
 }
@@ -66,8 +69,8 @@ class TrialConfig(Spec):
         config["network"] = config["network"] or "none"
         for key, default in LATER.items():
             *above, last = key.split(".")
-            section = config[above[0]] if above else config
-            if section[last] == default:
+            section = functools.reduce(operator.getitem, above, config)
+            if last in section and section[last] == default:
                 del section[last]
         if self.partition.file is not None:
             config["partition"]["file"] = self.partition.file.name

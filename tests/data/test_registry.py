@@ -151,6 +151,19 @@ def test_generated_sets(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_the_full_split_of_planetoids_sets(mine: Path) -> None:
+    """All labelled nodes train but those that validate or test; by default only those of the file do."""
+    known = raw.known(nodes=30)
+    labels = np.where(np.arange(30) == 7, -1, known.labels).astype(np.int64)
+    few = (known.split == 1) & (np.arange(30) < 4)
+    raw.write_neutral(mine / "cora.npz", known, label=labels, train_mask=few)
+    public, full = (open_graph(prepare(spec("cora", **o), data_dir=mine)) for o in ({}, {"split": "full"}))
+    np.testing.assert_array_equal(public.train_mask, few)
+    np.testing.assert_array_equal(full.train_mask, (known.split == 1) & (labels >= 0))
+    for key in ("val_mask", "test_mask", "labels", "features", "indices"):
+        np.testing.assert_array_equal(getattr(full, key), getattr(public, key))
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -159,6 +172,8 @@ def test_generated_sets(name: str, tmp_path: Path) -> None:
         (spec("cora", normalise="row"), "unknown option 'normalise' (did you mean 'normalize'?)"),
         (spec("cora", normalize="rows"), "'rows' is no normalisation (did you mean 'row'?)"),
         (spec("cora", normalize=3), "3 is no normalisation"),
+        (spec("cora", split="fulll"), "'fulll' is no split (did you mean 'full'?)"),
+        (spec("reddit", split="full"), "unknown option 'split'"),
         (spec("sbm", nodez=3), "unknown option 'nodez' (did you mean 'nodes'?)"),
         (spec("sbm", nodes="many"), "'many' is not of type int"),
         (spec("twin", of="redit"), "redit"),

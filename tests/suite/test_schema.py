@@ -43,6 +43,17 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def test_an_option_of_a_data_set_that_came_later() -> None:
+    cora = GOLDEN.model_copy(update={"dataset": DatasetSpec(name="cora", options={"normalize": "row"})})
+    split = {
+        choice: cora.model_copy(
+            update={"dataset": DatasetSpec(name="cora", options={"normalize": "row", "split": choice})}
+        )
+        for choice in ("public", "full")
+    }
+    assert split["public"].id == cora.id != split["full"].id
+
+
 def test_an_id_depends_on_each_setting_and_on_nothing_else() -> None:
     base = {"datasets": ["digits"], "device": "cpu"}
     [trial] = expand(suite(**base))
