@@ -119,13 +119,14 @@ def _classify(nodes, owner, row, slot, table, rank, world):  # type: ignore[no-u
     """Return the fields of `RowPlan`; `table` is given back as it came."""
     own = np.zeros(nodes.size, np.int32)
     first, end, met, again, hits = nodes.size, 0, 0, 0, 0
-    met_at = np.empty(nodes.size, np.int64)
+    met_at, met_home = np.empty(nodes.size, np.int64), np.empty(nodes.size, np.int32)
     again_at, again_of = np.empty(nodes.size, np.int64), np.empty(nodes.size, np.int64)
     cached, cached_at = np.empty(nodes.size, np.int32), np.empty(nodes.size, np.int64)
     start = np.zeros(world + 1, np.int64)
     for k in range(nodes.size):
         node = nodes[k]
-        if owner[node] == rank:
+        home = owner[node]
+        if home == rank:
             own[k] = row[node]
             first, end = min(first, k), k + 1
         elif table[node] >= 0:
@@ -137,18 +138,17 @@ def _classify(nodes, owner, row, slot, table, rank, world):  # type: ignore[no-u
                 cached[hits], cached_at[hits] = slot[node], k
                 hits += 1
             else:
-                met_at[met] = k
+                met_at[met], met_home[met] = k, home
                 met += 1
-                start[owner[node] + 1] += 1
+                start[home + 1] += 1
     for p in range(world):
         start[p + 1] += start[p]
     counts = np.diff(start)
     asked, asked_at = np.empty(met, np.int32), np.empty(met, np.int64)
-    for k in met_at[:met]:
-        node = nodes[k]
-        entry = start[owner[node]]
-        asked[entry], asked_at[entry] = row[node], k
-        start[owner[node]] += 1
+    for i in range(met):
+        node, entry = nodes[met_at[i]], start[met_home[i]]
+        asked[entry], asked_at[entry] = row[node], met_at[i]
+        start[met_home[i]] += 1
         table[node] = -1
     for k in cached_at[:hits]:
         table[nodes[k]] = -1

@@ -86,7 +86,7 @@ def test_any_ids_give_their_rows_and_each_remote_node_costs_one_id_and_one_row(
     data = sharded(world, owners)
     asked = asks(data, world)
     rng = np.random.default_rng(3)
-    # Own nodes among them must not be read from the cache, which leaves them out.
+    # Own nodes are among them: they are not asked for.
     cached = [rng.permutation(NODES)[: 30 if cache else 0] for _ in range(world)]
     by_rank = run_ranks(gather_each, world, data, asked, COLUMNS if columns else None, cached, aside=aside)
     check(data, world, by_rank, asked, cached, columns)
