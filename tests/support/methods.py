@@ -14,6 +14,7 @@ from harness import Step, Worker
 from harness.runtime.stale import Pipeline, TrainGraph
 from methods.bns_gcn import BNSGCN
 from methods.full import Full
+from methods.ladies import LADIES
 from methods.psc_gcn import PSCGCN, PSCOptions
 
 
@@ -27,6 +28,17 @@ class UnscaledBNS(BNSGCN):
 
 class UnscaledPSC(PSCGCN):
     """PSC-GCN that forgets 1/p, on a graph without weights."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        for step in super().steps(epoch):
+            values = step.blocks[0].adjacency.values
+            assert values is not None
+            values.fill_(1)
+            yield step
+
+
+class UnscaledLADIES(LADIES):
+    """LADIES that forgets 1/p, on a graph without weights."""
 
     def steps(self, epoch: int) -> Iterator[Step]:
         for step in super().steps(epoch):

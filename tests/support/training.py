@@ -60,6 +60,7 @@ class Case:
             inductive=self.data.inductive,
             store=out / "store",
             out=out,
+            threads=self.train.threads or 1,
         )
         return Worker(job, rank, world), RankReport(out, rank)
 
@@ -158,38 +159,38 @@ def _weights(worker: Worker) -> dict[str, np.ndarray]:
 def aggregations(rank: int, world: int, cases: list[tuple[Case, int]]) -> list[dict[str, np.ndarray]]:
     """Aggregate the input features once for each draw of each one-layer method, so many draws.
 
-    Returns the mean and variance over draws [n, F] of each target's aggregation, its view node, and the
-    number of draws that reached it.
+    Returns the mean and variance over draws [N, F] of each node's aggregation and the number of draws that it
+    was a destination of.
     """
     return [_aggregations(rank, world, case, draws) for case, draws in cases]
 
 
 def _aggregations(rank: int, world: int, case: Case, draws: int) -> dict[str, np.ndarray]:
     worker, _ = case.worker(rank, world)
-    inner = np.asarray(worker.partition.inner)
-    width = worker.features.inner.shape[1]
-    total, square = np.zeros((inner.size, width)), np.zeros((inner.size, width))
-    times = np.zeros(inner.size)
+    nodes, width = worker.view.topology.num_nodes, worker.features.inner.shape[1]
+    total, square = np.zeros((nodes, width)), np.zeros((nodes, width))
+    times = np.zeros(nodes)
     for epoch in range(draws):
         for step in worker.method.steps(epoch):
-            rows, values = _aggregate(worker, step)
-            total[rows] += values
-            square[rows] += values**2
-            times[rows] += 1
+            reached, values = _aggregate(worker, step)
+            total[reached] += values
+            square[reached] += values**2
+            times[reached] += 1
+    worker.method.close()
     mean = total / np.maximum(times, 1)[:, None]
     variance = square / np.maximum(times, 1)[:, None] - mean**2
-    return {"node": inner, "mean": mean, "variance": variance, "times": times}
+    return {"mean": mean, "variance": variance, "times": times}
 
 
 def _aggregate(worker: Worker, step: Step) -> tuple[np.ndarray, np.ndarray]:
+    """Return the destinations and the aggregation of their neighbours' features."""
     (block,) = step.blocks
-    if isinstance(step.inputs, torch.Tensor):
-        rows, h = np.arange(worker.partition.num_inner), step.inputs
-    else:
-        rows, h = worker.view.local_row[step.inputs[: block.num_dst]], worker.features.gather(step.inputs)
+    nodes = np.asarray(worker.partition.inner) if step.nodes is None else step.nodes
+    h = step.inputs
+    assert isinstance(h, torch.Tensor)
     if step.exchange is not None:
         h = step.exchange(h, 0)
-    return rows, block.aggregate(h, worker.model.propagation).numpy()
+    return nodes[: block.num_dst], block.aggregate(h, worker.model.propagation).numpy()
 
 
 def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:

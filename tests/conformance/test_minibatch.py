@@ -1,0 +1,157 @@
+"""Every mini-batch method: draws depend on the seed alone, bytes are the closed form, no rank hangs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.graphs import OnDisk, on_disk, random_graph
+from support.ranks import run_ranks
+from support.training import Case, Outcome, run_all_to_the_end, train
+
+from harness.models.spec import ModelSpec
+from harness.runtime.registry import load_method, method_names
+from harness.runtime.spec import TrainSpec
+
+WORLD, NODES, FEATURES, ITEM, EPOCHS = 3, 60, 7, 4, 2
+GRAPH = random_graph(61, NODES, degree=6, features=FEATURES)
+PARTS = np.random.default_rng(2).integers(0, WORLD, NODES)
+MODEL = ModelSpec(name="sage", layers=2, hidden=5, dropout=0.5)
+SPEC = TrainSpec(epochs=EPOCHS, threads=1)
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "graphsage": ("graphsage", {"fanouts": [3, 2], "batch_size": 4}),
+    "graphsage weighted": ("graphsage", {"fanouts": 2, "batch_size": 4, "weights": "propagation"}),
+    "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
+    "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
+    "ladies normalised": ("ladies", {"sizes": 6, "batch_size": 4, "estimator": "ladies"}),
+    "skewed": ("skewed", {"sizes": 6, "batch_size": 4}),
+    "skewed local": ("skewed", {"sizes": 6, "batch_size": 4, "version": "local"}),
+    "skewed saint": ("skewed", {"base": "saint", "size": 12}),
+    "saint-node": ("saint-node", {"size": 12}),
+    "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
+    "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
+}
+SUBGRAPHS = ("skewed saint", "saint-node", "clustergcn")
+STORES: dict[str, dict[str, Any]] = {
+    "": {},
+    "prefetch": {"prefetch": 2},
+    "degree": {"cache": "degree", "capacity": 0.5},
+    "inclusion": {"cache": "inclusion", "capacity": 0.5, "prefetch": 1},
+    "host": {"storage": "host"},
+}
+RUNS = [(name, store) for name in METHODS for store in STORES if name != "vrgcn" or not store]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[Outcome]]:
+    data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path_factory.mktemp("minibatch"))
+    cases = []
+    for name, store in RUNS:
+        method, options = METHODS[name]
+        spec = SPEC.model_copy(update={"threads": 2 if store else 1})
+        cases.append(Case(data, method, options | STORES[store], MODEL, spec))
+    by_rank = run_ranks(train, WORLD, cases, timeout_s=200)
+    return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
+
+
+def test_every_mini_batch_method_is_held_to_this() -> None:
+    mini = {name for name in method_names() if load_method(name).family == "mini-batch"}
+    assert mini == {method for method, _ in METHODS.values()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_neither_prefetch_nor_threads_nor_where_rows_come_from_change_a_bit(
+    outcomes: dict[tuple[str, str], list[Outcome]], name: str
+) -> None:
+    losses = {
+        store: [row["loss"] for row in outcomes[method, store][0].rows]
+        for method, store in RUNS
+        if method == name
+    }
+    assert all(value == losses[""] for value in losses.values())
+    assert all(map(math.isfinite, losses[""]))
+    assert losses[""][0] != losses[""][1]
+
+
+def counted(ranks: list[Outcome], epoch: int, key: str) -> int:
+    """Return a figure of an epoch, summed over the ranks."""
+    return sum(int(o.rows[epoch]["stats"].get(key) or o.rows[epoch].get(key) or 0) for o in ranks)
+
+
+@pytest.mark.parametrize(("name", "store"), [run for run in RUNS if run[0] != "vrgcn"])
+def test_bytes_are_the_closed_form(
+    outcomes: dict[tuple[str, str], list[Outcome]], name: str, store: str
+) -> None:
+    ranks = outcomes[name, store]
+    weights = sum(w.size for w in ranks[0].before.values())
+    for epoch in range(EPOCHS):
+        steps, rest = divmod(counted(ranks, epoch, "bytes_model"), 2 * (WORLD - 1) * (weights + 1) * ITEM)
+        assert steps > 0
+        assert rest == 0
+        nodes, remote, cached = (
+            counted(ranks, epoch, f"{kind}_nodes") for kind in ("input", "remote", "cached")
+        )
+        fetched, peers = remote - cached, 8 * WORLD * (WORLD - 1) * steps
+        feature, control = fetched * FEATURES * ITEM, 4 * fetched + peers
+        if store == "host":
+            feature = control = remote = 0
+            assert counted(ranks, epoch, "bytes_swap") == nodes * FEATURES * ITEM
+        if name in SUBGRAPHS:
+            # Every layer has the input's rows, those of other ranks with their labels.
+            control += (4 + 8) * counted(outcomes[name, ""], epoch, "remote_nodes") + peers
+        assert counted(ranks, epoch, "bytes_feature") == feature
+        assert counted(ranks, epoch, "bytes_control") == control
+        assert (fetched == 0) == (name == "skewed local" or store == "host")
+        assert (cached > 0) == (store in ("degree", "inclusion") and name != "skewed local")
+
+
+def troubled(folder: Path) -> dict[str, OnDisk]:
+    """Return graphs that leave a rank with little to do."""
+    found = {
+        "no edges": random_graph(62, NODES, degree=0),
+        "trained on by rank 0 only": random_graph(63, NODES, train_only=range(NODES // WORLD)),
+    }
+    parts = np.minimum(np.arange(NODES) * WORLD // NODES, WORLD - 1)
+    stored = {}
+    for name, graph in found.items():
+        (folder / name).mkdir()
+        stored[name] = on_disk(graph, parts, WORLD, False, folder / name)
+    return stored
+
+
+def test_no_rank_waits_for_one_that_has_nothing_to_do(tmp_path: Path) -> None:
+    stored = troubled(tmp_path)
+    runs = [
+        (graph, name, options | ({} if name == "vrgcn" else STORES["inclusion"]))
+        for graph in stored
+        for name, (_, options) in METHODS.items()
+    ]
+    cases = [Case(stored[graph], METHODS[name][0], options, MODEL, SPEC) for graph, name, options in runs]
+    for run, *reports in zip(runs, *run_ranks(run_all_to_the_end, WORLD, cases, timeout_s=200), strict=True):
+        assert [report["status"] for report in reports] == ["ok"] * WORLD, run
+        first, *others = ([row["loss"] for row in report["epochs"]] for report in reports)
+        assert all(other == first for other in others), run
+        assert all(map(math.isfinite, first)), run
+
+
+@pytest.mark.parametrize("inductive", [False, True])
+def test_inference_on_everything_scores_like_the_exact_evaluation(inductive: bool, tmp_path: Path) -> None:
+    data = on_disk(GRAPH, PARTS, WORLD, inductive, tmp_path)
+    spec = SPEC.model_copy(update={"sampled_eval": True, "eval_every": 1})
+    cases = [
+        Case(data, method, options, MODEL, spec)
+        for method, options in [
+            ("graphsage", {"fanouts": -1, "batch_size": 4}),
+            ("ladies", {"sizes": -1, "batch_size": 4}),
+            ("saint-node", {"size": 12}),
+        ]
+    ]
+    sage, ladies, saint = run_ranks(run_all_to_the_end, WORLD, cases)[0]
+    for row in sage["epochs"] + ladies["epochs"]:
+        assert row["sampled_val_score"] == pytest.approx(row["val_score"])
+        assert row["sampled_test_score"] == pytest.approx(row["test_score"])
+    assert sage["summary"]["sampled_test_at_best_val"] == sage["summary"]["test_at_best_val"]
+    assert [row["sampled_test_score"] for row in saint["epochs"]] == [None] * EPOCHS
