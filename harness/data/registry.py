@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # generators import DatasetInfo from here
 
 __all__ = ["DatasetInfo", "Option", "dataset_info", "dataset_names", "find_prepared", "prepare"]
 
-_READER_VERSION = 3
+_READER_VERSION = 4
 """Raised when a reader's or generator's result changes, so that what is cached is made anew."""
 
 

@@ -289,3 +289,33 @@ def test_label_sets_follow_communities():
     labels = graph.labels.astype(float)
     joined = (labels[rows] * labels[graph.indices]).sum(1).mean()
     assert joined > 1.5 * (labels.mean(0) ** 2).sum()
+
+
+def test_youtubes_twin_is_made_of_groups():
+    """Few memberships, of users alone; neighbours' tell more of a user's labels than its own do."""
+    from sklearn.linear_model import Ridge
+    from sklearn.metrics import average_precision_score
+
+    graph = make("twin", of="youtube", scale=0.01)
+    users = graph.train_mask | graph.val_mask | graph.test_mask
+    assert users.mean() == pytest.approx(94_238 / 1_138_499, rel=0.01)
+    assert not graph.labels[~users].any()
+    assert not graph.features[~users].any()
+    assert set(np.unique(graph.features)) == {0, 1}
+    assert graph.features[users].sum(1).mean() == pytest.approx(3.1, rel=0.1)  # of the real set
+    assert graph.labels[users].sum(1).mean() == pytest.approx(0.93, rel=0.1)
+    degree = np.diff(graph.indptr)
+    assert degree[users].mean() > 2 * degree[~users].mean()
+
+    inputs = graph.features
+    loops = adjacency(graph) + sp.identity(graph.nodes)
+    mean = sp.diags(1 / (degree + 1)) @ loops
+    precision = []
+    for _ in range(3):
+        model = Ridge(alpha=1.0).fit(inputs[graph.train_mask], graph.labels[graph.train_mask])
+        held = graph.val_mask | graph.test_mask
+        score = model.predict(inputs[held])
+        precision.append(average_precision_score(graph.labels[held].ravel(), score.ravel()))
+        inputs = mean @ inputs
+    assert precision[0] > 2 * graph.labels[users].mean()
+    assert precision[2] > 1.5 * precision[0]

@@ -2,8 +2,9 @@
 
 Lines are `user user` and `user group`. The crawl has neither features nor labels; they are made from the
 users' groups as in the skewed-sampling paper (section 5.1). Labels: member or not of each of the 64 largest
-groups. Features: member or not of 2,048 groups drawn (seed 0) from the 4,096 largest. Only users in some
-group are in the split: 90 % of them train; the paper tests on the rest, which is halved here into
+groups. Features: member or not of 2,048 groups drawn (seed 0) from the 4,096 largest. Those hold the label
+groups too, as the paper says it: about half of a user's labels are among its own features. Only users in
+some group are in the split: 90 % of them train; the paper tests on the rest, which is halved here into
 validation and test so that no score is chosen on the test set. Every link counts in both directions.
 """
 

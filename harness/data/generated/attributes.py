@@ -33,12 +33,7 @@ def noisy_features(
     """
     rng = np.random.default_rng([seed, 0])
     centres = (rng.standard_normal((int(community.max()) + 1, width)) / width**0.5).astype(np.float32)
-    shape = (community.size, width)
-    out: NDArray[np.float32] = (
-        np.empty(shape, np.float32)
-        if work is None
-        else open_memmap(work / "features.npy", mode="w+", dtype=np.float32, shape=shape)
-    )
+    out = _feature_rows((community.size, width), work)
     for block, start in enumerate(range(0, community.size, BLOCK)):
         rows = out[start : start + BLOCK]
         rng = np.random.default_rng([seed, 1, block])
@@ -47,6 +42,12 @@ def noisy_features(
         drawn += centres[community[start : start + BLOCK]]
         rows[:] = drawn
     return out
+
+
+def _feature_rows(shape: tuple[int, int], work: Path | None) -> NDArray[np.float32]:
+    if work is None:
+        return np.zeros(shape, np.float32)
+    return open_memmap(work / "features.npy", mode="w+", dtype=np.float32, shape=shape)
 
 
 def class_labels(rng: np.random.Generator, community: Ints, classes: int, flipped: float) -> Ints:
@@ -73,6 +74,40 @@ def label_sets(
     for start in range(0, community.size, BLOCK):
         block = community[start : start + BLOCK]
         out[start : start + BLOCK] = rng.random((block.size, classes), dtype=np.float32) < chance[block]
+    return out
+
+
+def group_features(
+    community: Ints, users: Ints, width: int, noise: float, seed: int, work: Path | None = None
+) -> NDArray[np.float32]:
+    """float32 [N, width]: member (1) or not (0) of each of `width` groups; nodes not in `users` are in none.
+
+    A user is expected in 1.5 groups of its community and, at `noise` 1, in 1.5 at random. `work` as in
+    `noisy_features`.
+    """
+    out = _feature_rows((community.size, width), work)
+    count = int(community.max()) + 1
+    rng = np.random.default_rng([seed, 0])
+    member = group_members(rng, community[users], width, min(1.5 * count / width, 1.0), 1.5 * noise / width)
+    for start in range(0, users.size, BLOCK):
+        out[users[start : start + BLOCK]] = member[start : start + BLOCK]
+    return out
+
+
+def group_members(
+    rng: np.random.Generator, community: Ints, groups: int, own: float, stray: float
+) -> NDArray[np.uint8]:
+    """uint8 [N, groups]: memberships in groups of users; every group is at home in one community.
+
+    A node is in a group of its own community with probability `own`, in any other with `stray`. Communities
+    have equally many groups, if there are enough of them.
+    """
+    home = rng.permutation(np.arange(groups) % (int(community.max()) + 1))
+    out = np.empty((community.size, groups), np.uint8)
+    for start in range(0, community.size, BLOCK):
+        block = community[start : start + BLOCK, None]
+        drawn = rng.random((len(block), groups), dtype=np.float32)
+        out[start : start + BLOCK] = drawn < np.where(block == home, own, stray).astype(np.float32)
     return out
 
 

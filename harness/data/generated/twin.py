@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo, published
 from harness.data.generated.attributes import (
+    Floats,
+    Ints,
     class_labels,
     communities,
     degree_weights,
+    group_features,
+    group_members,
     label_sets,
     noisy_features,
     split_masks,
@@ -24,7 +29,10 @@ from harness.data.generated.planted import PlantedGraph
 from harness.data.graph import GraphData
 from harness.errors import UserError, nearest
 
+Array = NDArray[Any]
+
 SPARSE = 10.0  # no twin has a mean degree capped below this
+LABEL_RATE, LABEL_STRAYS = 0.4, 0.002  # a user's chance to be in a label group of its community, in another
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,8 @@ class Shape:
     whose ends have one label (multi-label: come from one community); `split`: train, val, test shares, the
     rest is in no mask; `flipped`: share of labels that nothing explains, so that the best score is near
     the published one; `noise`: see `attributes.noisy_features`;
-    `far`: share of edges that cross regions (pairs of communities): what partitioning has to cut.
+    `far`: share of edges that cross regions (pairs of communities): what partitioning has to cut; `groups`:
+    labels and features are memberships in groups, which only the nodes of the split have any of.
     """
 
     degrees: str
@@ -45,9 +54,11 @@ class Shape:
     flipped: float
     noise: float
     far: float = 0.1
+    groups: bool = False
 
 
-# Split shares are the published ones. Degree shapes of ogbn-arxiv, flickr, cora and citeseer were fitted to
+# Split shares are the published ones (youtube: 94,238 users are in a group, konect.cc/networks/
+# youtube-groupmemberships). Degree shapes of ogbn-arxiv, flickr, cora and citeseer were fitted to
 # the upper percentiles of the real graphs; their homophily was measured on them. Every other degree
 # parameter, homophily and every `flipped` and `noise` are ESTIMATES, from summary statistics at best. `far`
 # was chosen such that METIS' boundaries come near those of PSC-GCN's Table I (reddit, ogbn-products, yelp)
@@ -61,7 +72,7 @@ SHAPES: dict[str, Shape] = {
     "amazon": Shape("lognormal", 1.4, 0.60, (0.85, 0.05, 0.10), 0.0, 0.4),
     "flickr": Shape("powerlaw", 2.55, 0.32, (0.50, 0.25, 0.25), 0.35, 0.4, 0.18),
     "ppi": Shape("lognormal", 1.1, 0.60, (0.66, 0.12, 0.22), 0.0, 0.4),
-    "youtube": Shape("powerlaw", 2.3, 0.50, (0.025, 0.001, 0.002), 0.0, 0.4),
+    "youtube": Shape("powerlaw", 2.3, 0.50, (0.0745, 0.0041, 0.0042), 0.0, 1.0, groups=True),
     "cora": Shape("powerlaw", 3.1, 0.81, (140 / 2708, 500 / 2708, 1000 / 2708), 0.05, 0.25, 0.06),
     "citeseer": Shape("powerlaw", 2.9, 0.735, (120 / 3327, 500 / 3327, 1000 / 3327), 0.10, 0.2, 0.02),
     "pubmed": Shape("powerlaw", 2.9, 0.80, (60 / 19717, 500 / 19717, 1000 / 19717), 0.05, 0.3),
@@ -91,6 +102,11 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     1 / sqrt(rank), in random order. A node has as many edges across regions as at scale 1, so that
     boundaries keep their share of the nodes (but at most 90 % of those across communities). Multi-label
     sets have half as many communities as labels. A node that would be isolated gets one edge.
+
+    YouTube's twin has users in groups, rather those of many links than of few; each group is at home in one
+    community. A user is in about 0.8 of the label groups of its community and, at random, in 0.13 of the
+    others; for the features see `group_features`. So few memberships tell a user's community badly, and its
+    neighbours' tell it better. Groups are labels or features, never both.
     """
     s, real, shape = _settings(options)
     nodes, degree = _size(s, real)
@@ -110,16 +126,16 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
         far=min(shape.far * real.edges / real.nodes / degree, 0.9 * (1 - homophily)),
     )
     indptr, indices = planted.csr()
-    if real.multilabel:
-        labels: np.ndarray[Any, Any] = label_sets(rng, community, real.classes)
+    if shape.groups:
+        features, labels, masks = _in_groups(s, real, shape, rng, community, work, weight)
     else:
-        labels = class_labels(rng, community, count, shape.flipped)
-    train, val, test = split_masks(rng, nodes, shape.split)
+        features, labels, masks = _everywhere(s, real, shape, rng, community, work)
+    train, val, test = masks
     return GraphData(
         name="twin",
         indptr=indptr,
         indices=indices,
-        features=noisy_features(community, real.features, s.noise * shape.noise, s.seed, work),
+        features=features,
         labels=labels,
         train_mask=train,
         val_mask=val,
@@ -129,6 +145,42 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
         origin="twin",
         note=_note(s, real, degree),
     )
+
+
+def _everywhere(
+    s: Settings, real: DatasetInfo, shape: Shape, rng: np.random.Generator, community: Ints, work: Path | None
+) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
+    """Features, labels and split of a twin all of whose nodes have them."""
+    if real.multilabel:
+        labels: Array = label_sets(rng, community, real.classes)
+    else:
+        labels = class_labels(rng, community, int(community.max()) + 1, shape.flipped)
+    masks = split_masks(rng, community.size, shape.split)
+    return noisy_features(community, real.features, s.noise * shape.noise, s.seed, work), labels, masks
+
+
+def _in_groups(
+    s: Settings,
+    real: DatasetInfo,
+    shape: Shape,
+    rng: np.random.Generator,
+    community: Ints,
+    work: Path | None,
+    weight: Floats,
+) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
+    """Features, labels and split of a twin in which some nodes, by `weight`, are in groups."""
+    nodes = community.size
+    users = np.sort(
+        rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum())
+    )
+    labels = np.zeros((nodes, real.classes), np.uint8)
+    labels[users] = group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
+    features = group_features(community, users, real.features, s.noise * shape.noise, s.seed, work)
+    masks = [np.zeros(nodes, np.bool_) for _ in shape.split]
+    drawn = split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
+    for mask, own in zip(masks, drawn, strict=True):
+        mask[users[own]] = True
+    return features, labels, masks
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
