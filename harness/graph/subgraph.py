@@ -43,7 +43,7 @@ def induce(
     """
     weights = topology.weights
     with tables.borrow() as table:
-        indptr, columns, places = _induce(
+        indptr, columns, places, _ = _induce(
             topology.indptr, topology.indices, nodes, table, weights is not None
         )
     values = None if weights is None else weights[places].astype(np.float64)
@@ -197,7 +197,10 @@ def _draw(probabilities, seed):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-untyped-def]
-    """Return the subgraph's `indptr` and columns, and with `with_places` where in `indices` they are."""
+    """Return the subgraph's `indptr`, columns, with `with_places` where in `indices` they are, and a number.
+
+    What takes time is to wait for rows that no cache has: each is touched while the one before is looked up.
+    """
     entries = 0
     for k in range(nodes.size):
         if table[nodes[k]] >= 0:
@@ -205,11 +208,13 @@ def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-unty
         table[nodes[k]] = k
         entries += indptr[nodes[k] + 1] - indptr[nodes[k]]
     pointers = np.empty(nodes.size + 1, np.int64)
-    columns = np.empty(entries + 1, np.int32)
+    columns = np.empty(entries + 1, np.int32)  # one more: what is not kept is written too, and overwritten
     places = np.empty(entries + 1 if with_places else 0, np.int64)
     at = np.uint64(0)  # unsigned: numba asks of a signed index whether it counts from the end
+    touched = 0
     pointers[0] = 0
     for k in range(nodes.size):
+        touched += _touch(indptr, indices, nodes[min(k + 1, nodes.size - 1)])
         for e in range(np.uint64(indptr[nodes[k]]), np.uint64(indptr[nodes[k] + 1])):
             column = table[np.uint32(indices[e])]
             columns[at] = column
@@ -219,4 +224,13 @@ def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-unty
         pointers[k + 1] = at
     for k in range(nodes.size):
         table[nodes[k]] = -1
-    return pointers, columns[:at].copy(), places[: at if with_places else 0].copy()
+    return pointers, columns[:at].copy(), places[: at if with_places else 0].copy(), touched
+
+
+@numba.njit(cache=True, nogil=True)
+def _touch(indptr, indices, row):  # type: ignore[no-untyped-def]
+    """Read an entry of every cache line of a row; their sum, or the compiler would leave the reads out."""
+    touched = 0
+    for e in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1]), np.uint64(16)):
+        touched += indices[e]
+    return touched
