@@ -72,7 +72,6 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     `version: full` is alpha = 1; `local` draws among local candidates only, so that remote neighbours count
     nothing (degrees stay those of the full graph), and sends no features. Only input features travel.
-    Figures: `stat_alpha` is the sum over an epoch's steps and layers, `stat_alphas` how many it sums.
     Exact (D = 1, everything drawn) as a `full` version with all training nodes in one batch.
     Bytes: see `MiniBatchMethod`.
     """

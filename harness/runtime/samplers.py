@@ -67,6 +67,9 @@ class FanoutSampler:
 class LayerwiseSampler:
     """Draws so many nodes a layer, for all of its destinations together.
 
+    Figures: `stat_candidates`, nodes that could be drawn; `stat_alpha`, the factors of local nodes, of which
+    `stat_alphas` are summed: all three over an epoch's steps and layers.
+
     Args:
         sampler: what draws.
         sizes: nodes of a layer, input layer first; -1: all candidates.
@@ -78,11 +81,18 @@ class LayerwiseSampler:
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""
         drawn = self._sampler.sample(targets, self._sizes, seed)
-        return Sample(drawn.layers, targets.size)
+        stats = {
+            "candidates": sum(drawn.candidates),
+            "alpha": sum(drawn.alphas),
+            "alphas": len(drawn.alphas),
+        }
+        return Sample(drawn.layers, targets.size, stats=stats)
 
 
 class SubgraphSampler:
     """Draws the nodes of a subgraph, on which every layer runs; takes no targets.
+
+    Figures: `stat_alpha`, the factor of local nodes, of which `stat_alphas` are summed over an epoch.
 
     Args:
         sampler: what draws.
@@ -95,7 +105,8 @@ class SubgraphSampler:
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""
         drawn = self._sampler.sample(seed)
-        return Sample([drawn.layer] * self._depth, None, drawn.weights)
+        stats = {"alpha": self._sampler.alpha, "alphas": 1}
+        return Sample([drawn.layer] * self._depth, None, drawn.weights, stats)
 
 
 def batch_rows(batch_size: int, case: MemoryCase) -> int:
