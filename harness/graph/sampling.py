@@ -50,17 +50,18 @@ def draw_neighbours(
     Raises:
         ValueError: a weight of a neighbour is negative or not finite.
     """
-    values: NDArray[np.float64] | None
+    values: NDArray[np.float64] | None = None
+    scale: NDArray[np.float64] | None = None
     if node_weights is None:
         pointers, entries, scale = _uniform(topology.indptr, targets, fanout, seed)
-        values = None if topology.weights is None else topology.weights[entries].astype(np.float64)
+        if topology.weights is not None:
+            values = _take(topology.weights, entries, np.empty(entries.size))
     else:
-        scale = None
-        pointers, entries, values = _weighted(
-            topology.indptr, topology.indices, topology.weights, node_weights, targets, fanout, seed
-        )
+        graph = topology.indptr, topology.indices, topology.weights
+        pointers, entries, values = _weighted(*graph, node_weights, targets, fanout, seed)
+    columns = _take(topology.indices, entries, np.empty(entries.size, np.int32))
     with tables.borrow() as table:
-        sources, columns = _number(topology.indices, entries, targets, table)
+        sources = _number(targets, columns, table)
     return LayerSample(sources, pointers, columns, values, scale)
 
 
@@ -82,7 +83,7 @@ def sample_neighbours(
 
 @numba.njit(cache=True, nogil=True)
 def _room(indptr, targets, fanout):  # type: ignore[no-untyped-def]
-    """Pointers by target of its first min(fanout, degree) entries, and the largest degree of a target."""
+    """Pointers by target of its first min(fanout, degree) neighbours, and the largest degree of a target."""
     pointers = np.zeros(targets.size + 1, np.int64)
     largest = 0
     for i in range(targets.size):
@@ -94,11 +95,11 @@ def _room(indptr, targets, fanout):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
-    """Pointers by target, the places of the entries that are drawn, and deg/k by target."""
+    """Pointers by target, the entries drawn, and deg/k by target."""
     pointers, largest = _room(indptr, targets, fanout)
     entries = np.empty(pointers[-1], np.int64)
     scale = np.ones(targets.size)
-    # Which target took a place of its row last: nothing has to be cleared between rows.
+    # The target that took a place last: nothing has to be cleared between targets.
     taken = np.full(largest if fanout >= 0 else 0, -1, np.int32)
     for i in range(targets.size):
         start = indptr[targets[i]]
@@ -107,26 +108,30 @@ def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
         if out.size == degree:
             for k in range(degree):
                 out[k] = start + k
-            continue
-        if out.size > 0:
+        elif out.size > 0:
             scale[i] = degree / out.size
-        state = stream(seed, targets[i])
-        for k in range(out.size):
-            last = degree - out.size + k
-            state, value = next_u64(state)
-            pick = below(value, last + 1)
-            if taken[pick] == i:
-                pick = last
-            taken[pick] = i
-            out[k] = start + pick
+            _floyd(start, degree, stream(seed, targets[i]), i, taken, out)
     return pointers, entries, scale
+
+
+@numba.njit(cache=True, nogil=True)
+def _floyd(start, size, state, mark, taken, out):  # type: ignore[no-untyped-def]
+    """Robert Floyd's algorithm: a uniform subset of start, ..., start + size - 1 in len(out) draws."""
+    for k in range(out.size):
+        last = np.uint64(size - out.size + k)
+        state, value = next_u64(state)
+        pick = np.uint64(below(value, last + 1))
+        if taken[pick] == mark:
+            pick = last
+        taken[pick] = mark
+        out[k] = start + np.int64(pick)
 
 
 @numba.njit(cache=True, nogil=True)
 def _weighted(  # type: ignore[no-untyped-def]
     indptr, indices, edge_weights, node_weights, targets, fanout, seed
 ):
-    """Pointers by target, the places of the entries that are drawn, and their w/p."""
+    """Pointers by target, the entries drawn, and their w/p."""
     pointers, largest = _room(indptr, targets, fanout)
     entries, values = np.empty(pointers[-1], np.int64), np.empty(pointers[-1])
     edge, weight, chance = np.ones(largest), np.empty(largest), np.empty(largest)
@@ -152,43 +157,52 @@ def _weighted(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _systematic(chance, state, picks):  # type: ignore[no-untyped-def]
-    """Write the places drawn into `picks` and return their number, the sum of the chances.
+def _systematic(chance, state, out):  # type: ignore[no-untyped-def]
+    """Write the places drawn into `out` and return their number, the sum of the chances.
 
-    Laid end to end, what is neither 0 nor 1 takes a length of `ticks`; those under the points u, u + 1, ...
-    are drawn. Points are stretched by the rounding of the sum, so that the last is not beyond the end.
+    Laid end to end, those neither 0 nor 1 have a whole length; what lies on the points u, u + 1, ... is
+    drawn. The points are stretched as the sum was rounded, so that the last one lies on something.
     """
     length = 0.0
     for k in range(chance.size):
         if chance[k] < 1:
             length += chance[k]
-    ticks = np.round(length)
+    points = np.round(length)
     start = uniform(next_u64(state)[1])
     end, passed, count = 0.0, 0, 0
     for k in range(chance.size):
         if chance[k] < 1:
             end += chance[k]
-        if chance[k] == 1 or (chance[k] > 0 and passed < ticks and end * ticks >= (start + passed) * length):
+        if chance[k] == 1 or (
+            chance[k] > 0 and passed < points and end * points >= (start + passed) * length
+        ):
             passed += chance[k] < 1
-            picks[count] = k
+            out[count] = k
             count += 1
     return count
 
 
 @numba.njit(cache=True, nogil=True)
-def _number(indices, entries, targets, table):  # type: ignore[no-untyped-def]
-    """Number the sources of `entries`, the targets first; `table` is left as it was."""
-    sources = np.empty(min(table.size, targets.size + entries.size) + 1, np.int64)
+def _take(array, entries, out):  # type: ignore[no-untyped-def]
+    """Write `array[entries]` into `out` and return it.
+
+    A pass of its own: its loads, from all over the graph, wait for nothing and run in vectors.
+    """
+    for e in range(entries.size):
+        out[e] = array[np.uint64(entries[e])]  # unsigned: no check for a negative index
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def _number(targets, columns, table):  # type: ignore[no-untyped-def]
+    """Return the distinct nodes, the targets first, and put their numbers into `columns`."""
+    sources = np.empty(min(table.size, targets.size + columns.size) + 1, np.int32)
     for i in range(targets.size):
         table[targets[i]] = i
         sources[i] = targets[i]
-    # A pass of its own, whose loads from all over the graph do not wait for those of the table.
-    columns = np.empty(entries.size, np.int32)
-    for e in range(entries.size):
-        columns[e] = indices[entries[e]]
     count = targets.size
-    for e in range(entries.size):  # without a branch, since nobody can predict whether a node is new
-        node = columns[e]
+    for e in range(columns.size):  # without a branch, since nobody can predict whether a node is new
+        node = np.uint64(columns[e])
         number = table[node]
         is_new = number < 0
         number = count if is_new else number
@@ -198,4 +212,4 @@ def _number(indices, entries, targets, table):  # type: ignore[no-untyped-def]
         count += is_new
     for i in range(count):
         table[sources[i]] = -1
-    return sources[:count].copy(), columns
+    return sources[:count].astype(np.int64)
