@@ -1,64 +1,191 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from pathlib import Path
+
 import numpy as np
 import pytest
-import torch
 from scipy import stats
+from scipy.optimize import brentq
 from support.graphs import dense_adjacency, random_graph
 
-from harness.graph.sampling import sample_neighbours
+from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.sampling import draw_neighbours
 from harness.graph.topology import Topology
 
-GRAPH = random_graph(61, nodes=50, degree=9)
-DENSE = dense_adjacency(GRAPH)
-TOPOLOGY = Topology(GRAPH.indptr, GRAPH.indices)
+NODES = 50
+NODE_WEIGHTS = np.random.default_rng(3).lognormal(0, 1.5, NODES)
+NODE_WEIGHTS[::7] = 0
+ALL = np.arange(NODES)
 
 
-def draw(targets: np.ndarray, fanout: int, seed: int) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
-    """Return the sampled adjacency [targets, N], the sources and the scale."""
-    block, sources = sample_neighbours(
-        TOPOLOGY,
-        targets,
-        fanout,
-        rng=np.random.default_rng(seed),
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-    )
-    small = block.engine.multiply(block.adjacency, torch.eye(sources.size, dtype=torch.float64)).numpy()
-    whole = np.zeros((targets.size, 50))
-    whole[:, sources] = small
-    assert block.dst_scale is not None
-    return whole, sources, block.dst_scale
+class Case:
+    """A graph, memory-mapped for reading, and its matrix; draws from it share their tables."""
+
+    def __init__(self, folder: Path, weighted: bool) -> None:
+        graph = random_graph(61, nodes=NODES, degree=9, weighted=weighted)
+        if graph.weights is not None:
+            graph.weights[::3] *= -1
+        for name in ("indptr", "indices", *(["weights"] if weighted else [])):
+            np.save(folder / f"{name}.npy", getattr(graph, name))
+        self.topology = Topology.open(folder, weighted)
+        self.matrix = dense_adjacency(graph)
+        self.tables = Tables(NODES)
+
+    def draw(
+        self, targets: np.ndarray, fanout: int, seed: int, node_weights: np.ndarray | None = None
+    ) -> LayerSample:
+        return draw_neighbours(self.topology, targets, fanout, seed, self.tables, node_weights=node_weights)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "weighted"])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("graph"), request.param)
+
+
+def as_matrix(sample: LayerSample) -> np.ndarray:
+    """Return what the sample's edges count, float64 [targets, N]."""
+    rows = np.repeat(np.arange(sample.num_dst), np.diff(sample.indptr))
+    counts = np.ones(rows.size) if sample.values is None else sample.values.copy()
+    if sample.dst_scale is not None:
+        counts *= sample.dst_scale[rows]
+    matrix = np.zeros((sample.num_dst, NODES))
+    np.add.at(matrix, (rows, sample.sources[sample.indices]), counts)
+    return matrix
+
+
+def inclusion(weights: np.ndarray, size: int) -> np.ndarray:
+    """Return p = min(1, c w) with sum p = size by search for c, row by row."""
+    p = np.zeros_like(weights)
+    for row, out in zip(weights, p, strict=True):
+        if size >= np.count_nonzero(row):
+            out[row > 0] = 1
+        elif size > 0:
+            high = 2 * size / row[row > 0].min()
+            c = brentq(
+                lambda c, row=row: np.minimum(1, c * row).sum() - size, 0, high, xtol=1e-16, rtol=1e-15
+            )
+            out[:] = np.minimum(1, c * row)
+    return p
 
 
 @pytest.mark.parametrize("fanout", [0, 1, 3, 100, -1])
-def test_a_sample_is_a_subset_of_the_neighbours_of_the_right_size(fanout: int) -> None:
-    targets = np.random.default_rng(0).permutation(50)[:20]
-    for seed in range(20):
-        sample, sources, scale = draw(targets, fanout, seed)
-        np.testing.assert_array_equal(sources[:20], targets)
-        assert np.unique(sources).size == sources.size
-        assert set(np.unique(sample)) <= {0, 1}
-        assert (sample <= DENSE[targets]).all()
-        degree = DENSE[targets].sum(1)
-        drawn = sample.sum(1)
-        np.testing.assert_array_equal(drawn, degree if fanout < 0 else np.minimum(degree, fanout))
-        np.testing.assert_allclose(scale.numpy(), degree / np.maximum(drawn, 1))
+@pytest.mark.parametrize("node_weights", [None, NODE_WEIGHTS], ids=["uniform", "by weight"])
+def test_a_sample_holds_neighbours_of_the_right_number(
+    case: Case, fanout: int, node_weights: np.ndarray | None
+) -> None:
+    candidates = (case.matrix != 0) & (True if node_weights is None else node_weights > 0)
+    for seed in range(10):
+        targets = np.random.default_rng(seed).permutation(NODES)[:20]
+        sample = case.draw(targets, fanout, seed, node_weights)
+        number = candidates[targets].sum(1)
+        np.testing.assert_array_equal(sample.destinations, targets)
+        assert np.unique(sample.sources).size == sample.sources.size
+        assert set(range(20, sample.sources.size)) <= set(sample.indices)
+        drawn = as_matrix(sample) != 0
+        assert not (drawn & ~candidates[targets]).any()
+        np.testing.assert_array_equal(
+            np.diff(sample.indptr), number if fanout < 0 else number.clip(max=fanout)
+        )
+        np.testing.assert_array_equal(drawn.sum(1), np.diff(sample.indptr))
+        assert (sample.values is None) == (node_weights is None and case.topology.weights is None)
 
 
-def test_every_pair_of_neighbours_is_drawn_equally_often() -> None:
-    node = int(DENSE.sum(1).argmax())
-    neighbours = np.flatnonzero(DENSE[node])
-    counts = np.zeros((50, 50))
-    for seed in range(6000):
-        picked = np.flatnonzero(draw(np.array([node]), 2, seed)[0][0])
-        counts[picked[0], picked[1]] += 1
-    pairs = [counts[a, b] for i, a in enumerate(neighbours) for b in neighbours[i + 1 :]]
-    assert sum(pairs) == 6000
-    assert stats.chisquare(pairs).pvalue > 1e-4
+@pytest.mark.parametrize("node_weights", [None, np.ones(NODES)], ids=["uniform", "by weight"])
+def test_all_neighbours_are_exact(case: Case, node_weights: np.ndarray | None) -> None:
+    for fanout in (-1, NODES):
+        np.testing.assert_array_equal(as_matrix(case.draw(ALL, fanout, 5, node_weights)), case.matrix)
 
 
-def test_no_targets() -> None:
-    sample, sources, _ = draw(np.empty(0, np.int64), 3, 0)
-    assert sample.shape == (0, 50)
-    assert sources.size == 0
+def test_every_subset_of_neighbours_is_drawn_equally_often(case: Case) -> None:
+    degree = np.count_nonzero(case.matrix, axis=1)
+    node = int(np.flatnonzero((degree >= 6) & (degree <= 8))[0])
+    subsets = dict.fromkeys(combinations(np.flatnonzero(case.matrix[node]), 3), 0)
+    for seed in range(60 * len(subsets)):
+        sample = case.draw(np.array([node]), 3, seed)
+        subsets[tuple(np.sort(sample.sources[1:]))] += 1
+    assert stats.chisquare(list(subsets.values())).pvalue > 1e-4
+
+
+def test_draws_of_two_targets_are_independent(case: Case) -> None:
+    pair = np.argsort(np.count_nonzero(case.matrix, axis=1))[-2:]
+    counts = np.zeros((2, NODES, NODES))
+    for seed in range(4000):
+        for form, node_weights in enumerate((None, np.ones(NODES))):
+            first, second = (row.argmax() for row in as_matrix(case.draw(pair, 1, seed, node_weights)) != 0)
+            counts[form, first, second] += 1
+    for table in counts:
+        seen = table[table.any(1)][:, table.any(0)]
+        assert seen.shape == tuple(np.count_nonzero(case.matrix[pair], axis=1))
+        assert stats.chi2_contingency(seen).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("fanout", [1, 4])
+def test_weighted_inclusion_is_exact_and_counts_its_inverse(case: Case, fanout: int) -> None:
+    p = inclusion(abs(case.matrix) * NODE_WEIGHTS, fanout)
+    assert fanout == 1 or (p == 1).sum() > (np.count_nonzero(p, axis=1) <= fanout).sum()  # some are clipped
+    often, draws = np.zeros((NODES, NODES)), 3000
+    for seed in range(draws):
+        matrix = as_matrix(case.draw(ALL, fanout, seed, NODE_WEIGHTS))
+        drawn = matrix != 0
+        np.testing.assert_allclose(matrix[drawn], (case.matrix[drawn] / p[drawn]), rtol=1e-9)
+        often += drawn
+    np.testing.assert_array_equal(often[p == 0], 0)
+    np.testing.assert_array_equal(often[p == 1], draws)
+    open_ = (p > 0) & (p < 1)
+    z = (often - draws * p)[open_] / np.sqrt(draws * p * (1 - p))[open_]
+    assert abs(z).max() < stats.norm.isf(1e-5 / z.size)
+
+
+@pytest.mark.parametrize("node_weights", [None, NODE_WEIGHTS + 0.1], ids=["uniform", "by weight"])
+def test_sums_are_unbiased(case: Case, node_weights: np.ndarray | None) -> None:
+    h = np.random.default_rng(0).normal(size=NODES)
+    sums = np.array([as_matrix(case.draw(ALL, 2, seed, node_weights)) @ h for seed in range(3000)])
+    error = sums.mean(0) - case.matrix @ h
+    deviation = sums.std(0, ddof=1) / np.sqrt(len(sums))
+    varies = deviation > 1e-9
+    np.testing.assert_allclose(error[~varies], 0, atol=1e-9)
+    assert varies.sum() > NODES / 2
+    assert abs(error[varies] / deviation[varies]).max() < stats.norm.isf(1e-6)
+
+
+@pytest.mark.parametrize("node_weights", [None, NODE_WEIGHTS], ids=["uniform", "by weight"])
+def test_a_draw_depends_on_its_seed_and_node_alone(case: Case, node_weights: np.ndarray | None) -> None:
+    whole = as_matrix(case.draw(ALL, 3, 11, node_weights))
+    order = np.random.default_rng(1).permutation(NODES)[:30]
+    case.draw(order, 5, 12, node_weights)
+    np.testing.assert_array_equal(as_matrix(case.draw(order, 3, 11, node_weights)), whole[order])
+    assert (as_matrix(case.draw(ALL, 3, 12, node_weights)) != whole).any()
+
+
+@pytest.mark.parametrize("node_weights", [None, NODE_WEIGHTS], ids=["uniform", "by weight"])
+def test_threads_draw_what_one_draws(case: Case, node_weights: np.ndarray | None) -> None:
+    def work(seed: int) -> list[np.ndarray]:
+        targets = np.random.default_rng(seed).permutation(NODES)[: seed % NODES]
+        sample = case.draw(targets, 4, seed, node_weights)
+        return [sample.sources, sample.indptr, sample.indices, as_matrix(sample)]
+
+    serial = [work(seed) for seed in range(300)]
+    with ThreadPoolExecutor(4) as pool:
+        for one, other in zip(serial, pool.map(work, range(300)), strict=True):
+            for a, b in zip(one, other, strict=True):
+                np.testing.assert_array_equal(a, b)
+    with case.tables.borrow() as table:
+        assert (table == -1).all()
+
+
+def test_targets_without_neighbours_and_no_targets(case: Case) -> None:
+    for node_weights in (None, NODE_WEIGHTS, np.zeros(NODES)):
+        sample = case.draw(np.array([NODES // 2]), 3, 0, node_weights)
+        assert sample.sources.tolist() == [NODES // 2]
+        assert sample.indptr.tolist() == [0, 0]
+        none = case.draw(np.empty(0, np.int64), 3, 0, node_weights)
+        assert none.sources.size == none.indices.size == none.num_dst == 0
+    assert case.draw(ALL, -1, 0, np.zeros(NODES)).indices.size == 0
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
+def test_weights_that_are_none(case: Case, weight: float) -> None:
+    with pytest.raises(ValueError, match="finite and not negative"):
+        case.draw(ALL, 3, 0, np.full(NODES, weight))
