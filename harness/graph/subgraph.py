@@ -115,25 +115,26 @@ class NodeSampler:
         return SubgraphBatch(induce(self._topology, nodes, self._tables, inverse=inverse), inverse)
 
 
-def clusters(topology: Topology, count: int, seed: int) -> NDArray[np.int32]:
+def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = None) -> NDArray[np.int32]:
     """Return the cluster of each node, int32 [N] with values 0..count-1, none of them empty.
 
     METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the
-    edges' weights; the same for an equal seed.
+    edges' weights; the same for an equal seed. It may take minutes, and several times the graph's memory.
+
+    Args:
+        topology: the graph.
+        count: of clusters; 1 needs no METIS.
+        seed: of METIS.
+        keep: None, or a directory of the graph's own: whoever asks first puts the clusters there, others
+            wait, and all map the one copy.
 
     Raises:
         UserError: more clusters than nodes.
     """
-    spec = PartitionSpec(parts=count, objective="cut", seed=seed)
-    return partition_nodes(topology.indptr, topology.indices, spec)
-
-
-def kept_clusters(topology: Topology, count: int, seed: int, directory: Path) -> NDArray[np.int32]:
-    """Return `clusters`, memory-mapped from `directory`, where whoever asks first puts them.
-
-    Other ranks wait meanwhile; METIS may take minutes, and as much memory as the graph several times.
-    """
-    target = directory / f"clusters-{count}-{seed}"
+    if keep is None:
+        spec = PartitionSpec(parts=count, objective="cut", seed=seed)
+        return partition_nodes(topology.indptr, topology.indices, spec)
+    target = keep / f"clusters-{count}-{seed}"
     with locked(target):
         if not target.exists():
             with atomic_directory(target) as work:

@@ -16,7 +16,7 @@ from harness.graph import subgraph
 from harness.graph.block import Norm
 from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.skew import Skew
-from harness.graph.subgraph import NodeSampler, clusters, induce, kept_clusters
+from harness.graph.subgraph import NodeSampler, clusters, induce
 from harness.graph.topology import Topology
 
 NODES = 60
@@ -225,12 +225,12 @@ def test_clusters_cover_the_nodes_are_of_one_size_and_cut_few_edges() -> None:
         clusters(topology, 241, 0)
 
 
-def test_clusters_are_found_once_and_mapped(tmp_path: Path) -> None:
+def test_clusters_that_are_kept_are_found_once_and_mapped(tmp_path: Path) -> None:
     topology = rings(5, 6)
-    first = kept_clusters(topology, 5, 0, tmp_path)
-    with mock.patch.object(subgraph, "clusters", side_effect=AssertionError("found again")):
-        again = kept_clusters(topology, 5, 0, tmp_path)
+    first = clusters(topology, 5, 0, keep=tmp_path)
+    with mock.patch.object(subgraph, "partition_nodes", side_effect=AssertionError("found again")):
+        again = clusters(topology, 5, 0, keep=tmp_path)
     assert isinstance(again, np.memmap)
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(first, clusters(topology, 5, 0))
-    assert kept_clusters(topology, 3, 0, tmp_path).max() == 2
+    assert clusters(topology, 3, 0, keep=tmp_path).max() == 2

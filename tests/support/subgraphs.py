@@ -1,0 +1,62 @@
+"""Training on subgraphs, and what each step was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from support.training import Case
+
+from harness.runtime.step import Step
+from harness.runtime.trainer import Trainer
+
+
+@dataclass
+class Taken:
+    """A rank's step: the subgraph's nodes, those that the loss reads, their weights, and what divides it."""
+
+    nodes: NDArray[np.int64]
+    learnt: NDArray[np.int64]
+    weights: NDArray[np.float64] | None
+    total: int
+
+
+@dataclass
+class Run:
+    """A rank's rows of the record by epoch, its steps by epoch, and the last step's gradients."""
+
+    rows: list[dict[str, Any]]
+    epochs: list[list[Taken]]
+    gradients: dict[str, NDArray[np.float64]]
+
+
+def run_subgraphs(rank: int, world: int, cases: list[Case]) -> list[Run]:
+    """Train each case for its epochs."""
+    return [_run(*case.worker(rank, world)) for case in cases]
+
+
+def _run(worker: Any, report: Any) -> Run:
+    def watched(epoch: int) -> Iterator[Step]:
+        epochs.append([])
+        for step in steps(epoch):
+            if step.nodes is not None:  # a full-graph method's have none
+                epochs[-1].append(_taken(step))
+            yield step
+
+    epochs: list[list[Taken]] = []
+    steps, worker.method.steps = worker.method.steps, watched
+    trainer = Trainer(worker, report)
+    rows = [trainer.train_epoch(epoch) for epoch in range(worker.job.config.train.epochs)]
+    worker.method.close()
+    named = worker.model.named_parameters()
+    return Run(rows, epochs, {name: p.grad.numpy().copy() for name, p in named})
+
+
+def _taken(step: Step) -> Taken:
+    assert step.nodes is not None
+    loss = step.loss
+    weights = None if loss.weights is None else loss.weights.double().numpy()
+    return Taken(step.nodes, step.nodes[loss.rows.numpy()], weights, loss.total)
