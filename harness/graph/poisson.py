@@ -34,11 +34,14 @@ def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 @numba.njit(cache=True, nogil=True)
 def write_inclusion(weights, size, out):  # type: ignore[no-untyped-def]
-    """`inclusion`, written into `out` float64 [n]; for other kernels. `out` must not be `weights`."""
+    """`inclusion`, written into `out` float64 [n], for other kernels; returns c (inf if all p are 0 or 1).
+
+    `out` must not be `weights`.
+    """
     if size == 0 or size >= _positive(weights):
         for j in range(weights.size):
             out[j] = 1.0 if size > 0 and weights[j] > 0 else 0.0
-        return
+        return np.inf
     # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow and,
     # where only tiny weights are left, from loss.
     bound, certain, scale = np.inf, -1, 1.0
@@ -54,6 +57,7 @@ def write_inclusion(weights, size, out):  # type: ignore[no-untyped-def]
     for j in range(weights.size):
         p = weights[j] * scale * share
         out[j] = 1.0 if weights[j] > bound or p > 1 else p
+    return scale * share
 
 
 @numba.njit(cache=True, nogil=True)
