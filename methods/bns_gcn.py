@@ -36,9 +36,10 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     """Random boundary-node sampling each epoch (BNS-GCN, Wan et al., MLSys 2022).
 
     Every epoch a rank keeps a sample of its boundary nodes, for all layers, forward and backward (Algorithm
-    1); a kept row counts 1/p. Rate 1 is `full`, rate 0 trains isolated partitions. With `fixed`, k of an
-    owner's n boundary nodes are kept, k = round(p n) but at least one, and count n/k, so that it stays
-    unbiased where p n is no whole number. With `precompute` the first layer is exact, as in the public code.
+    1); a kept node's edges count 1/p, in gat before the softmax is normalised. Rate 1 is `full`, rate 0
+    trains isolated partitions. With `fixed`, k of an owner's n boundary nodes are kept, k = round(p n) but at
+    least one, and count n/k, so that linear aggregations stay unbiased where p n is no whole number. With
+    `precompute` the first layer is exact, as in the public code.
     Bytes: those of `full` with the kept nodes for |B_i|, plus control: 4 for each kept node, 8 a peer.
     """
 
@@ -54,9 +55,9 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         if options.rate == 1:
             halo = partition.full_halo
         elif options.rate > 0:
-            halo = announce(worker.comm, partition, kept, scale)
+            halo = announce(worker.comm, partition, kept)
         yield Step(
-            blocks=[partition.block(kept)] * worker.model.depth,
+            blocks=[partition.block(kept, scale)] * worker.model.depth,
             inputs=worker.features.inner,
             exchange=SyncExchange(worker.comm, halo) if options.rate > 0 else None,
             loss=worker.train_loss,
@@ -73,7 +74,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         )
 
     def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
-        """Return the kept positions in the boundary, ascending, and the rows' factors [kept, 1]."""
+        """Return the kept positions in the boundary, ascending, and what each counts [kept]."""
         worker, rate = self.worker, self.options.rate
         pointers, size = worker.partition.boundary_ptr, worker.partition.num_boundary
         if rate in (0, 1):
@@ -83,7 +84,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
             factors = np.full(kept.size, 1 / rate)
         else:
             kept, factors = self._fixed(np.diff(pointers))
-        return kept, torch.from_numpy(factors).to(worker.device, worker.dtype).unsqueeze(1)
+        return kept, torch.from_numpy(factors).to(worker.device, worker.dtype)
 
     def _fixed(self, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         starts = np.cumsum(sizes) - sizes

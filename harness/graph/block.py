@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from harness.graph.attention import Sums, attend
+from harness.graph.attention_kernels import spread
 from harness.graph.csr import CSR
+from harness.graph.edges import Edges
 from harness.graph.spmm import Engine, choose_engine
 
 Norm = Literal["mean", "sym"]
@@ -28,6 +31,8 @@ class Block:
             graph, never those of a sample.
         dst_scale: float [num_dst] or None: multiplies the sum over a destination's neighbours (not its self
             loop), e.g. deg/k where k of deg neighbours were drawn.
+        src_scale: float [num_src] or None: multiplies what a source counts for its neighbours (not for its
+            self loop), e.g. 1/p where it was drawn with probability p.
         engine: name of the SpMM engine.
         transposed: the transpose of `adjacency` if it is known already.
 
@@ -43,12 +48,14 @@ class Block:
         degree: Tensor,
         *,
         dst_scale: Tensor | None = None,
+        src_scale: Tensor | None = None,
         engine: str = "auto",
         transposed: CSR | None = None,
     ) -> None:
         if degree.numel() != adjacency.num_cols or adjacency.num_rows > adjacency.num_cols:
             raise ValueError("a block needs the degree of every source row, destinations first")
-        self.adjacency, self.degree, self.dst_scale = adjacency, degree, dst_scale
+        self.adjacency, self.degree = adjacency, degree
+        self.dst_scale, self.src_scale = dst_scale, src_scale
         self.engine: Engine = choose_engine(
             engine, weighted=adjacency.values is not None, device=adjacency.indptr.device
         )
@@ -83,12 +90,14 @@ class Block:
                 degree = self.degree[: self.num_dst]
                 left = 1 / torch.where(degree > 0, degree, 1)
             else:
-                inverse = torch.rsqrt(self.degree + 1)
-                left, right = inverse[: self.num_dst], inverse.unsqueeze(1)
+                right = torch.rsqrt(self.degree + 1)
+                left = right[: self.num_dst]
                 own = (left * left).unsqueeze(1)
             if self.dst_scale is not None:
                 left = left * self.dst_scale
-            self._scales[norm] = (left.unsqueeze(1), right, own)
+            if self.src_scale is not None:
+                right = self.src_scale if right is None else right * self.src_scale
+            self._scales[norm] = (left.unsqueeze(1), None if right is None else right.unsqueeze(1), own)
         return self._scales[norm]
 
     def multiply(self, x: Tensor) -> Tensor:
@@ -105,10 +114,38 @@ class Block:
         Raises:
             ValueError: `h` has not one row for every source.
         """
-        if h.shape[0] != self.num_src:
-            raise ValueError(f"the block has {self.num_src} source rows, the matrix {h.shape[0]}")
+        self._check(h)
         result: Tensor = _Propagate.apply(h, self, norm)  # type: ignore[no-untyped-call]
         return result
+
+    def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return what attention makes of the source rows, [num_dst, heads * width]; see `attention.attend`.
+
+        Raises:
+            ValueError: `z` has not one row for every source.
+        """
+        self._check(z)
+        return attend(self, z, to_key, to_query, bias)
+
+    def attention(self, z: Tensor, key: Tensor, query: Tensor) -> Sums:
+        """Return the sums over in-neighbours and self loop; [num_src, heads, width] and columns by head."""
+        sums = Sums.of_self_loops(z, key, query, slice(0, self.num_dst))
+        sums.add(self._edges, z, key, query)
+        return sums
+
+    def attention_backward(
+        self, z: Tensor, key: Tensor, grad: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradients of z, key and query; see `attention_kernels.spread`."""
+        return spread(self._edges.reversed(self.transposed), z, key, grad, state, slice(0, self.num_dst))
+
+    @property
+    def _edges(self) -> Edges:
+        return Edges(self.adjacency, self.dst_scale, self.src_scale)
+
+    def _check(self, rows: Tensor) -> None:
+        if rows.shape[0] != self.num_src:
+            raise ValueError(f"the block has {self.num_src} source rows, the matrix {rows.shape[0]}")
 
 
 class _Propagate(torch.autograd.Function):

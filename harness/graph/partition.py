@@ -26,13 +26,11 @@ class Halo:
         send_index: int64 [sum(send_counts)], inner rows to send, grouped by peer in rank order.
         send_counts: rows sent to each rank.
         recv_counts: rows received from each rank; they arrive in the order of the receiver's boundary.
-        scale: None, or [sum(recv_counts), 1]: what received rows are multiplied with (1/p of a sample).
     """
 
     send_index: Tensor
     send_counts: list[int]
     recv_counts: list[int]
-    scale: Tensor | None = None
 
 
 class Partition:
@@ -89,9 +87,12 @@ class Partition:
         """All in-edges of the inner nodes; its transpose is built when something is first trained on it."""
         return self._block(self.structure, self._degree, None)
 
-    def block(self, kept: NDArray[np.int64]) -> Block:
-        """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`."""
-        if kept.size == self.num_boundary:
+    def block(self, kept: NDArray[np.int64], scale: Tensor | None = None) -> Block:
+        """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`.
+
+        `scale` [len(kept)] is what the kept nodes' edges count, 1/p of a sample; None where all of them are.
+        """
+        if kept.size == self.num_boundary and (scale is None or kept.size == 0):
             return self.full_block
         column = np.full(self.num_boundary, -1, np.int32)
         column[kept] = np.arange(self.num_inner, self.num_inner + kept.size, dtype=np.int32)
@@ -103,11 +104,14 @@ class Partition:
         columns = self.num_inner + kept.size
         adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), columns, values)
         reverse = self._reversed(kept) if values is None else None
-        return self._block(adjacency, self._kept_degree(kept), reverse)
+        return self._block(adjacency, self._kept_degree(kept), reverse, self._source_scale(scale))
 
     def sampled_block(self, sample: EdgeSample) -> Block:
         """Return the block of the inner nodes with the sampled edges only, weighted as sampled."""
         return self._block(sample.adjacency, self._kept_degree(sample.kept), sample.transposed)
+
+    def _source_scale(self, scale: Tensor | None) -> Tensor | None:
+        return None if scale is None else torch.cat([scale.new_ones(self.num_inner), scale])
 
     def _kept_degree(self, kept: NDArray[np.int64]) -> Tensor:
         boundary = self._degree[self.num_inner + torch.from_numpy(kept)]
@@ -119,11 +123,19 @@ class Partition:
         indptr, indices = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
         return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
 
-    def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR | None) -> Block:
+    def _block(
+        self, adjacency: CSR, degree: Tensor, transposed: CSR | None, src_scale: Tensor | None = None
+    ) -> Block:
         device = self._device
         if transposed is not None:
             transposed = transposed.to(device)
-        return Block(adjacency.to(device), degree.to(device), engine=self._engine, transposed=transposed)
+        return Block(
+            adjacency.to(device),
+            degree.to(device),
+            src_scale=src_scale,
+            engine=self._engine,
+            transposed=transposed,
+        )
 
     @cached_property
     def full_halo(self) -> Halo:
@@ -131,13 +143,7 @@ class Partition:
         everything = np.arange(self.send_index.size)
         return self.halo(everything, np.diff(self.send_ptr).tolist(), np.diff(self.boundary_ptr).tolist())
 
-    def halo(
-        self,
-        entries: NDArray[np.int64],
-        send_counts: list[int],
-        recv_counts: list[int],
-        scale: Tensor | None = None,
-    ) -> Halo:
+    def halo(self, entries: NDArray[np.int64], send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
         rows = torch.from_numpy(np.ascontiguousarray(self.send_index[entries]))
-        return Halo(rows.to(self._device), send_counts, recv_counts, scale)
+        return Halo(rows.to(self._device), send_counts, recv_counts)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from harness.errors import UserError
 from harness.graph.block import Block, Norm
 from harness.models.functional import Linear, dropout, relu_dropout
-from harness.models.layers import LAYERS, Exchange, GraphLayer
+from harness.models.layers import Exchange, GraphLayer, graph_layer
 from harness.models.spec import ModelSpec
 
 Rows = Tensor | Callable[[], Tensor]
@@ -36,7 +37,7 @@ class GNN(nn.Module):
         widths = [inputs, *[spec.hidden] * (total - 1), outputs]
         self.spec, self.depth, self.outputs = spec, spec.layers, outputs
         self.graph_layers = nn.ModuleList(
-            LAYERS[spec.name](widths[i], widths[i + 1]) for i in range(spec.layers)
+            graph_layer(spec, widths[i], widths[i + 1], last=i + 1 == total) for i in range(spec.layers)
         )
         self.linear_layers = nn.ModuleList(
             _Linear(widths[i], widths[i + 1]) for i in range(spec.layers, total)
@@ -52,10 +53,26 @@ class GNN(nn.Module):
 
     @property
     def propagation(self) -> Norm:
-        """The weighting of edges this model aggregates with."""
-        layer = self.graph_layers[0]
-        assert isinstance(layer, GraphLayer)
-        return layer.propagation
+        """The weighting of edges this model aggregates with; if it attends, what samplers take for one."""
+        return self._layer(0).propagation
+
+    @property
+    def attends(self) -> bool:
+        """Whether aggregations depend on the weights."""
+        return self._layer(0).attends
+
+    def require_fixed_aggregation(self) -> None:
+        """Refuse to aggregate the input features before the training.
+
+        Raises:
+            UserError: the model attends.
+        """
+        if self.attends:
+            raise UserError(
+                f"{self.spec.name} aggregates with weights that it learns: nothing can be computed before",
+                key="precompute",
+                fix="leave it at false, or use sage or gcn",
+            )
 
     @property
     def widths(self) -> list[tuple[int, int]]:
@@ -76,8 +93,13 @@ class GNN(nn.Module):
 
         The input layer's H needs no gradient sent back, its H W does.
         """
-        inputs, outputs = self.widths[layer]
-        return (2 if layer == 0 else 1) * outputs < inputs
+        module = self._layer(layer)
+        return (2 if layer == 0 else 1) * module.transformed < module.inputs
+
+    def _layer(self, index: int) -> GraphLayer:
+        layer = self.graph_layers[index]
+        assert isinstance(layer, GraphLayer)
+        return layer
 
     def forward(
         self,

@@ -1,4 +1,4 @@
-"""Graph layers: GraphSAGE with mean aggregation, and GCN."""
+"""Graph layers: GraphSAGE with mean aggregation, GCN, and GAT."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from harness.graph.block import Block, Norm
 from harness.models.functional import Linear
+from harness.models.spec import ModelSpec
 
 Fetch = Callable[[Tensor], Tensor]
 Exchange = Callable[[Tensor, int], Tensor]
@@ -25,14 +26,21 @@ class GraphLayer(nn.Module):
     Args:
         inputs: width of the layer's input.
         outputs: width of its output.
+        transformed: width of H W if it is another.
+
+    Attributes:
+        propagation: the weighting of edges that it aggregates with, or that samplers take for one.
+        attends: its aggregation depends on weights that are learnt.
     """
 
     propagation: ClassVar[Norm]
+    attends: ClassVar[bool] = False
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, transformed: int | None = None) -> None:
         super().__init__()
         self.inputs, self.outputs, self.linear = inputs, outputs, Linear()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.transformed = outputs if transformed is None else transformed
+        self.weight = nn.Parameter(torch.empty(inputs, self.transformed))
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def reset(self, generator: torch.Generator) -> None:
@@ -103,4 +111,57 @@ class GCNLayer(GraphLayer):
         return self.propagate(block, h, fetch, narrow) + self.bias
 
 
-LAYERS: dict[str, type[GraphLayer]] = {"sage": SageLayer, "gcn": GCNLayer}
+class GATLayer(GraphLayer):
+    """GAT: heads of attention over the in-neighbours and the node itself (Velickovic et al., ICLR 2018).
+
+    z = H W; head by head out_i = sum_j alpha_ij z_j with alpha_ij the softmax over j of
+    LeakyReLU_0.2(a_dst . z_i + a_src . z_j) (Eq. 3). The heads' outputs stand side by side (Eq. 5) or, where
+    they are logits, are averaged (Eq. 6); b is added. What an edge counts (its weight, the inverse of its
+    chance to be drawn) multiplies exp(...) above and below the fraction bar; a self loop counts 1. Nothing
+    but the layers' inputs is dropped out, as in the other models: neither alpha nor z.
+
+    Args:
+        inputs: width of the layer's input.
+        outputs: width of its output, a multiple of `heads` if they stand side by side.
+        heads: their number.
+        average: average heads of the full width.
+    """
+
+    propagation = "mean"
+    attends = True
+
+    def __init__(self, inputs: int, outputs: int, heads: int, average: bool) -> None:
+        width = outputs if average else outputs // heads
+        super().__init__(inputs, outputs, heads * width)
+        self.heads, self.average = heads, average
+        self.weight_src = nn.Parameter(torch.empty(heads, width))
+        self.weight_dst = nn.Parameter(torch.empty(heads, width))
+
+    def forward(
+        self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
+    ) -> Tensor:
+        """Return [num_dst, outputs]; nothing can be aggregated before W is known.
+
+        A block that communicates is given H W, whatever `narrow` is: it holds no other rank's H to multiply.
+
+        Raises:
+            ValueError: `aggregated` is given.
+        """
+        if aggregated is not None:
+            raise ValueError("attention depends on weights: there is no aggregation to be given")
+        if narrow or block.communicates:
+            z = fetch(self.linear(h, self.weight))
+        else:
+            z = self.linear(fetch(h), self.weight)
+        if not self.average:
+            return block.attend(z, self.weight_src, self.weight_dst, self.bias)
+        heads = block.attend(z, self.weight_src, self.weight_dst)
+        return heads.view(block.num_dst, self.heads, self.outputs).mean(1) + self.bias
+
+
+def graph_layer(spec: ModelSpec, inputs: int, outputs: int, *, last: bool) -> GraphLayer:
+    """Return a graph layer of the model; `last`: its output is the logits."""
+    if spec.name == "gat":
+        return GATLayer(inputs, outputs, spec.heads, average=last)
+    kind = SageLayer if spec.name == "sage" else GCNLayer
+    return kind(inputs, outputs)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.data.spec import Spec
 
@@ -12,16 +12,24 @@ from harness.data.spec import Spec
 class ModelSpec(Spec):
     """Architecture shared by every trial of a suite."""
 
-    name: Literal["sage", "gcn"] = Field("sage", description="graph layer")
+    name: Literal["sage", "gcn", "gat"] = Field("sage", description="graph layer")
     layers: int = Field(2, ge=1, description="graph layers")
     linear_layers: int = Field(0, ge=0, description="linear layers behind the graph layers")
     hidden: int = Field(64, ge=1, description="hidden width")
     norm: Literal["layer", "none"] = Field("none", description="normalisation between layers")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout on every layer's input")
     residual: bool = Field(False, description="add a layer's input to its output where the widths agree")
+    heads: int = Field(4, ge=1, description="attention heads of gat; the hidden width must be divisible")
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Self:
+        if self.name == "gat" and self.hidden % self.heads:
+            raise ValueError(f"heads: a hidden width of {self.hidden} is not divisible by {self.heads}")
+        return self
 
     @property
     def label(self) -> str:
-        """Name and size, e.g. "sage-2+2x512": 2 graph and 2 linear layers of width 512."""
+        """Name and size, e.g. "sage-2+2x512": 2 graph and 2 linear layers of width 512; "gat-2x64h4"."""
         tail = f"+{self.linear_layers}" if self.linear_layers else ""
-        return f"{self.name}-{self.layers}{tail}x{self.hidden}"
+        heads = f"h{self.heads}" if self.name == "gat" else ""
+        return f"{self.name}-{self.layers}{tail}x{self.hidden}{heads}"

@@ -43,7 +43,7 @@ class _SyncExchange(torch.autograd.Function):
         inner = h.shape[0]
         source = h.new_empty((inner + sum(halo.recv_counts), h.shape[1]))
         source[:inner] = h
-        received = comm.exchange_rows(
+        comm.exchange_rows(
             h.index_select(0, halo.send_index),
             halo.send_counts,
             halo.recv_counts,
@@ -52,8 +52,6 @@ class _SyncExchange(torch.autograd.Function):
             direction="forward",
             out=source[inner:],
         )
-        if halo.scale is not None:
-            received.mul_(halo.scale)
         ctx.exchange, ctx.layer, ctx.inner = exchange, layer, inner  # type: ignore[attr-defined]
         return source
 
@@ -62,11 +60,8 @@ class _SyncExchange(torch.autograd.Function):
         exchange, layer, inner = ctx.exchange, ctx.layer, ctx.inner  # type: ignore[attr-defined]
         halo: Halo = exchange.halo
         (grad,) = grads
-        outgoing = grad[inner:]
-        if halo.scale is not None:
-            outgoing = outgoing * halo.scale
         incoming = exchange.comm.exchange_rows(
-            outgoing,
+            grad[inner:],
             halo.recv_counts,
             halo.send_counts,
             purpose="gradient",
@@ -109,10 +104,7 @@ def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wa
     return Wanted(counts, wanted, asked + np.repeat(partition.send_ptr[:-1], wanted))
 
 
-def announce(comm: Communicator, partition: Partition, kept: NDArray[np.int64], scale: Tensor | None) -> Halo:
-    """Return the halo of the kept boundary nodes, which `ask` makes known; received rows count `scale`.
-
-    `scale` is [len(kept), 1] or None; the other arguments and the traffic are those of `ask`.
-    """
+def announce(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Halo:
+    """Return the halo of the kept boundary nodes; arguments and traffic are those of `ask`."""
     wanted = ask(comm, partition, kept)
-    return partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts, scale)
+    return partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)

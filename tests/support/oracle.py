@@ -13,13 +13,32 @@ Weights = dict[str, Tensor]
 
 
 def propagation_matrix(adjacency: np.ndarray, model: str) -> Tensor:
-    """Return the dense propagation matrix: D^-1 A (sage), D^-1/2 (A + I) D^-1/2 with D of A + I (gcn)."""
+    """Return the dense propagation matrix: D^-1 A (sage), D^-1/2 (A + I) D^-1/2 with D of A + I (gcn).
+
+    For gat, what each edge counts before the softmax is normalised: A + I.
+    """
     degree = adjacency.sum(1)
     if model == "sage":
         return torch.from_numpy(adjacency / np.where(degree > 0, degree, 1)[:, None])
     looped = adjacency + np.eye(len(adjacency))
+    if model == "gat":
+        return torch.from_numpy(looped)
     root = 1 / np.sqrt(degree + 1)
     return torch.from_numpy(root[:, None] * looped * root[None, :])
+
+
+def attention(counts: Tensor, z: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """Return the heads' rows [n, heads, width] (Velickovic et al., Eq. 3 and 4).
+
+    `counts` [n, m] multiplies the exponentials; z is [m, heads * width], the halves of a are [heads, width].
+    """
+    heads = []
+    for rows, a_source, a_target in zip(z.chunk(len(source), 1), source, target, strict=True):
+        score = (rows[: len(counts)] @ a_target)[:, None] + (rows @ a_source)[None, :]
+        score = torch.where(score > 0, score, 0.2 * score)
+        alpha = torch.softmax(score + counts.log(), 1)
+        heads.append(alpha @ rows)
+    return torch.stack(heads, 1)
 
 
 def logits(
@@ -39,7 +58,11 @@ def logits(
     for i in range(total):
         if i < layers:
             w = {k.rsplit(".", 1)[1]: v for k, v in weights.items() if k.startswith(f"graph_layers.{i}.")}
-            out = matrix @ (h @ w["weight"]) + w["bias"]
+            if model == "gat":
+                heads = attention(matrix, h @ w["weight"], w["weight_src"], w["weight_dst"])
+                out = (heads.flatten(1) if i + 1 < total else heads.mean(1)) + w["bias"]
+            else:
+                out = matrix @ (h @ w["weight"]) + w["bias"]
             if model == "sage":
                 out = out + h @ w["weight_self"]
         else:
