@@ -13,7 +13,7 @@ from harness.report.convergence import convergence_figure
 from harness.report.drawing import Picture, legend, legend_rows, new_figure, save, style
 from harness.report.numbers import byte_unit
 from harness.report.overlap import staleness_figure
-from harness.report.sampling_figures import cache_figure, sampling_figure
+from harness.report.sampling_figures import batch_figure, cache_figure, sampling_figure
 from harness.report.sections import Section
 from harness.report.stacks import breakdown_figure, traffic_figure
 from harness.report.variants import Variant
@@ -27,6 +27,7 @@ def section_figures(section: Section) -> dict[str, Picture]:
         "overlap": staleness_figure,
         "traffic": traffic_figure,
         "sampling": sampling_figure,
+        "batches": batch_figure,
         "cache": cache_figure,
         "memory": memory_figure,
         "convergence": convergence_figure,

@@ -28,6 +28,7 @@ HEADINGS = {  # "": the name of the score
     "overlap": "Overlapped communication",
     "traffic": "Traffic",
     "sampling": "What sampling saves",
+    "batches": "Nodes of mini-batches",
     "cache": "Feature cache",
     "memory": "Memory",
     "use": "Utilisation and energy",

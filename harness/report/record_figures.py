@@ -59,7 +59,8 @@ def _sampling(record: Record) -> dict[str, float]:
 
     `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
     the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
-    probabilities; `edge_share`: of the edges, drawn; `hit_rate`: of the rows asked for, found in the cache.
+    probabilities; `edge_share`: of the edges, drawn; `hit_rate`: of the rows asked for, found in the cache;
+    `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
     """
     result = record.result
     sizes = [v for key, v in result.items() if key.startswith("bytes_") and key not in UNSAMPLED]
@@ -67,6 +68,8 @@ def _sampling(record: Record) -> dict[str, float]:
     stats, boundary, edges = result.get("stats") or {}, result.get("boundary_nodes"), result.get("edges")
     if (record.config.get("method") or {}).get("name") == "full" and boundary:
         return found | {"asked_boundary": boundary} | dict.fromkeys(SHARES, 1.0)
+    if (remote := stats.get("remote_nodes")) is not None:
+        return found | {"communicated_nodes": remote - stats.get("cached_nodes", 0)}
     asked = stats.get("sampled_boundary", stats.get("kept_boundary"))
     if asked is not None:
         found["asked_boundary"] = asked

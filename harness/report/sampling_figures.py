@@ -8,44 +8,76 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from harness.report.aggregate import figures_of
+from harness.report.aggregate import Figures, figures_of
+from harness.report.batch_tables import communicated
 from harness.report.curves import hit_curve
 from harness.report.drawing import Picture, legend, new_figure, save
-from harness.report.numbers import byte_unit
+from harness.report.numbers import Stat, byte_unit
 from harness.report.sampling_tables import caching, exchanged
 from harness.report.sections import Section
 from harness.report.sweeps import Line, draw_line, line_handle, sweep
+from harness.report.variants import Variant
 
 WIDE = 8.0  # largest / smallest from which on the axis of bytes is logarithmic
 
 
 def sampling_figure(section: Section) -> Picture | None:
     """Draw the test score against the bytes of an epoch, a panel a number of parts; None without sampling."""
-    score, sent = figures_of(section, "test_at_best_val"), exchanged(section)
-    cells = [key for key in score if key in sent and sent[key].mean > 0]
-    if not cells:
+    sent = {key: stat for key, stat in exchanged(section).items() if stat.mean > 0}
+    size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
+    figure = _score_against(section, sent, size, f"Sent per epoch ({unit})", "Score and bytes", swept="")
+    caption = (
+        "Each method by what it sends in an epoch and what it reaches: the numbers of the table above, "
+        "mean over seeds, whisker: ± sample standard deviation. Up and left is better; what stands one "
+        "above the other costs the network the same."
+    )
+    return save(figure, section, "sampling", "Score and bytes", caption) if figure else None
+
+
+def batch_figure(section: Section) -> Picture | None:
+    """Draw the test score against the nodes communicated in an epoch; None without mini-batch methods."""
+    title = "Score and communicated nodes"
+    label = "Communicated nodes per epoch"
+    figure = _score_against(section, communicated(section), 1.0, label, title, swept="distortion")
+    caption = (
+        "Each mini-batch method by the nodes whose features are sent in an epoch and by what it reaches: the "
+        "numbers of the table above, mean over seeds, whisker: ± sample standard deviation. A line joins "
+        "what differs in the distortion D alone; dashed: a method that communicates nothing. Up and left is "
+        "better."
+    )
+    return save(figure, section, "batches", title, caption) if figure else None
+
+
+def _score_against(
+    section: Section, amounts: Figures, size: float, label: str, title: str, *, swept: str
+) -> Figure | None:
+    """Draw the test score against amounts in units of `size`, a panel a number of parts.
+
+    Variants that differ in the option `swept` alone are joined. None where nothing has both.
+    """
+    score = figures_of(section, "test_at_best_val")
+    cells = [key for key in score if key in amounts]
+    if not any(amounts[key].mean for key in cells):
         return None
     shown = [variant for variant in section.variants if any(key[0] == variant for key in cells)]
     panels = sorted({parts for _, parts in cells})
-    size, unit = byte_unit(max(sent[key].mean for key in cells))
-    figure = new_figure(3.6 + 0.2 * (1 + len(shown) // 3), section, "Score and bytes")
+    figure = new_figure(3.6 + 0.2 * (1 + len(shown) // 3), section, title)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, parts in zip(axes, panels, strict=True):
+        for line in sweep(shown, swept):
+            there = [variant for _, variant in line.points if (variant, parts) in cells]
+            ax.plot(
+                [amounts[variant, parts].mean / size for variant in there],
+                [100 * score[variant, parts].mean for variant in there],
+                color="#999999",
+                lw=1,
+                zorder=1,
+            )
         for variant in shown:
             if (key := (variant, parts)) in cells:
-                style, stat = variant.style, score[key]
-                ax.errorbar(
-                    sent[key].mean / size,
-                    100 * stat.mean,
-                    None if stat.std is None else 100 * stat.std,
-                    color=style.colour,
-                    marker=style.marker,
-                    markersize=6.5,
-                    capsize=2.5,
-                    lw=1,
-                )
-        own = [sent[key].mean for key in cells if key[1] == parts]
-        _bytes_axis(ax, unit, log=max(own) > WIDE * min(own))
+                _score_mark(ax, variant, amounts[key].mean / size, score[key])
+        own = [amounts[key].mean for key in cells if key[1] == parts and amounts[key].mean]
+        _amount_axis(ax, label, log=bool(own) and max(own) > WIDE * min(own))
         ax.set_title(f"P = {parts}")
     axes[0].set_ylabel(f"Test {section.metric} (%)")
     handles = [
@@ -53,21 +85,34 @@ def sampling_figure(section: Section) -> Picture | None:
         for v in shown
     ]
     legend(figure, handles, [v.label for v in shown])
-    caption = (
-        "Each method by what it sends in an epoch and what it reaches: the numbers of the table above, "
-        "mean over seeds, whisker: ± sample standard deviation. Up and left is better; what stands one "
-        "above the other costs the network the same."
+    return figure
+
+
+def _score_mark(ax: Axes, variant: Variant, x: float, score: Stat) -> None:
+    """Draw a score with its deviation; a line across where `x` is 0, which a logarithm cannot show."""
+    style = variant.style
+    if not x:
+        ax.axhline(100 * score.mean, color=style.colour, linestyle="--", lw=1)
+        return
+    ax.errorbar(
+        x,
+        100 * score.mean,
+        None if score.std is None else 100 * score.std,
+        color=style.colour,
+        marker=style.marker,
+        markersize=6.5,
+        capsize=2.5,
+        lw=1,
     )
-    return save(figure, section, "sampling", "Score and bytes", caption)
 
 
-def _bytes_axis(ax: Axes, unit: str, *, log: bool) -> None:
-    ax.set_xlabel(f"Sent per epoch ({unit}{', log scale' if log else ''})")
+def _amount_axis(ax: Axes, label: str, *, log: bool) -> None:
+    ax.set_xlabel(f"{label}{', log scale' if log else ''}")
     if log:
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     else:
         ax.set_xlim(left=0)
     sns.despine(ax=ax)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from harness.report import flags
 from harness.report.aggregate import figures_of
+from harness.report.batch_tables import batch_table
 from harness.report.component_tables import breakdown_table, memory_model_table, sums_table, traffic_table
 from harness.report.grid import Columns, column, grid, measured, ratios, seeds_note, usual_seeds
 from harness.report.numbers import byte_unit, percent
@@ -32,6 +33,7 @@ def section_tables(section: Section) -> dict[str, Table]:
         "traffic": traffic_table(section),
         "wire": wire_table(section),
         "sampling": sampling_table(section),
+        "batches": batch_table(section),
         "cache": cache_table(section),
         "memory": memory_table(section),
         "memory_sources": memory_sources_table(section),
@@ -50,11 +52,17 @@ def accuracy_table(section: Section) -> Table:
         f"Test {section.metric} (%)": column(section, test, lambda _: percent, seeds, highest=True),
         f"Validation {section.metric} (%)": column(section, val, lambda _: percent, seeds, highest=True),
     }
+    what = "Test score at the epoch of the best validation score, and that validation score"
+    if sampled := figures_of(section, "sampled_test_at_best_val"):
+        columns["Test, sampled (%)"] = column(section, sampled, lambda _: percent, seeds, highest=True)
+        what += (
+            ", both with all neighbours; sampled: the test score of that epoch by the method's own sampler, "
+            "where it has one and was asked to (train.sampled_eval)"
+        )
     return grid(
         section,
         f"{section.score} by method and number of parts P",
-        f"Test score at the epoch of the best validation score, and that validation score. "
-        f"{seeds_note(seeds)} Bold: best of the column.",
+        f"{what}. {seeds_note(seeds)} Bold: best of the column.",
         columns,
     )
 

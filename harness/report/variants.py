@@ -56,17 +56,18 @@ def variant_key(method: object, options: object) -> str:
     return json.dumps([str(method), _mapping(options)], sort_keys=True, default=str)
 
 
-def _sort_key(value: object) -> tuple[int, float, str]:
-    if isinstance(value, int | float):
-        return 0, float(value) if isinstance(value, bool) else -float(value), ""
-    return 1, 0.0, str(value)
+def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
+    numbers = value if isinstance(value, list | tuple) else (value,)
+    if all(isinstance(number, int | float) for number in numbers):
+        return 0, tuple(float(number) for number in numbers), ""
+    return 1, (), str(value)
 
 
 def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
     """Name and colour every method variant of a report.
 
-    `full` comes first, then the methods by name; of one method, false comes before true and larger values
-    before smaller ones. The first style is kept for `full`.
+    `full` comes first, then the methods by name; of one method, false comes before true and smaller numbers
+    before larger ones. The first style is kept for `full`.
     Shown are the options that vary among a method's variants and those a trial's own label shows (what is
     not the default, and numbers); of more than `MOST` not those that are everywhere the default.
     """

@@ -28,7 +28,7 @@ COLUMNS = (
     *(f"sum_{name}_s" for name in SUMS),
     *("cpu_utilisation", "gpu_utilisation", "gpu_power_w", "energy_gpu_j", "energy_cpu_j"),
     *("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes", "memory_model_bytes"),
-    *("wire_estimate_bytes", "wire_bytes", "wire_ratio", "eval_s", "edges"),
+    *("wire_estimate_bytes", "wire_bytes", "wire_ratio", "eval_s", "edges", "sampled_test_at_best_val"),
 )
 TEXT = frozenset(
     (

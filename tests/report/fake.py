@@ -39,6 +39,7 @@ ENVIRONMENT: dict[str, Any] = {
 }
 DEGREE = 12  # edges of a boundary node into a part
 EDGES = 500_000  # of a rank
+NODES = 60_000  # a rank's mini-batches read in an epoch
 HOLDS = {"none": 0.0, "random": 0.6, "degree": 0.8, "inclusion": 0.9}
 Fails = Callable[[TrialConfig], tuple[str, str] | None]
 
@@ -49,6 +50,7 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
     rate = float(config.method.options.get("rate", 1.0))
     asked = 1 - (1 - rate) ** DEGREE if name == "psc-gcn" else rate
     speed = {"graphsage": 4.0, "full": 1.0}.get(name, 0.55 + 0.4 * rate) / parts**0.7
+    sampled = config.train.sampled_eval and name == "skewed"
     top = 0.90 + 0.03 * rate - 0.004 * parts + rng.normal(0, 0.002)
     ranks = []
     for rank in range(parts):
@@ -100,6 +102,8 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
                     "train_score": None,
                     "val_score": float(score) if evaluated else None,
                     "test_score": float(score - 0.01) if evaluated else None,
+                    "sampled_val_score": float(score - 0.02) if evaluated and sampled else None,
+                    "sampled_test_score": float(score - 0.03) if evaluated and sampled else None,
                     "eval_s": 0.2 if evaluated else 0.0,
                     "stats": _stats(config, rank, epoch, asked),
                 }
@@ -122,6 +126,12 @@ def _stats(config: TrialConfig, rank: int, epoch: int, asked: float) -> dict[str
     boundary = _boundary(config.partition.parts, rank)
     if name == "bns-gcn":
         return {"kept_boundary": int(asked * boundary)}
+    if "version" in options:
+        saved = options["distortion"] ** 0.5 if options["version"] == "skewed" else 1.0
+        drawn = NODES if options["base"] == "ladies" else NODES // 3
+        remote = 0 if options["version"] == "local" else int(drawn / 2 / saved) + epoch % 3
+        found = {"input_nodes": NODES + rank, "remote_nodes": remote, "drawn_edges": 9 * NODES}
+        return found | {"cached_nodes": remote // 4 if options["cache"] != "none" else 0}
     if name != "psc-gcn":
         return {}
     held = HOLDS[options["cache"]] * options["capacity"] ** 0.5
@@ -199,8 +209,8 @@ def _check(config: TrialConfig, rank: int, rows: list[dict[str, Any]]) -> dict[s
 def _rank(config: TrialConfig, rank: int, rows: list[dict[str, Any]], rate: float) -> dict[str, Any]:
     parts = config.partition.parts
     peak = int((1.2 + 2.5 * (0.6 + 0.4 * rate) / parts) * 2**30) + rank * 2**20
-    scores = [(row["val_score"], row["test_score"]) for row in rows if row["val_score"] is not None]
-    best = max(scores, default=(None, None), key=lambda pair: pair[0])
+    evaluated = [row for row in rows if row["val_score"] is not None]
+    best = max(evaluated, default={}, key=lambda row: row["val_score"])
     return {
         "rank": rank,
         "status": "ok",
@@ -217,7 +227,12 @@ def _rank(config: TrialConfig, rank: int, rows: list[dict[str, Any]], rate: floa
         "meters": _meters(config, rank, peak),
         "memory_model": _model(config, rank),
         **({"traffic_check": _check(config, rank, rows)} if config.traffic == "verify" else {}),
-        "summary": {"epochs": len(rows), "best_val": best[0], "test_at_best_val": best[1]},
+        "summary": {
+            "epochs": len(rows),
+            "best_val": best.get("val_score"),
+            "test_at_best_val": best.get("test_score"),
+            "sampled_test_at_best_val": best.get("sampled_test_score"),
+        },
         "epochs": rows,
     }
 
@@ -236,10 +251,12 @@ def write_results(
     fails: Fails = lambda config: None,
     environment: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
+    train: dict[str, Any] | None = None,
 ) -> Path:
     """Write a suite's trials below `root` and return `root`.
 
-    `datasets`: (name, origin, note); `settings`: keys of TrialConfig (timing, traffic, network, device).
+    `datasets`: (name, origin, note); `settings`: keys of TrialConfig (timing, traffic, network, device);
+    `train`: those of TrainSpec.
     """
     store = ResultStore(root, suite)
     for name, origin, note in datasets:
@@ -249,7 +266,7 @@ def write_results(
                     config = TrialConfig(
                         dataset=DatasetSpec(name=name),
                         model=ModelSpec(name=model),
-                        train=TrainSpec(epochs=epochs),
+                        train=TrainSpec(epochs=epochs, **(train or {})),
                         partition=PartitionSpec(parts=count, method=partitioner),
                         method=MethodSpec(name=method, options=options),
                         seed=seed,

@@ -22,7 +22,7 @@ def test_order_names_and_colours(results_dir: Path) -> None:
     assert real.title == "digits · sage"
     assert twin.title == "twin [twin of reddit at scale 0.02] · sage"
     labels = [variant.label for variant in real.variants]
-    assert labels == ["full", "bns-gcn (rate=0.1)", "bns-gcn (rate=0.01)", "graphsage"]
+    assert labels == ["full", "bns-gcn (rate=0.01)", "bns-gcn (rate=0.1)", "graphsage"]
     assert real.variants == twin.variants  # one colour throughout
     assert real.variants[0].style.colour == COLOURS[0]
 
@@ -50,8 +50,17 @@ def test_of_many_options_those_that_are_the_default_are_not_named() -> None:
     both = [options, options | {"rate": 0.5}]
     frame = pd.DataFrame({"method": ["psc-gcn"] * 2, "options": both, "label": [label] * 2})
     assert [v.label for v in find_variants(frame).values()] == [
-        "psc-gcn (cache=degree, rate=0.5, refresh=5)",
         "psc-gcn (cache=degree, rate=0.1, refresh=5)",
+        "psc-gcn (cache=degree, rate=0.5, refresh=5)",
+    ]
+
+
+def test_variants_are_in_the_order_of_numbers() -> None:
+    options = [{"fanouts": [10, 5], "tau": 2}, {"fanouts": [9, 5], "tau": 1}, {"fanouts": 100, "tau": 1}]
+    frame = pd.DataFrame({"method": "m", "options": [{"tau": 10, "fanouts": 5}, *options], "label": ""})
+    assert [v.options for v in find_variants(frame).values()] == [
+        *[{"fanouts": 5, "tau": 10}, {"fanouts": [9, 5], "tau": 1}, {"fanouts": [10, 5], "tau": 2}],
+        {"fanouts": 100, "tau": 1},
     ]
 
 
