@@ -13,7 +13,9 @@ from harness.data.partitioning import partition_nodes
 from harness.data.spec import PartitionSpec
 from harness.data.store import atomic_directory, locked
 from harness.graph.block import Norm
-from harness.graph.layer_sample import LayerSample, Tables, propagation_scales
+from harness.graph.layer_front import Scaled
+from harness.graph.layer_kernels import global_weights
+from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.poisson import inclusion
 from harness.graph.random import next_u64, stream, uniform
 from harness.graph.skew import Skew
@@ -145,12 +147,10 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
 
 def _importance(topology: Topology, norm: Norm) -> NDArray[np.float64]:
     """q_j = sum_i A_ij^2, float64 [N]; the smallest positive one where it is 0."""
-    left, right = propagation_scales(topology, norm)
-    weights = topology.weights
-    flat = np.empty(0, np.float32) if weights is None else weights
-    squares: NDArray[np.float64] = _column_squares(topology.indptr, topology.indices, flat, left)
-    if right is not None:
-        squares *= right * right
+    graph = Scaled.of(topology, norm, None)
+    squares: NDArray[np.float64] = global_weights(
+        topology.indptr, topology.indices, *graph.weights, graph.left, *graph.right
+    )
     positive = squares[squares > 0]
     squares[squares == 0] = positive.min() if positive.size else 1.0
     return squares
@@ -170,17 +170,6 @@ def _skewed(weights: NDArray[np.float64], local: NDArray[np.bool_], skew: Skew, 
     )
     weights[local] *= alpha
     return alpha
-
-
-@numba.njit(cache=True, nogil=True)
-def _column_squares(indptr, indices, weights, left):  # type: ignore[no-untyped-def]
-    """Sum of (left_i w_ij)^2 for every column j; no `weights`: 1."""
-    squares = np.zeros(left.size)
-    for i in range(left.size):
-        for e in range(indptr[i], indptr[i + 1]):
-            entry = left[i] * weights[e] if weights.size else left[i]
-            squares[indices[e]] += entry * entry
-    return squares
 
 
 @numba.njit(cache=True, nogil=True)

@@ -46,3 +46,14 @@ def test_node_sampler(benchmark: Any, size: int, blocks: bool) -> None:
     benchmark.pedantic(draw, rounds=ROUNDS, warmup_rounds=WARMUP)
     if benchmark.stats:
         print(f" {1 / benchmark.stats.stats.median:.0f} subgraphs/s", end="")
+
+
+def test_dgl_node_sampler(benchmark: Any) -> None:
+    """DGL's, which draws 8000 nodes in proportion to their degrees, with replacement."""
+    dgl = pytest.importorskip("dgl")
+    topology = case_topology("case233k")
+    graph = dgl.graph(("csc", (topology.indptr, topology.indices, [])))
+    sampler = dgl.dataloading.SAINTSampler(mode="node", budget=8000)
+    benchmark.pedantic(lambda: sampler.sample(graph, 0), rounds=ROUNDS, warmup_rounds=WARMUP)
+    if benchmark.stats:
+        print(f" {1 / benchmark.stats.stats.median:.0f} subgraphs/s", end="")
