@@ -81,7 +81,7 @@ def add_rows(  # type: ignore[no-untyped-def]
         scale = left[fresh[i]] * left[fresh[i]]
         place = U(indptr[fresh[i]]) * step
         for e in range(U(starts[first + i]), U(starts[first + i + 1])):
-            w = weights[place]
+            w = np.float64(weights[place])
             place += step
             norm[U(edges[e])] += scale * (w * w)
 

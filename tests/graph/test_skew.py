@@ -7,10 +7,10 @@ p_j = s pi_j, where no p reaches 1: V = sum_j q_j W / (s w_j) - Q = W (n_L / alp
 nQ/s - Q at alpha = 1. The bounds of Eq. 11 and 9, less Q, are attained.
 
 p_j = min(1, c w_j) with sum p = s (`inclusion`): c >= s / W, so V <= W (n_L / alpha + n_R) / s always. Less
-Q: those of p = 1 have w_j >= t = 1/c, and the others give V = t B_2 - Q_2, where B sums b_j = q_j / w_j, and 1
-and 2 mark the two groups. W B / s - Q grows with a w_j of group 1 at the rate B / s - b_j; with all of them at
-t, W = st and it is t B - t B_1 - Q_2 = V. So it is a bound where B / s >= b_j: always for alpha = 1 (b = 1,
-B = n >= s), and for a skew where n_L / alpha + n_R >= s. Else remote nodes of p = 1 may make W B / s - Q
+Q: those of p = 1 have w_j >= t = 1/c, and the others give V = t B_2 - Q_2, where B sums b_j = q_j / w_j, and
+1 and 2 mark the two groups. W B / s - Q grows with a w_j of group 1 at the rate B / s - b_j; with all of them
+at t, W = st and it is t B - t B_1 - Q_2 = V. So it is a bound where B / s >= b_j: always for alpha = 1 (all
+b = 1, B = n >= s), and for a skew where n_L / alpha + n_R >= s. Else remote nodes of p = 1 may make it
 negative. Theorem 1, V <= D (n/s - 1) Q at Formula 12's alpha, needs no such condition (`harness.graph.skew`).
 
 p_j = 1 - (1 - pi_j)^s (Eq. 8, s draws with replacement): (1 - pi)^-s >= 1 + s pi, so 1/p - 1 <= 1 / (s pi),
