@@ -43,8 +43,8 @@ class UnscaledLADIES(LADIES):
     def steps(self, epoch: int) -> Iterator[Step]:
         for step in super().steps(epoch):
             values = step.blocks[0].adjacency.values
-            assert values is not None
-            values.fill_(1)
+            if values is not None:  # not all candidates were drawn
+                values.fill_(1)
             yield step
 
 
