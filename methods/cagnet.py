@@ -53,6 +53,11 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     layers but the first, (P/c - 1 + c - 1) N d * itemsize. d is the input width; with `narrow`, where that is
     fewer bytes, the output width, in the first layer backward too. Set-up with c > 1: (c - 1) N F * itemsize
     for the features, and as much again with `precompute`, after which the first layer sends nothing.
+
+    With gat, whose weights depend on H W of every row, that is sent, `narrow` or not: w = heads * head width
+    values a row. Its backward pass, in the first layer too, needs those rows again, which are sent again
+    rather than kept. Forward (P/c - 1) N w + 2 (c - 1) N (w + 2 heads), backward (P/c - 1) N (2 w + heads) +
+    (c - 1) N (w + 3 heads), times itemsize.
     """
 
     name = "cagnet"

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from harness.graph.block import Block
 
 
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""Of z, of keys and of queries."""
+
+
 @dataclass(frozen=True)
 class Sums:
     """Sums over edges of terms v_ij exp(e_ij - peak_i).
@@ -56,9 +60,24 @@ class Sums:
         self.total.mul_(mine).addcmul_(other.total, theirs)
         self.peak.copy_(highest)
 
+    def packed(self) -> Tensor:
+        """Return all in one matrix, [num_dst, heads * (width + 2)]."""
+        return torch.cat([self.rows.flatten(1), self.total, self.peak], 1)
+
+    @classmethod
+    def unpacked(cls, packed: Tensor, heads: int) -> Sums:
+        """Return a copy of what was `packed`."""
+        rows, total, peak = packed.split([packed.shape[1] - 2 * heads, heads, heads], 1)
+        return cls(by_head(rows.contiguous(), heads), total.contiguous(), peak.contiguous())
+
     def weighted(self) -> Tensor:
         """Return the weighted rows [num_dst, heads, width]; they take the place of `rows`."""
         return self.rows.div_(self.total.unsqueeze(2))
+
+
+def by_head(rows: Tensor, heads: int) -> Tensor:
+    """Return a view [n, heads, width] of rows [n, heads * width]."""
+    return rows.view(len(rows), heads, rows.shape[1] // heads)
 
 
 def attend(block: Block, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None) -> Tensor:
@@ -80,42 +99,41 @@ class _Attend(torch.autograd.Function):
         ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block
     ) -> Tensor:
         z = z.contiguous()
-        key, query = z @ _by_head(to_key), z[: block.num_dst] @ _by_head(to_query)
-        sums = block.attention(z.view(len(z), *to_key.shape), key, query)
+        query = z[: block.num_dst] @ _matrix(to_query)
+        sums = block.attention(z, _matrix(to_key), query)
         out = sums.weighted().view(block.num_dst, z.shape[1])
         if bias is not None:
             out += bias
-        ctx.save_for_backward(z, to_key, to_query, bias, key, query, sums.total, sums.peak, out)
+        ctx.save_for_backward(z, to_key, to_query, bias, query, sums.total, sums.peak, out)
         ctx.block = block
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
-        z, to_key, to_query, bias, key, query, total, peak, out = ctx.saved_tensors
+        z, to_key, to_query, bias, query, total, peak, out = ctx.saved_tensors
         grad, block = grads[0].contiguous(), ctx.block
-        own, shape = z[: block.num_dst], (-1, *to_key.shape)
+        heads, own = len(to_key), z[: block.num_dst]
         product = grad * (out if bias is None else out - bias)
-        state = torch.stack([query, peak, 1 / total, product.view(shape).sum(2)], 1)
+        state = torch.stack([query, peak, 1 / total, by_head(product, heads).sum(2)], 1)
         del product
-        to_rows, keys, queries = block.attention_backward(z.view(shape), key, grad.view(shape), state)
-        to_z = to_rows.view(z.shape)
-        to_z.addmm_(keys, _by_head(to_key).t())
-        to_z[: block.num_dst].addmm_(queries, _by_head(to_query).t())
+        to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
+        to_z.addmm_(keys, _matrix(to_key).t())
+        to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
         return (
             to_z,
-            _of_head(z.t() @ keys, to_key),
-            _of_head(own.t() @ queries, to_query),
+            _vectors(z.t() @ keys, to_key),
+            _vectors(own.t() @ queries, to_query),
             None if bias is None else grad.sum(0),
             None,
         )
 
 
-def _by_head(vectors: Tensor) -> Tensor:
+def _matrix(vectors: Tensor) -> Tensor:
     """Return the matrix [heads * width, heads] by which rows give each head's product with its vector."""
     heads = torch.eye(len(vectors), dtype=vectors.dtype, device=vectors.device)
     return (vectors.unsqueeze(2) * heads.unsqueeze(1)).view(-1, len(vectors))
 
 
-def _of_head(gradient: Tensor, vectors: Tensor) -> Tensor:
-    """Return the gradient of the vectors, given that of `_by_head`."""
+def _vectors(gradient: Tensor, vectors: Tensor) -> Tensor:
+    """Return the gradient of the vectors, given that of `_matrix`."""
     return gradient.view(*vectors.shape, -1).diagonal(dim1=0, dim2=2).t().contiguous()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from harness.graph.attention import Sums, attend
+from harness.graph.attention import Gradients, Sums, attend, by_head
 from harness.graph.attention_kernels import spread
 from harness.graph.csr import CSR
 from harness.graph.edges import Edges
@@ -127,17 +127,28 @@ class Block:
         self._check(z)
         return attend(self, z, to_key, to_query, bias)
 
-    def attention(self, z: Tensor, key: Tensor, query: Tensor) -> Sums:
-        """Return the sums over in-neighbours and self loop; [num_src, heads, width] and columns by head."""
-        sums = Sums.of_self_loops(z, key, query, slice(0, self.num_dst))
-        sums.add(self._edges, z, key, query)
+    def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
+        """Return the sums over in-neighbours and self loops.
+
+        Args:
+            z: [num_src, heads * width].
+            to_key: [heads * width, heads]: the keys are z to_key.
+            query: [num_dst, heads].
+        """
+        key, rows = z @ to_key, by_head(z, to_key.shape[1])
+        sums = Sums.of_self_loops(rows, key, query, slice(0, self.num_dst))
+        sums.add(self._edges, rows, key, query)
         return sums
 
-    def attention_backward(
-        self, z: Tensor, key: Tensor, grad: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of z, key and query; see `attention_kernels.spread`."""
-        return spread(self._edges.reversed(self.transposed), z, key, grad, state, slice(0, self.num_dst))
+    def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
+        """Return the gradients of z, of the keys [num_src, heads] and of the queries.
+
+        That of z, [num_src, heads * width], is without what keys and queries add to it. Arguments as in
+        `attention`; for `grad` and `state` see `attention_kernels.spread`.
+        """
+        edges, rows = self._edges.reversed(self.transposed), by_head(z, to_key.shape[1])
+        to_rows, keys, queries = spread(edges, rows, z @ to_key, grad, state, slice(0, self.num_dst))
+        return to_rows.view(z.shape), keys, queries
 
     @property
     def _edges(self) -> Edges:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.graph.attention import Gradients, Sums, by_head
+from harness.graph.attention_kernels import spread
 from harness.graph.block import Block
-from harness.graph.csr import CSR, induce_columns
+from harness.graph.columns import entries_from, stack
+from harness.graph.csr import CSR
+from harness.graph.edges import Edges
 from harness.graph.partition import Partition
 from harness.runtime.comm import Communicator
 from harness.runtime.spec import Purpose
@@ -100,12 +104,27 @@ class Mesh:
     def scatter_sum(self, members: range, term: Callable[[int], Tensor], own: Tensor, label: Label) -> None:
         """Add to `own` [n_in, width] what the other members have for this rank; term(q) is what q gets.
 
-        A reduce-scatter in steps: in step s each member sends to the s-th after it and receives from the s-th
-        before it, so that all links are busy and one block is in memory. (gloo's own reduce sends 1 + 1/P
-        times as many bytes as needed.)
+        A reduce-scatter, see `scatter`. (gloo's own reduce sends 1 + 1/P times as many bytes as needed.)
+        """
+        for block in self.scatter(members, term, own, label):
+            own += block
+
+    def scatter(
+        self, members: range, term: Callable[[int], Tensor], like: Tensor, label: Label
+    ) -> Iterator[Tensor]:
+        """Yield what each other member has for this rank, of the shape of `like`; term(q) is what q gets.
+
+        In step s each member sends to the s-th after it and receives from the s-th before it, so that all
+        links are busy and one block is in memory.
         """
         for to, source in self._steps(members):
-            own += self._pass(term(to), torch.empty_like(own), to, source, label)
+            yield self._pass(term(to), like.new_empty(like.shape), to, source, label)
+
+    def fetch(self, members: range, rank: int, rows: Tensor, label: Label) -> Tensor:
+        """Return the `rows` of `rank`; at once every member asks the one that is as far after it."""
+        at, count = members.index(self.comm.rank), len(members)
+        asker = members[(2 * at - members.index(rank)) % count]
+        return self._pass(rows, rows.new_empty((self.sizes[rank], rows.shape[1])), asker, rank, label)
 
     def replicate(self, x: Tensor, label: Label) -> Tensor:
         """Fill in the rows of the group's other ranks in `x` [num_rows, width], which has this rank's."""
@@ -148,7 +167,8 @@ class BroadcastBlock(Block):
 
     Forward, each rank of a column broadcasts its rows to the column in turn, everyone multiplies them in, and
     the group adds its ranks' sums. Backward, each rank adds up the gradients that its column has for its
-    rows, and tells its group. Sums are made in one place and copied: copies are equal bit for bit.
+    rows, and tells its group. Sums are made in one place and copied: copies are equal bit for bit. Attention
+    does the same with the sums of a softmax; backward, the column's rows are sent again, not kept.
 
     Args:
         mesh: who holds what.
@@ -175,21 +195,16 @@ class BroadcastBlock(Block):
 
     def multiply(self, x: Tensor) -> Tensor:
         """See `Block.multiply`; every rank must call."""
-        mesh, label = self.mesh, Label("embedding" if self._layer else "feature", self._layer, "forward")
+        mesh, label = self.mesh, self._label("forward")
         total = self.engine.multiply(self.adjacency, x)
-        for root in mesh.column:
-            if root == mesh.comm.rank:
-                mesh.broadcast(x[mesh.own].contiguous(), root, label)
-            else:
-                rows = x.new_empty((mesh.sizes[root], x.shape[1]))
-                mesh.broadcast(rows, root, label)
-                total += self.engine.multiply(self.foreign[root], rows)
+        for root, rows in self._broadcast(x, label):
+            total += self.engine.multiply(self.foreign[root], rows)
         mesh.scatter_sum(mesh.group, lambda rank: total[mesh.rows[rank]], total[mesh.own], label)
         return mesh.replicate(total, label)
 
     def multiply_transposed(self, x: Tensor) -> Tensor:
         """See `Block.multiply_transposed`; every rank must call."""
-        mesh, label = self.mesh, Label("gradient", self._layer, "backward")
+        mesh, label = self.mesh, self._label("backward", "gradient")
 
         def term(rank: int) -> Tensor:
             return self.engine.multiply(self._foreign_transposed[rank], x)
@@ -197,6 +212,60 @@ class BroadcastBlock(Block):
         total = self.engine.multiply(self.transposed, x)
         mesh.scatter_sum(mesh.column, term, total[mesh.own], label)
         return mesh.replicate(total, label)
+
+    def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
+        """See `Block.attention`; every rank must call. The group merges its ranks' sums, self loops once."""
+        mesh, label, heads = self.mesh, self._label("forward"), to_key.shape[1]
+        key, rows = z @ to_key, by_head(z, heads)
+        sums = Sums.of_self_loops(rows, key, query, mesh.own)
+        sums.add(Edges(self.adjacency), rows, key, query)
+        for root, foreign in self._broadcast(z, label):
+            sums.add(Edges(self.foreign[root]), by_head(foreign, heads), foreign @ to_key, query)
+        if len(mesh.group) == 1:
+            return sums
+        packed = sums.packed()
+        own = Sums.unpacked(packed[mesh.own], heads)
+        for block in mesh.scatter(mesh.group, lambda rank: packed[mesh.rows[rank]], packed[mesh.own], label):
+            own.merge(Sums.unpacked(block, heads))
+        packed[mesh.own] = own.packed()
+        return Sums.unpacked(mesh.replicate(packed, label), heads)
+
+    def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
+        """See `Block.attention_backward`; every rank must call."""
+        mesh, label, heads = self.mesh, self._label("backward", "gradient"), to_key.shape[1]
+        again, width = self._label("backward"), z.shape[1]
+        parts = spread(Edges(self.transposed), by_head(z, heads), z @ to_key, grad, state, mesh.own)
+        queries = parts[2]
+
+        def term(rank: int) -> Tensor:
+            rows = mesh.fetch(mesh.column, rank, z[mesh.own], again)
+            edges = Edges(self._foreign_transposed[rank])
+            found = spread(edges, by_head(rows, heads), rows @ to_key, grad, state, slice(0, 0))
+            queries.add_(found[2])
+            return torch.cat([found[0].flatten(1), found[1]], 1)
+
+        own = torch.cat([part[mesh.own].flatten(1) for part in parts[:2]], 1)
+        mesh.scatter_sum(mesh.column, term, own, label)
+        mesh.scatter_sum(mesh.group, lambda rank: queries[mesh.rows[rank]], queries[mesh.own], label)
+        packed = z.new_empty((mesh.num_rows, width + 2 * heads))
+        packed[mesh.own] = torch.cat([own, queries[mesh.own]], 1)
+        mesh.replicate(packed, label)
+        to_z, keys, to_queries = packed.split([width, heads, heads], 1)
+        return to_z.contiguous(), keys.contiguous(), to_queries.contiguous()
+
+    def _broadcast(self, x: Tensor, label: Label) -> Iterator[tuple[int, Tensor]]:
+        """Broadcast the column's rows in turn; yields each other rank and its rows."""
+        mesh = self.mesh
+        for root in mesh.column:
+            if root == mesh.comm.rank:
+                mesh.broadcast(x[mesh.own].contiguous(), root, label)
+            else:
+                rows = x.new_empty((mesh.sizes[root], x.shape[1]))
+                mesh.broadcast(rows, root, label)
+                yield root, rows
+
+    def _label(self, direction: Direction, purpose: Purpose | None = None) -> Label:
+        return Label(purpose or ("embedding" if self._layer else "feature"), self._layer, direction)
 
 
 def broadcast_block(
@@ -221,36 +290,11 @@ def broadcast_block(
         start, columns = 0, mesh.sizes[owner]
         if owner == mesh.comm.rank:
             start, columns = mesh.own.start, mesh.num_rows
-        pieces = [_entries_from(owner, partition, local_row, start) for partition in partitions]
-        parts[owner] = _stack(pieces, columns).to(device)
+        pieces = [entries_from(owner, partition, local_row, start) for partition in partitions]
+        parts[owner] = stack(pieces, columns).to(device)
     degrees = [partition.full_block.degree[: partition.num_inner].to(device) for partition in partitions]
     own = parts.pop(mesh.comm.rank)
     return BroadcastBlock(mesh, own, parts, torch.cat(degrees), engine=engine)
-
-
-def _entries_from(owner: int, partition: Partition, local_row: NDArray[np.int32], start: int) -> CSR:
-    """Return the entries of a partition's rows from nodes of `owner`, whose rows are columns from `start`."""
-    whole, inner = partition.structure, partition.num_inner
-    column = np.full(whole.num_cols, -1, np.int32)
-    if owner == partition.rank:
-        column[:inner] = np.arange(start, start + inner, dtype=np.int32)
-    else:
-        segment = slice(*partition.boundary_ptr[owner : owner + 2])
-        column[inner:][segment] = start + local_row[partition.boundary[segment]]
-    indptr, indices, order = induce_columns(
-        whole.indptr.numpy(), whole.indices.numpy(), 0, column, whole.values is not None
-    )
-    values = None if whole.values is None else whole.values[torch.from_numpy(order)]
-    return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), whole.num_cols, values)
-
-
-def _stack(pieces: Sequence[CSR], columns: int) -> CSR:
-    """Return the rows of all pieces, one after the other."""
-    counts = torch.cat([torch.diff(piece.indptr) for piece in pieces])
-    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    values = [piece.values for piece in pieces if piece.values is not None]
-    indices = torch.cat([piece.indices for piece in pieces])
-    return CSR(indptr, indices, columns, torch.cat(values) if values else None)
 
 
 def _transpose(matrix: CSR) -> CSR:

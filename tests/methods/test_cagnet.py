@@ -31,8 +31,14 @@ GRAPHS = {
 MODELS = [
     ModelSpec(name="sage", layers=3, hidden=6, dropout=0, norm="layer", residual=True),
     ModelSpec(name="gcn", layers=2, linear_layers=1, hidden=3, dropout=0),
+    ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0, norm="layer"),
 ]
-OPTIONS = [{}, {"narrow": True}, {"precompute": True}]
+# Numbers of models, and options. Attention cannot be precomputed.
+RUNS = [
+    (number, {option: True} if option else {})
+    for number, model in enumerate(MODELS)
+    for option in ("", "narrow", *(["precompute"] if model.name != "gat" else []))
+]
 
 
 COUNTED_GRAPH = directed_graph(66)
@@ -42,21 +48,24 @@ COUNTED = {
     "precompute": ({"precompute": True}, [0, HIDDEN, HIDDEN], [0, HIDDEN, HIDDEN]),
 }
 COUNTED_MODEL = ModelSpec(name="sage", layers=3, hidden=HIDDEN, dropout=0.5)
+COUNTED_GAT = ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0.5)
 PARTS = {world: np.random.default_rng(world).integers(0, world, NODES) for world in (2, 3, 4)}
 # Replications by number of ranks whose training is held to one process, and one whose bytes are counted.
 EXACT, BYTES = {2: [2], 4: [2, 4]}, {3: 1, 4: 2}
 EXACT_SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1)
 
 
-def exact_cases(world: int, folder: Path, method: str, options: list[dict[str, object]]) -> list[Case]:
-    """Every graph and model with every one of `options`."""
+def exact_cases(
+    world: int, folder: Path, method: str, runs: list[tuple[int, dict[str, object]]]
+) -> list[Case]:
+    """Every graph with every one of `runs`."""
     cases = []
     for name, (graph, inductive) in GRAPHS.items():
         directory = folder / name
         directory.mkdir(exist_ok=True)
         parts = PARTS[world] if world > 1 else np.zeros(NODES, int)
         data = on_disk(graph, parts, world, inductive, directory)
-        cases += [Case(data, method, o, model, EXACT_SPEC) for model in MODELS for o in options]
+        cases += [Case(data, method, options, MODELS[number], EXACT_SPEC) for number, options in runs]
     return cases
 
 
@@ -70,8 +79,8 @@ def by_world(folder: Path) -> dict[int, list[list[Outcome]]]:
     """Outcomes by rank and case of 2, 3 and 4 ranks: the exact cases, then those whose bytes are counted."""
     found = {}
     for world in (2, 3, 4):
-        options = [{"replication": c, **more} for c in EXACT.get(world, []) for more in OPTIONS]
-        cases = exact_cases(world, folder, "cagnet", options) if options else []
+        runs = [(number, {"replication": c, **more}) for c in EXACT.get(world, []) for number, more in RUNS]
+        cases = exact_cases(world, folder, "cagnet", runs) if runs else []
         if world in BYTES:
             directory = folder / f"bytes{world}"
             directory.mkdir()
@@ -79,6 +88,7 @@ def by_world(folder: Path) -> dict[int, list[list[Outcome]]]:
             counted = [{"replication": BYTES[world], **more} for more, *_ in COUNTED.values()]
             spec = TrainSpec(epochs=EPOCHS, threads=1)
             cases += [Case(data, "cagnet", o, COUNTED_MODEL, spec) for o in counted]
+            cases.append(Case(data, "cagnet", {"replication": BYTES[world]}, COUNTED_GAT, spec))
         found[world] = run_ranks(train, world, cases)
     return found
 
@@ -86,7 +96,8 @@ def by_world(folder: Path) -> dict[int, list[list[Outcome]]]:
 @pytest.fixture(scope="module")
 def single(folder: Path) -> list[Outcome]:
     """`full` on one rank, which the conformance suite holds to the dense oracle, of every graph and model."""
-    (outcomes,) = run_ranks(train, 1, exact_cases(1, folder, "full", [{}]))
+    models: list[tuple[int, dict[str, object]]] = [(number, {}) for number in range(len(MODELS))]
+    (outcomes,) = run_ranks(train, 1, exact_cases(1, folder, "full", models))
     return outcomes
 
 
@@ -94,9 +105,9 @@ def single(folder: Path) -> list[Outcome]:
 def outcomes(by_world: dict[int, list[list[Outcome]]]) -> dict[tuple[int, str], list[Outcome]]:
     """Outcomes by rank of the cases whose bytes are counted."""
     return {
-        (world, name): [ranks[i - len(COUNTED)] for ranks in by_world[world]]
+        (world, name): [ranks[i - len(COUNTED) - 1] for ranks in by_world[world]]
         for world in BYTES
-        for i, name in enumerate(COUNTED)
+        for i, name in enumerate([*COUNTED, "gat"])
     }
 
 
@@ -104,9 +115,10 @@ def outcomes(by_world: dict[int, list[list[Outcome]]]) -> dict[tuple[int, str], 
 def test_replicas_train_as_one_process(
     world: int, by_world: dict[int, list[list[Outcome]]], single: list[Outcome]
 ) -> None:
-    each = len(EXACT[world]) * len(OPTIONS)
-    for index in range(each * len(single)):
-        want = single[index // each]
+    models = [number for _ in GRAPHS for _ in EXACT[world] for number, _ in RUNS]
+    each = len(models) // len(GRAPHS)
+    for index, number in enumerate(models):
+        want = single[index // each * len(MODELS) + number]
         scale = max(np.abs(g).max() for g in want.gradients.values())
         for ranks in by_world[world]:
             got = ranks[index]
@@ -123,12 +135,14 @@ def test_copies_stay_equal_with_dropout(tmp_path: Path) -> None:
     model = ModelSpec(name="sage", layers=2, hidden=8, dropout=0.5, norm="layer")
     data = on_disk(random_graph(65), np.arange(NODES) * 4 // NODES, 4, False, tmp_path)
     spec = TrainSpec(epochs=EPOCHS, threads=1)
-    methods = ["cagnet", "support.broadcasts:Unalike"]
-    cases = [Case(data, method, {"replication": 2}, model, spec) for method in methods]
+    attention = ModelSpec(name="gat", layers=2, hidden=8, dropout=0.5)
+    runs = [("cagnet", model), ("support.broadcasts:Unalike", model), ("cagnet", attention)]
+    cases = [Case(data, method, {"replication": 2}, trained, spec) for method, trained in runs]
     bits = run_ranks(group_bits, 4, cases)
     assert len(bits[0][0]) == 4 * EPOCHS
-    assert bits[0][0] == bits[1][0]
-    assert bits[2][0] == bits[3][0]
+    for case in (0, 2):
+        assert bits[0][case] == bits[1][case]
+        assert bits[2][case] == bits[3][case]
     assert len({*bits[0][0], *bits[2][0]}) == 8 * EPOCHS
     assert bits[0][1] != bits[1][1]
 
@@ -160,6 +174,23 @@ def test_bytes_are_the_closed_form(
     assert total(ranks, "epoch") == {key: size for key, size in want.items() if size}
 
 
+@pytest.mark.parametrize(("world", "replication"), BYTES.items())
+def test_bytes_of_attention(
+    outcomes: dict[tuple[int, str], list[Outcome]], world: int, replication: int
+) -> None:
+    """Sent are H W, of width 6 and, two heads of logits, 2 x 4; backward the column's rows once more.
+
+    A row's sums bear a total and a peak for each of the two heads, its gradients those of key and query.
+    """
+    columns, copies = world // replication - 1, replication - 1
+    value, found = EPOCHS * NODES * ITEM, total(outcomes[world, "gat"], "epoch")
+    for layer, width in enumerate([6, 2 * CLASSES]):
+        rows = (2 * columns * width + 2 * copies * (width + 4)) * value
+        gradients = (columns * (width + 2) + copies * 2 + copies * (width + 4)) * value
+        assert found["embedding" if layer else "feature", layer] == rows
+        assert found["gradient", layer] == gradients
+
+
 def test_setup_copies_features(outcomes: dict[tuple[int, str], list[Outcome]]) -> None:
     rows = NODES * FEATURES * ITEM
     assert total(outcomes[3, "plain"], "setup") == {}
@@ -176,6 +207,8 @@ def test_matrix_of_peers(outcomes: dict[tuple[int, str], list[Outcome]]) -> None
     """Of layer 1, by rank and peer: broadcasts and sums of gradients in columns, the rest in groups."""
     sizes = {world: np.bincount(PARTS[world], minlength=world) for world in (3, 4)}
     for (world, name), ranks in outcomes.items():
+        if name == "gat":
+            continue
         for rank, outcome in enumerate(ranks):
             for row in outcome.traffic:
                 if row["scope"] != "epoch" or row["layer"] != 1:

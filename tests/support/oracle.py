@@ -75,7 +75,7 @@ def logits(
                 out = out + h
             if norm:
                 out = normalised(out, weights, i)
-            out = out.clamp(min=0)
+            out = torch.where(out > 0, out, 0)  # no gradient at 0, where rows of zeros end up
         h = out
     return h
 
