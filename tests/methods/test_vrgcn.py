@@ -165,6 +165,15 @@ def test_bytes_are_the_closed_form(
         assert all(math.isfinite(row["loss"]) for row in rows)
 
 
+@pytest.mark.parametrize(("name", "linear"), [("sage", True), ("gat", False)])
+def test_attention_reads_no_history_of_what_is_fresh(
+    found: dict[str, list[list[Remembered]]], name: str, linear: bool
+) -> None:
+    steps = [step for ranks in found[name] for epoch in ranks for step in epoch.steps]
+    both = [np.intersect1d(step.read[layer], step.written[layer]).size for step in steps for layer in (1, 2)]
+    assert any(both) == linear
+
+
 @pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
 def test_a_cache_changes_nothing_but_the_features_that_are_sent(
     found: dict[str, list[list[Remembered]]], name: str
