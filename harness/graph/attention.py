@@ -115,7 +115,7 @@ class _Attend(torch.autograd.Function):
         heads, own = len(to_key), z[: block.num_dst]
         product = grad * (out if bias is None else out - bias)
         state = torch.stack([query, peak, 1 / total, by_head(product, heads).sum(2)], 1)
-        del product
+        del product, out
         to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
         to_z.addmm_(keys, _matrix(to_key).t())
         to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())

@@ -104,7 +104,7 @@ class Mesh:
     def scatter_sum(self, members: range, term: Callable[[int], Tensor], own: Tensor, label: Label) -> None:
         """Add to `own` [n_in, width] what the other members have for this rank; term(q) is what q gets.
 
-        A reduce-scatter, see `scatter`. (gloo's own reduce sends 1 + 1/P times as many bytes as needed.)
+        A reduce-scatter. (gloo's own reduce sends 1 + 1/P times as many bytes as needed.)
         """
         for block in self.scatter(members, term, own, label):
             own += block
@@ -112,10 +112,10 @@ class Mesh:
     def scatter(
         self, members: range, term: Callable[[int], Tensor], like: Tensor, label: Label
     ) -> Iterator[Tensor]:
-        """Yield what each other member has for this rank, of the shape of `like`; term(q) is what q gets.
+        """Yield what each other member has for this rank, shaped as `like`; term(q) is what q gets.
 
-        In step s each member sends to the s-th after it and receives from the s-th before it, so that all
-        links are busy and one block is in memory.
+        In step s a member sends to the s-th after it and receives from the s-th before it: all links are
+        busy, and one block is in memory.
         """
         for to, source in self._steps(members):
             yield self._pass(term(to), like.new_empty(like.shape), to, source, label)
@@ -195,8 +195,7 @@ class BroadcastBlock(Block):
 
     def multiply(self, x: Tensor) -> Tensor:
         """See `Block.multiply`; every rank must call."""
-        mesh, label = self.mesh, self._label("forward")
-        total = self.engine.multiply(self.adjacency, x)
+        mesh, label, total = self.mesh, self._label("forward"), self.engine.multiply(self.adjacency, x)
         for root, rows in self._broadcast(x, label):
             total += self.engine.multiply(self.foreign[root], rows)
         mesh.scatter_sum(mesh.group, lambda rank: total[mesh.rows[rank]], total[mesh.own], label)

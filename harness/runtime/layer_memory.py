@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from harness.models.gnn import GNN
-from harness.models.layers import GraphLayer
+from harness.models.layers import GATLayer, GraphLayer
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,12 @@ def training_values(
         cuda: dropout keeps a mask (a byte a value), ReLU its output.
         itemsize: bytes of a value.
         least: a lower bound, whichever of A (H W) and (A H) W the layers compute.
+
+    Raises:
+        UserError: `precompute` of a model that attends.
     """
+    if precompute:
+        model.require_fixed_aggregation()
     passes = [
         _graph_pass(model, i, block, exchanged, precompute and i == 0, narrow and model.narrows(i), least)
         for i, block in enumerate(blocks)
@@ -95,6 +100,10 @@ def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool, least: b
         assert isinstance(layer, GraphLayer)
         d, o = layer.inputs, layer.outputs
         source = block.src * d if exchanged else 0
+        if layer.attends:
+            z = (block.src + rows) * layer.transformed
+            peak = max(peak, rows * d + max(source + block.src * layer.transformed, z + 2 * rows * o))
+            continue
         transformed, summed = block.src * o, rows * d
         between = transformed if layer.transforms_first(block.edges, rows, block.src) else summed
         between = min(transformed, summed) if least else between
@@ -114,6 +123,8 @@ def _graph_pass(
     """
     layer = model.graph_layers[index]
     assert isinstance(layer, GraphLayer)
+    if isinstance(layer, GATLayer):
+        return _attention_pass(model, layer, index == 0, size, exchanged, narrow)
     dst, src, d, o = size.dst, size.src, layer.inputs, layer.outputs
     first, boundary = index == 0, (size.src - size.dst if exchanged else 0)
     # Without dropout the first layer's input is the feature matrix itself.
@@ -135,3 +146,33 @@ def _graph_pass(
     if least:
         return _Pass(*map(min, astuple(transformed), astuple(summed)))
     return transformed if layer.transforms_first(size.edges, dst, src) else summed
+
+
+def _attention_pass(
+    model: GNN, layer: GATLayer, first: bool, size: BlockSize, exchanged: bool, narrow: bool
+) -> _Pass:
+    """Values of a layer of attention: z = H W of the sources, the heads' outputs, and columns by head.
+
+    Nothing is by edge. Kept are H where a product or ReLU reads it, z, query, total and peak, and the heads'
+    outputs unless the normalisation keeps them. Backward: products of gradient and output, the state of the
+    destinations, and the gradient of z, then that of H.
+    """
+    dst, src, d, w, heads = size.dst, size.src, layer.inputs, layer.transformed, layer.heads
+    boundary = src - dst if exchanged else 0
+    spec = model.spec
+    source = src * d if exchanged and not narrow else 0
+    plain = first and spec.dropout == 0
+    own = 0 if plain or (first and source) else (dst if exchanged else src) * d
+    shared = spec.norm == "layer" and not layer.average and not (spec.residual and d == layer.outputs)
+    kept = own + source + src * w + 3 * dst * heads + (0 if shared else dst * w)
+    forward = (
+        src * heads + (dst * w if narrow or shared else 0) + (dst * layer.outputs if layer.average else 0)
+    )
+    states = (4 * dst + 2 * src) * heads
+    through = (src + dst) * w + states + (dst * w if layer.average else 0)
+    to_input = 0 if first else dst * d
+    if narrow:
+        return _Pass(kept, forward, max(through, (src + boundary + dst) * w, dst * w + to_input))
+    to_source = 0 if first else src * (w + d)
+    back = 0 if first or not exchanged else (src + boundary + dst) * d
+    return _Pass(kept, forward, to_input + max(through, to_source, back))

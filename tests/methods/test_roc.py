@@ -73,6 +73,7 @@ def swapped(outcome: Outcome, epoch: int) -> tuple[int, int]:
 CASES = {
     "sage": (ModelSpec(name="sage", layers=3, hidden=8, dropout=0.5, norm="layer"), {}, 8.5),
     "gcn": (ModelSpec(name="gcn", layers=4, hidden=8, linear_layers=1, residual=True), {}, 9),
+    "gat": (ModelSpec(name="gat", layers=3, hidden=8, heads=2, norm="layer"), {}, 11),
     "precompute": (ModelSpec(name="sage", layers=2, hidden=8), {"precompute": True, "narrow": True}, 5),
 }
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
+from pydantic import ValidationError
 
+from harness.errors import UserError
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.gnn import GNN
@@ -26,3 +29,33 @@ def test_float32_with_linear_layers_follows_float64() -> None:
     for name, want in gradients[torch.float64].items():
         error = (gradients[torch.float32][name].double() - want).abs().max()
         assert error < 1e-5 * want.abs().max(), name
+
+
+def test_heads_stand_side_by_side_but_for_logits() -> None:
+    spec = ModelSpec(name="gat", layers=2, hidden=6, heads=3)
+    assert spec.label == "gat-2x6h3"
+    model = GNN(spec, 10, 5, seed=0, dtype=torch.float32)
+    assert [tuple(layer.weight.shape) for layer in model.graph_layers] == [(10, 3 * 2), (6, 3 * 5)]
+    assert model.widths == [(10, 6), (6, 5)]
+    # Sent are H W of 6 with their gradients, or 10; H of 6, or H W of 15.
+    assert [model.narrows(layer) for layer in range(2)] == [False, False]
+    tail = GNN(
+        ModelSpec(name="gat", layers=1, linear_layers=1, hidden=6, heads=3),
+        13,
+        5,
+        seed=0,
+        dtype=torch.float32,
+    )
+    assert tail.graph_layers[0].weight.shape == (13, 6)
+    assert tail.narrows(0)
+    with pytest.raises(ValidationError, match="heads: a hidden width of 6 is not divisible by 4"):
+        ModelSpec(name="gat", hidden=6)
+
+
+def test_attention_cannot_be_computed_before_training() -> None:
+    sage, gat = (
+        GNN(ModelSpec(name=name, hidden=8), 4, 3, seed=0, dtype=torch.float32) for name in ("sage", "gat")
+    )
+    sage.require_fixed_aggregation()
+    with pytest.raises(UserError, match="precompute: gat aggregates with weights that it learns"):
+        gat.require_fixed_aggregation()

@@ -13,6 +13,7 @@ from support.ranks import run_ranks
 from support.training import Case, memory_peaks
 
 from harness.data.generated import GENERATORS
+from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.memory_model import MemoryCase, PartSize, full_graph_memory, mini_batch_memory
@@ -60,6 +61,21 @@ def test_components_by_hand() -> None:
     }  # fmt: skip
 
 
+def test_attention_by_hand() -> None:
+    """Widths 10, 8, 3 and four heads: H W is 8 wide, then 4 x 3. Nothing is by edge."""
+    case = replace(CASE, model=gnn(name="gat", layers=2, hidden=8))
+    found = components(case=case)
+    # Kept: source 120 x 10, z 120 x 8, query, total and peak, heads' outputs 100 x 8; layer 1 also its input.
+    kept = (1200 + 960 + 1200 + 800) + (800 + 960 + 1440 + 1200 + 1200)
+    # In layer 1's backward, to logits 100 x 3 and input 100 x 8: gradient of z, that of the heads' outputs,
+    # its product with them, four columns by head of destinations and two of sources.
+    peak = kept + 300 + 800 + (1440 + 1200 + 1200 + 4 * 4 * 100 + 2 * 4 * 120)
+    assert found["layers (Eq. 3)"] + found["layers, beside Eq. 3"] == 4 * peak
+    assert size(case=replace(case, train=replace(PART, edges=9000))) - sum(found.values()) == 8 * 8000
+    with pytest.raises(UserError, match="precompute: gat aggregates with weights that it learns"):
+        components(case=case, precompute=True)
+
+
 def test_sgd_has_no_moments_and_torch_copies_matrices() -> None:
     sgd = components(case=replace(CASE, moments=0))
     assert 2 * sgd["weights and optimizer"] == components()["weights and optimizer"]
@@ -67,7 +83,7 @@ def test_sgd_has_no_moments_and_torch_copies_matrices() -> None:
     assert copied["adjacency"] == components()["adjacency"] + 2 * 12 * 1000
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
 @pytest.mark.parametrize("norm", ["layer", "none"])
 def test_grows_with_everything(name: str, norm: str) -> None:
     def of(layers: int, hidden: int, boundary: int) -> int:
