@@ -41,8 +41,9 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     destinations i, node j in proportion to q_j = sum_i A_ij^2 (Algorithm 1). `estimator: poisson`:
     independent draws with p_j = min(1, c q_j), s expected, edges count A_ij / p_j: unbiased.
     `estimator: ladies`: s draws without replacement, A_ij / (s pi_j), each row scaled to the sum of all its
-    weights, as the public code does: biased. Destinations are kept as sources, so a self loop, or a node's own row, is never sampled
-    (in the paper it is an edge like others). Exact with all neighbours and all training nodes in one batch.
+    weights, as the public code does: biased. Destinations are kept as sources, so a self loop, or a node's
+    own row, is never sampled (in the paper it is an edge like others). Exact with all neighbours and all
+    training nodes in one batch.
     Bytes: see `MiniBatchMethod`.
     """
 

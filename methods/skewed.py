@@ -55,6 +55,8 @@ class SkewedOptions(NodeBatchOptions):
     def _alpha_where_it_is_fixed(self) -> Self:
         if (self.skew == "fixed") != (self.alpha is not None):
             raise ValueError("alpha: belongs to skew 'fixed', which needs one")
+        if self.size == 0:
+            raise ValueError("size: a subgraph has at least 1 node, or -1 for all")
         if self.base == "saint" and self.estimator != "poisson":
             raise ValueError("estimator: base 'saint' has 'poisson' only")
         return self
@@ -112,7 +114,8 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components of the largest batch (see `largest_blocks`), or of a subgraph."""
         if options.base == "saint":
-            return mini_batch_memory(case, subgraph_blocks(case, options.size), options)
+            components = mini_batch_memory(case, subgraph_blocks(case, options.size), options)
+            return components | {"probabilities": 0 if case.cuda else 8 * case.nodes}
         sizes = per_layer(options.sizes, case.model.depth, "sizes")
         blocks = largest_blocks(batch_rows(options.batch_size, case), case, sizes, each=False)
         return mini_batch_memory(case, blocks, options)

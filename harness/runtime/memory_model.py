@@ -152,7 +152,10 @@ def mini_batch_memory(
         components["cached features"] = round(options.capacity * case.train.boundary) * row + 4 * case.nodes
     peak, ahead = 0, options.prefetch if options else 0
     if blocks:
-        sampled = sum(matrices_memory(case, block) for block in blocks)
+        # Layers of a subgraph share their block.
+        sampled = sum(
+            matrices_memory(case, block) for block in {id(block): block for block in blocks}.values()
+        )
         peak = training_values(
             case.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
             cuda=case.cuda, itemsize=case.itemsize, least=case.least,

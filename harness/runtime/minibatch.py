@@ -35,13 +35,18 @@ class MiniBatchOptions(MethodOptions):
     """Options of every mini-batch method."""
 
     prefetch: int = Field(
-        0, ge=0, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
+        0,
+        ge=0,
+        repr=False,
+        description="batches sampled and fetched ahead of the training; a breakdown wants 0",
     )
     storage: Literal["sharded", "host"] = Field(
         "sharded", description="features with their owners, or all of them in the host's memory"
     )
     cache: CachePolicy = Field("none", description="which remote nodes' input features a rank keeps")
-    capacity: float = Field(0.3, ge=0, description="cached nodes, as a share of the rank's boundary nodes")
+    capacity: float = Field(
+        0.3, ge=0, repr=False, description="cached nodes, as a share of the rank's boundary nodes"
+    )
 
     @model_validator(mode="after")
     def _cache_needs_shards(self) -> Self:

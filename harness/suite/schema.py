@@ -99,14 +99,21 @@ class TrialConfig(Spec):
     def _unsaid(self) -> dict[str, Any]:
         """Return the options that the label leaves out where they have these values."""
         defaults = method_defaults(self.method.name)
-        numbers = [key for key in self.method.options if key in defaults and _is_number(defaults[key])]
+        numbers = [
+            key
+            for key in method_defaults(self.method.name, said=True)
+            if key in self.method.options and _is_number(defaults[key])
+        ]
         if len(numbers) > FEW:
             return defaults
         return {key: value for key, value in defaults.items() if key not in numbers}
 
 
-def method_defaults(name: str) -> dict[str, Any]:
-    """Return the default of every option of a method that has one; empty if the method is not installed."""
+def method_defaults(name: str, *, said: bool = False) -> dict[str, Any]:
+    """Return the default of every option of a method that has one; empty if the method is not installed.
+
+    `said`: leave out options that are declared with `repr=False`, which say little at their default.
+    """
     from harness.runtime.registry import load_method
 
     try:
@@ -116,7 +123,7 @@ def method_defaults(name: str) -> dict[str, Any]:
     return {
         key: field.get_default(call_default_factory=True)
         for key, field in fields.items()
-        if not field.is_required()
+        if not field.is_required() and (field.repr or not said)
     }
 
 
