@@ -27,6 +27,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "timing": "plain",
     "traffic": "count",
     "dataset.options.split": "public",
+    "model.heads": 4,
     "train.pos_weight": 1.0,
     "train.sampled_eval": False,
 }

@@ -41,6 +41,7 @@ class BoundaryOptions(MethodOptions):
 class NeighbourOptions(MethodOptions):
     fanouts: int | list[int] = 10
     batch_size: int = Field(1024, ge=0)
+    prefetch: int = Field(0, ge=0, repr=False)
 
 
 METHODS = {"full": FullOptions, "bns-gcn": BoundaryOptions, "graphsage": NeighbourOptions}

@@ -99,6 +99,14 @@ def test_labels_say_what_differs_from_the_defaults() -> None:
     assert len(set(labels)) == len(labels)
 
 
+def test_a_label_leaves_out_a_number_that_says_little_at_its_default() -> None:
+    labels = [t.label for t in expand(suite(methods=[{"graphsage": {"prefetch": [0, 2]}}], device="cpu"))]
+    assert [label.split()[2] for label in labels] == [
+        "graphsage(fanouts=10,batch_size=1024)",
+        "graphsage(fanouts=10,batch_size=1024,prefetch=2)",
+    ]
+
+
 def test_a_label_of_what_is_not_installed_says_all() -> None:
     strange = GOLDEN.model_copy(update={"method": MethodSpec(name="lost", options={"a": 1.0, "b": [1, 2]})})
     assert strange.label == "twin(scale=0.02) sage-4x256 lost(a=1,b=[1,2]) P=8 seed=0"
