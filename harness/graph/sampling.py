@@ -82,35 +82,36 @@ def sample_neighbours(
 
 
 @numba.njit(cache=True, nogil=True)
-def _room(indptr, targets, fanout):  # type: ignore[no-untyped-def]
-    """Pointers by target of its first min(fanout, degree) neighbours, and the largest degree of a target."""
-    pointers = np.zeros(targets.size + 1, np.int64)
-    largest = 0
+def _rows(indptr, targets, fanout):  # type: ignore[no-untyped-def]
+    """Where each target's entries start, degrees, pointers to min(fanout, degree), and the largest degree."""
+    starts, degrees = np.empty(targets.size, np.int64), np.empty(targets.size, np.int64)
+    for i in range(targets.size):  # by itself, so that loads from all over the graph do not wait
+        row = np.uint64(targets[i])  # unsigned: no check for a negative index
+        starts[i] = indptr[row]
+        degrees[i] = indptr[row + np.uint64(1)] - starts[i]
+    pointers, largest = np.zeros(targets.size + 1, np.int64), 0
     for i in range(targets.size):
-        degree = indptr[targets[i] + 1] - indptr[targets[i]]
-        pointers[i + 1] = pointers[i] + (degree if fanout < 0 else min(degree, fanout))
-        largest = max(largest, degree)
-    return pointers, largest
+        pointers[i + 1] = pointers[i] + (degrees[i] if fanout < 0 else min(degrees[i], fanout))
+        largest = max(largest, degrees[i])
+    return starts, degrees, pointers, largest
 
 
 @numba.njit(cache=True, nogil=True)
 def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
     """Pointers by target, the entries drawn, and deg/k by target."""
-    pointers, largest = _room(indptr, targets, fanout)
+    starts, degrees, pointers, largest = _rows(indptr, targets, fanout)
     entries = np.empty(pointers[-1], np.int64)
     scale = np.ones(targets.size)
     # The target that took a place last: nothing has to be cleared between targets.
     taken = np.full(largest if fanout >= 0 else 0, -1, np.int32)
     for i in range(targets.size):
-        start = indptr[targets[i]]
-        degree = indptr[targets[i] + 1] - start
         out = entries[pointers[i] : pointers[i + 1]]
-        if out.size == degree:
-            for k in range(degree):
-                out[k] = start + k
+        if out.size == degrees[i]:
+            for k in range(out.size):
+                out[k] = starts[i] + k
         elif out.size > 0:
-            scale[i] = degree / out.size
-            _floyd(start, degree, stream(seed, targets[i]), i, taken, out)
+            scale[i] = degrees[i] / out.size
+            _floyd(starts[i], degrees[i], stream(seed, targets[i]), i, taken, out)
     return pointers, entries, scale
 
 
@@ -132,19 +133,20 @@ def _weighted(  # type: ignore[no-untyped-def]
     indptr, indices, edge_weights, node_weights, targets, fanout, seed
 ):
     """Pointers by target, the entries drawn, and their w/p."""
-    pointers, largest = _room(indptr, targets, fanout)
+    starts, degrees, pointers, largest = _rows(indptr, targets, fanout)
     entries, values = np.empty(pointers[-1], np.int64), np.empty(pointers[-1])
     edge, weight, chance = np.ones(largest), np.empty(largest), np.empty(largest)
     at = 0
     for i in range(targets.size):
-        start = indptr[targets[i]]
-        degree = indptr[targets[i] + 1] - start
+        start, degree = starts[i], degrees[i]
+        valid = True
         for k in range(degree):
             if edge_weights is not None:
                 edge[k] = edge_weights[start + k]
             weight[k] = abs(edge[k]) * node_weights[indices[start + k]]
-            if not 0 <= weight[k] < np.inf:
-                raise ValueError("weights of neighbours are finite and not negative")
+            valid &= 0 <= weight[k] < np.inf
+        if not valid:
+            raise ValueError("weights of neighbours are finite and not negative")
         write_inclusion(weight[:degree], degree if fanout < 0 else fanout, chance[:degree])
         picks = entries[at:]
         count = _systematic(chance[:degree], stream(seed, targets[i]), picks)
@@ -189,7 +191,7 @@ def _take(array, entries, out):  # type: ignore[no-untyped-def]
     A pass of its own: its loads, from all over the graph, wait for nothing and run in vectors.
     """
     for e in range(entries.size):
-        out[e] = array[np.uint64(entries[e])]  # unsigned: no check for a negative index
+        out[e] = array[np.uint64(entries[e])]
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,9 @@ from benchmarks.conftest import edges_of
 from benchmarks.growth import measure
 from support.graphs import OnDisk
 
+from harness.graph.layer_sample import Tables
 from harness.graph.partition import Partition
-from harness.graph.sampling import sample_neighbours
+from harness.graph.sampling import draw_neighbours
 from harness.graph.topology import Topology
 
 CPU = torch.device("cpu")
@@ -36,16 +38,15 @@ def test_sampled_block(benchmark: Any, planted: Callable[[int], OnDisk], rate: f
 def test_neighbour_sampling(
     benchmark: Any, planted: Callable[[int], OnDisk], fanout: int, edges: int
 ) -> None:
-    """A tenth of the nodes as targets, so that the work grows with the graph."""
-    view = planted(edges).parts.train
-    graph = planted(edges).graph
-    topology = Topology.open(graph, weighted=False)
-    rng = np.random.default_rng(0)
-    nodes = topology.indptr.size - 1
-    assert edges_of(view) == topology.indices.size
+    """A tenth of the nodes as targets, so that the drawn edges grow with the graph; the block included."""
+    planted_graph = planted(edges)
+    topology = Topology.open(planted_graph.graph, weighted=False)
+    assert edges_of(planted_graph.parts.train) == topology.indices.size
+    tables, rng, seeds = Tables(topology.num_nodes), np.random.default_rng(0), itertools.count()
 
     def sample() -> None:
-        targets = rng.choice(nodes, nodes // 10, replace=False)
-        sample_neighbours(topology, targets, fanout, rng=rng, device=CPU, dtype=torch.float32)
+        targets = rng.choice(topology.num_nodes, topology.num_nodes // 10, replace=False)
+        drawn = draw_neighbours(topology, targets, fanout, next(seeds), tables)
+        drawn.block(topology, device=CPU, dtype=torch.float32)
 
     measure(benchmark, sample, f"sample {fanout} neighbours of N/10", edges)
