@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.graph import layer_kernels as kernels
 from harness.graph.block import Norm
 from harness.graph.layer_sample import LayerSample, propagation_scales
-from harness.graph.poisson import write_inclusion
+from harness.graph.poisson import solve
 from harness.graph.topology import Topology
 
 Estimator = Literal["poisson", "ladies"]
@@ -52,12 +52,16 @@ class Front:
 
     def __init__(self, graph: Scaled) -> None:
         self._graph, self._known, self._rows = graph, 0, 0
-        self._number = np.empty(0, np.int32)
-        self._node, self._row = np.empty(0, np.int32), np.empty(0, np.int32)
-        self._factor, self._norm, self._weight, self._chance = (np.empty(0) for _ in range(4))
-        self._drawn, self._bits = np.empty(0, np.bool_), np.empty(0, np.uint64)
-        self._edges, self._columns = np.empty(0, np.int32), np.empty(0, np.int32)
-        self._values, self._starts, self._sums = np.empty(0), np.zeros(1, np.int64), np.empty(0)
+        place = np.int32 if graph.topology.indices.size < 2**31 else np.int64
+        self._number, self._node, self._row = (np.empty(0, np.int32) for _ in range(3))
+        self._factor, self._norm, self._weight = (np.empty(0) for _ in range(3))
+        self._drawn, self._last = np.empty(0, np.bool_), np.empty(0, place)
+        self._edges, self._owner, self._before = (
+            np.empty(0, np.int32),
+            np.empty(0, np.int32),
+            np.empty(0, place),
+        )
+        self._starts, self._sums = np.zeros(1, np.int64), np.empty(0)
 
     def begin(self, number: NDArray[np.int32]) -> None:
         """Start a batch; `number` is -1 for every node."""
@@ -72,17 +76,18 @@ class Front:
         graph, indptr = self._graph, self._graph.topology.indptr
         entries = int((indptr[fresh + 1] - indptr[fresh]).sum())
         self._reserve(min(indptr.size - 1, self._known + fresh.size + entries), fresh.size, entries)
-        before = self._known
+        met = self._known
         self._known = kernels.meet(
-            indptr, graph.topology.indices, fresh, self._rows, self._number, before,
+            indptr, graph.topology.indices, fresh, self._rows, self._number, met,
             self._node, self._starts, self._edges,
         )  # fmt: skip
         kernels.describe(
-            self._node[: self._known], *graph.right, *graph.keep, before, self._row, self._factor, self._norm
-        )
+            self._node[: self._known], *graph.right, *graph.keep, met,
+            self._row, self._last, self._factor, self._norm,
+        )  # fmt: skip
         kernels.add_rows(
             indptr, *graph.weights, graph.left, fresh, self._rows, self._number, self._starts, self._edges,
-            self._row, self._norm,
+            self._row, self._last, self._before, self._owner, self._norm,
         )  # fmt: skip
         if sums:
             self._sums = _grown(self._sums, self._rows + fresh.size)
@@ -94,12 +99,11 @@ class Front:
     def _reserve(self, known: int, rows: int, entries: int) -> None:
         self._starts = _grown(self._starts, self._rows + rows + 1)
         total = int(self._starts[self._rows]) + entries
-        self._edges, self._columns = _grown(self._edges, total), _grown(self._columns, total)
-        self._values = _grown(self._values, total)
+        self._edges, self._owner = _grown(self._edges, total), _grown(self._owner, total)
+        self._before, self._last = _grown(self._before, total), _grown(self._last, known)
         self._node, self._row = _grown(self._node, known + 1), _grown(self._row, known)
         self._factor, self._norm = _grown(self._factor, known), _grown(self._norm, known)
-        self._weight, self._chance = _grown(self._weight, known), _grown(self._chance, known)
-        self._drawn, self._bits = _grown(self._drawn, known), _grown(self._bits, known // 64 + 1)
+        self._weight, self._drawn = _grown(self._weight, known), _grown(self._drawn, known + 7)
 
     def tally(self, local: NDArray[np.bool_]) -> tuple[int, int, float, float]:
         """Return n_L, n_R, Q_L and Q_R."""
@@ -117,62 +121,43 @@ class Front:
         )
         return positive
 
-    def draw(self, size: int, how: Estimator | Literal["all"], stream: tuple[int, int]) -> NDArray[np.int64]:
-        """Draw a layer's nodes; returns those that are new among the sources, which follow the others."""
-        met = slice(self._known)
-        weight, node, chance, drawn = self._weight[met], self._node[met], self._chance[met], self._drawn[met]
-        if how == "all":
-            np.greater(weight, 0, out=drawn)
-            chance[:] = 1
-        elif how == "poisson" or size == 0:
-            write_inclusion(weight, size, chance)
-            kernels.choose(node, chance, 1.0, *stream, drawn)
+    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> NDArray[np.int64]:
+        """Draw a layer's nodes, all candidates if `size` is -1; returns those that are no sources yet.
+
+        They become sources, in this order.
+        """
+        node, weight = self._node[: self._known], self._weight[: self._known]
+        drawn = self._drawn[: -(-self._known // 8) * 8]
+        c = np.inf if size < 0 else np.prod(solve(weight, size))
+        if estimator == "poisson" or not 0 < c < np.inf:
+            chosen = kernels.choose(node, weight, c, seed, depth, drawn)
+            inverse = 1 / np.minimum(1, c * weight[chosen])
         else:
-            _draw_successive(weight, size, node, stream, chance, drawn)
-        fresh: NDArray[np.int64] = kernels.mark(drawn, chance, node, self._row[met], self._rows, self._bits)
+            # -log(1 - u) >= u: whom `choose` leaves out waits for at least `least`.
+            least, few = 2 * c, True
+            while few:
+                chosen = kernels.choose(node, weight, least, seed, depth, drawn)
+                waits = kernels.waits(node[chosen], weight[chosen], seed, depth)
+                few = chosen.size < size or np.partition(waits, size - 1)[size - 1] > least
+                least *= 2
+            chosen = np.sort(chosen[np.argpartition(waits, size - 1)[:size]])
+            inverse = weight.sum() / (size * weight[chosen])
+        self._chosen, self._inverse = chosen, inverse
+        fresh: NDArray[np.int64] = kernels.number_rows(chosen, node, self._row, self._rows)
         return fresh
 
     def layer(self, sources: NDArray[np.int64], whole: bool, normalise: bool) -> LayerSample:
         """Return the edges from the drawn nodes to the destinations; `whole`: p = 1 for all."""
-        graph, destinations = self._graph, sources[: self._rows]
-        pointers = kernels.gather(
-            graph.topology.indptr, *graph.weights, destinations, self._starts, self._edges, self._bits,
-            self._row, self._chance, self._columns, self._values,
+        graph, scale = self._graph, None
+        pointers, columns, values = kernels.gather(
+            graph.topology.indptr, *graph.weights, sources[: self._rows], self._starts,
+            self._chosen, self._inverse, self._row, self._last, self._before, self._owner,
         )  # fmt: skip
-        drawn = int(pointers[-1])
-        columns, values, scale = self._columns[:drawn].copy(), None, None
-        if not whole or graph.topology.weights is not None:
-            values = self._values[:drawn].copy()
         if normalise:
             scale = kernels.row_scales(pointers, columns, values, sources, *graph.right, self._sums)
+        if whole and graph.topology.weights is None:
+            values = None
         return LayerSample(sources, pointers, columns, values, scale)
-
-
-def _draw_successive(
-    weight: NDArray[np.float64],
-    size: int,
-    node: NDArray[np.int32],
-    stream: tuple[int, int],
-    chance: NDArray[np.float64],
-    drawn: NDArray[np.bool_],
-) -> None:
-    """Draw `size` nodes, fewer than have weights, one after another, each in proportion to the weights left.
-
-    They are those of the shortest exponential waits of rate w_j (Efraimidis and Spirakis, 2006). Writes
-    size * pi_j into `chance`.
-    """
-    # -log(1 - u) >= u: whom `choose` leaves out waits for at least times * c.
-    c, times = write_inclusion(weight, size, chance), 2.0
-    while True:
-        kernels.choose(node, chance, times, *stream, drawn)
-        chosen = np.flatnonzero(drawn)
-        waits = kernels.waits(node[chosen], weight[chosen], *stream)
-        if chosen.size >= size and np.partition(waits, size - 1)[size - 1] <= times * c:
-            break
-        times *= 2
-    drawn[:] = False
-    drawn[chosen[np.argpartition(waits, size - 1)[:size]]] = True
-    np.multiply(weight, size / weight.sum(), out=chance)
 
 
 def _grown(array: Any, size: int) -> Any:

@@ -1,8 +1,9 @@
 """Compiled loops of layer-wise sampling; serial, and linear in the edges and candidates that they visit.
 
-A batch numbers the nodes that it meets in the order of first sight. Arrays `by number` have a place for each.
-`edges` holds the rows of the destinations one after another, row i from `starts[i]`, a neighbour by its
-number. An array with a step is read at `index * step`: 0 where one value stands for all.
+A batch numbers the nodes that it meets in the order of first sight; arrays `by number` have a place for each.
+Edges are numbered too, by destination, those of row i from `starts[i]`. A neighbour's edges form a chain: the
+last is `last[number]`, the one before edge e is `before[e]`, and -1 ends it. An array with a step is read at
+`index * step`: 0 where one value stands for all.
 
 The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which
 would stop the processor from loading ahead, and their indices are unsigned, which saves numba's test for
@@ -59,22 +60,25 @@ def _read_ahead(indptr, indices, rows):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def describe(node, right, right_step, keep, keep_step, before, row, factor, norm):  # type: ignore[no-untyped-def]
-    """Write what belongs to the nodes numbered from `before` on: no row, the factor, a sum of 0.
+def describe(node, right, right_step, keep, keep_step, met, row, last, factor, norm):  # type: ignore[no-untyped-def]
+    """Write what belongs to the nodes numbered from `met` on: no row, no edge, the factor, a sum of 0.
 
     The factor is right_j, or 0 where `keep` (by node) is False.
     """
-    for k in range(before, node.size):
-        row[k] = -1
+    for k in range(met, node.size):
+        row[k] = last[k] = -1
         factor[k] = right[node[k] * right_step] if keep[node[k] * keep_step] else 0.0
         norm[k] = 0.0
 
 
 @numba.njit(cache=True, nogil=True)
 def add_rows(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm
+    indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, last, before, owner, norm
 ):
-    """Give `fresh` their rows, and add their (left_i w_ij)^2 to the `norm` of the neighbours j."""
+    """Give `fresh` their rows, link their edges, and add (left_i w_ij)^2 to the `norm` of the neighbours j.
+
+    `owner` is the row of an edge.
+    """
     step = U(weight_step)
     for i in range(fresh.size):
         row[number[fresh[i]]] = first + i
@@ -83,7 +87,11 @@ def add_rows(  # type: ignore[no-untyped-def]
         for e in range(U(starts[first + i]), U(starts[first + i + 1])):
             w = np.float64(weights[place])
             place += step
-            norm[U(edges[e])] += scale * (w * w)
+            k = U(edges[e])
+            norm[k] += scale * (w * w)
+            before[e] = last[k]
+            last[k] = e
+            owner[e] = first + i
 
 
 @numba.njit(cache=True, nogil=True)
@@ -123,10 +131,23 @@ def forget(number, node):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def choose(node, p, times, seed, depth, drawn):  # type: ignore[no-untyped-def]
-    """Write which nodes' numbers are below times * p."""
+def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def]
+    """Return the numbers of the nodes drawn with chance min(1, c w), int64; `drawn` is a scratch.
+
+    `drawn` is longer than `node`, by up to 7, to a multiple of 8.
+    """
+    drawn[node.size :] = False
     for k in range(node.size):
-        drawn[k] = _uniform(seed, depth, node[k]) < times * p[k]
+        drawn[k] = _uniform(seed, depth, node[k]) < c * weights[k]
+    eights = drawn.view(np.uint64)
+    chosen, count = np.empty(64, np.int64), 0
+    for eight in range(eights.size):
+        if eights[eight] != 0:
+            chosen = _room(chosen, count + 7)
+            for k in range(8 * eight, 8 * eight + 8):
+                chosen[count] = k
+                count += drawn[k]
+    return chosen[:count]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -145,44 +166,42 @@ def _uniform(seed, depth, node):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def mark(drawn, inverse, node, row, num_rows, bits):  # type: ignore[no-untyped-def]
-    """Give the drawn nodes rows from `num_rows` on where they have none, set their bits, return the new ones.
-
-    `inverse` holds the chance of each node, and in the end its inverse for the drawn.
-    """
-    bits[: (drawn.size >> 6) + 1] = 0
-    fresh = np.empty(np.count_nonzero(drawn), np.int64)
-    count = 0
-    for k in range(drawn.size):
-        if drawn[k]:
-            bits[k >> 6] |= U(1) << U(k & 63)
-            inverse[k] = 1.0 / inverse[k]
-            if row[k] < 0:
-                row[k] = num_rows + count
-                fresh[count] = node[k]
-                count += 1
+def number_rows(chosen, node, row, first):  # type: ignore[no-untyped-def]
+    """Give the chosen that are no sources yet the rows from `first` on, and return these nodes."""
+    fresh, count = np.empty(chosen.size, np.int64), 0
+    for k in chosen:
+        if row[k] < 0:
+            row[k] = first + count
+            fresh[count] = node[k]
+            count += 1
     return fresh[:count].copy()
 
 
 @numba.njit(cache=True, nogil=True)
 def gather(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values
+    indptr, weights, weight_step, destinations, starts, chosen, inverse, row, last, before, owner
 ):
-    """Write the edges from drawn nodes; returns the pointers by destination."""
-    pointers = np.empty(destinations.size + 1, np.int64)
-    at = U(0)
+    """Return pointers, columns and values w_ij * inverse_j of the chosen nodes' edges, by destination."""
+    pointers = np.zeros(destinations.size + 1, np.int64)
+    for k in chosen:
+        e = last[k]
+        while e >= 0:
+            pointers[owner[e] + 1] += 1
+            e = before[e]
     for i in range(destinations.size):
-        pointers[i] = at
-        first = U(starts[i])
-        for e in range(first, U(starts[i + 1])):
-            k = U(edges[e])
-            if bits[k >> U(6)] >> (k & U(63)) & U(1):
-                place = U(indptr[destinations[i]]) + (e - first)
-                columns[at] = row[k]
-                values[at] = weights[place * U(weight_step)] * inverse[k]
-                at += U(1)
-    pointers[-1] = at
-    return pointers
+        pointers[i + 1] += pointers[i]
+    columns, values = np.empty(pointers[-1], np.int32), np.empty(pointers[-1])
+    cursor = pointers[:-1].copy()
+    for c in range(chosen.size):
+        e = last[chosen[c]]
+        while e >= 0:
+            i = owner[e]
+            place = indptr[destinations[i]] + (e - starts[i])
+            columns[cursor[i]] = row[chosen[c]]
+            values[cursor[i]] = weights[place * weight_step] * inverse[c]
+            cursor[i] += 1
+            e = before[e]
+    return pointers, columns, values
 
 
 @numba.njit(cache=True, nogil=True)

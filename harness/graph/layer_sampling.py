@@ -108,7 +108,7 @@ class LayerSampler:
                 alpha = self._alpha(front, size)
                 count = front.weigh(self._local, alpha)
                 whole = size < 0 or size >= count
-                fresh = front.draw(size, "all" if whole else self._estimator, (seed, depth))
+                fresh = front.draw(-1 if whole else size, self._estimator, seed, depth)
                 sources = np.concatenate([sources, fresh])
                 layers.append(front.layer(sources, whole, self._estimator == "ladies" and not whole))
                 alphas.append(alpha)

@@ -34,14 +34,21 @@ def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 @numba.njit(cache=True, nogil=True)
 def write_inclusion(weights, size, out):  # type: ignore[no-untyped-def]
-    """`inclusion`, written into `out` float64 [n], for other kernels; returns c (inf if all p are 0 or 1).
+    """`inclusion`, written into `out` float64 [n], for other kernels."""
+    scale, share = solve(weights, size)
+    for j in range(weights.size):
+        p = weights[j] * scale * share if weights[j] > 0 else 0.0
+        out[j] = 1.0 if p > 1 else p
 
-    `out` must not be `weights`.
+
+@numba.njit(cache=True, nogil=True)
+def solve(weights, size):  # type: ignore[no-untyped-def]
+    """Return two factors of c, `inclusion`'s p_j = min(1, w_j scale share); their product may overflow.
+
+    c is infinite where `size` is at least the number of positive weights.
     """
     if size == 0 or size >= _positive(weights):
-        for j in range(weights.size):
-            out[j] = 1.0 if size > 0 and weights[j] > 0 else 0.0
-        return np.inf
+        return 1.0, np.inf if size > 0 else 0.0
     # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow and,
     # where only tiny weights are left, from loss.
     bound, certain, scale = np.inf, -1, 1.0
@@ -52,12 +59,8 @@ def write_inclusion(weights, size, out):  # type: ignore[no-untyped-def]
             continue
         share = (size - found) / rest
         if found == certain:
-            break
+            return scale, share
         certain, bound = found, (1 + SLACK) / share / scale
-    for j in range(weights.size):
-        p = weights[j] * scale * share
-        out[j] = 1.0 if weights[j] > bound or p > 1 else p
-    return scale * share
 
 
 @numba.njit(cache=True, nogil=True)
