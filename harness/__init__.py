@@ -18,9 +18,12 @@ _HOMES = {
     "CachePolicy": "harness.runtime.cache",
     "EdgeSampler": "harness.runtime.edge_sampler",
     "FanoutSampler": "harness.runtime.samplers",
+    "FeatureStore": "harness.runtime.features",
     "FullGraphMethod": "harness.runtime.method",
     "FullGraphOptions": "harness.runtime.method",
+    "GNN": "harness.models.gnn",
     "GlobalSampler": "harness.graph.layer_sampling",
+    "HistorySample": "harness.graph.history",
     "LayerSample": "harness.graph.layer_sample",
     "LayerSampler": "harness.graph.layer_sampling",
     "LayerwiseSampler": "harness.runtime.samplers",
@@ -49,6 +52,7 @@ _HOMES = {
     "Worker": "harness.runtime.worker",
     "announce": "harness.runtime.exchange",
     "batch_rows": "harness.runtime.samplers",
+    "batch_seed": "harness.graph.random",
     "broadcast_block": "harness.runtime.broadcast",
     "clusters": "harness.graph.subgraph",
     "draw_neighbours": "harness.graph.sampling",
@@ -69,6 +73,7 @@ _HOMES = {
     "stale_memory": "harness.runtime.stale_memory",
     "subgraph_batches": "harness.runtime.batches",
     "subgraph_blocks": "harness.runtime.samplers",
+    "with_history": "harness.graph.history",
 }
 __all__ = [
     "Arena",
@@ -77,9 +82,12 @@ __all__ = [
     "CachePolicy",
     "EdgeSampler",
     "FanoutSampler",
+    "FeatureStore",
     "FullGraphMethod",
     "FullGraphOptions",
+    "GNN",
     "GlobalSampler",
+    "HistorySample",
     "LayerSample",
     "LayerSampler",
     "LayerwiseSampler",
@@ -108,6 +116,7 @@ __all__ = [
     "Worker",
     "announce",
     "batch_rows",
+    "batch_seed",
     "broadcast_block",
     "clusters",
     "draw_neighbours",
@@ -128,14 +137,18 @@ __all__ = [
     "stale_memory",
     "subgraph_batches",
     "subgraph_blocks",
+    "with_history",
 ]
 
 if TYPE_CHECKING:
+    from harness.graph.history import HistorySample, with_history
     from harness.graph.layer_sample import LayerSample, propagation_scales
     from harness.graph.layer_sampling import GlobalSampler, LayerSampler
+    from harness.graph.random import batch_seed
     from harness.graph.sampling import draw_neighbours
     from harness.graph.skew import Skew
     from harness.graph.subgraph import NodeSampler, clusters, induce
+    from harness.models.gnn import GNN
     from harness.results.frames import load_epochs, load_results
     from harness.runtime.arena import Arena
     from harness.runtime.batches import Batch, epoch_order, make_batches, node_batches, subgraph_batches
@@ -143,7 +156,7 @@ if TYPE_CHECKING:
     from harness.runtime.cache import CachePolicy
     from harness.runtime.edge_sampler import EdgeSampler
     from harness.runtime.exchange import SyncExchange, announce
-    from harness.runtime.features import RowStore
+    from harness.runtime.features import FeatureStore, RowStore
     from harness.runtime.layer_memory import BlockSize, evaluation_values
     from harness.runtime.memory_model import (
         MemoryCase,

@@ -13,7 +13,10 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness import (
+    GNN,
     BlockSize,
+    FeatureStore,
+    HistorySample,
     LayerSample,
     MemoryCase,
     MiniBatchMethod,
@@ -26,15 +29,13 @@ from harness import (
     View,
     Worker,
     batch_rows,
+    batch_seed,
     draw_neighbours,
     largest_blocks,
     mini_batch_memory,
     per_layer,
+    with_history,
 )
-from harness.graph.history import HistorySample, with_history
-from harness.graph.random import batch_seed
-from harness.models.gnn import GNN
-from harness.runtime.features import FeatureStore
 
 
 class VRGCNOptions(NodeBatchOptions):
@@ -182,7 +183,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         """See `MiniBatchMethod`; the paper's inference is exact."""
         return False
 
-    def _store(self, view: View) -> FeatureStore:
+    def make_store(self, view: View) -> FeatureStore:
         """Return the store of the rows that the first layer reads: own features and aggregated ones."""
         worker, features = self.worker, self.worker.features
         if worker.model.attends:

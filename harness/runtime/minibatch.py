@@ -82,6 +82,13 @@ class Loaded:
     loss: Loss
     stats: dict[str, float]
 
+    def hold(self) -> None:
+        """Keep the memory of what another stream fetched until this one is done with it (GPUs only)."""
+        if self.inputs.is_cuda:
+            for tensor in (self.inputs, self.loss.rows, self.loss.labels, self.loss.weights):
+                if tensor is not None:
+                    tensor.record_stream(torch.cuda.current_stream())
+
 
 class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """A method that says what is drawn for a batch (`make_sampler`); the rest is here.
@@ -103,7 +110,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         super().__init__(worker, options)
         self.source = self._source(worker.view)
         self.sampler = self.make_sampler(self.source)
-        self.store = self._store(worker.view)
+        self.store = self.make_store(worker.view)
         self.loader = Loader(
             worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads
         )
@@ -122,6 +129,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
         for loaded in self.loader.load(self.batches(epoch)):
+            loaded.hold()
             yield self.step(loaded)
 
     def draw(self, batch: Batch) -> Drawn:
@@ -189,13 +197,16 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         missing = -1 if view.labels.dim() == 1 else float("nan")
         labels = torch.full_like(view.labels, missing)
         labels[worker.train_rows] = view.labels[worker.train_rows]
-        return RowStore(worker.comm, labels, view.owner, view.local_row, purpose="control")
+        return RowStore(
+            worker.comm, labels, view.owner, view.local_row, purpose="control", tables=self.source.tables
+        )
 
     def _source(self, view: View) -> Source:
         model = self.worker.model
         return Source(view, norm=model.propagation, depth=model.depth)
 
-    def _store(self, view: View) -> FeatureStore | HostStore:
+    def make_store(self, view: View) -> FeatureStore | HostStore:
+        """Return the store of the rows that a batch of the view reads as its input."""
         worker = self.worker
         if self.options.storage == "host":
             return HostStore(worker.comm, worker.graph.features, view.nodes, dtype=worker.dtype)
@@ -210,7 +221,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         if view is worker.view:
             return self.source, self.sampler, self.store
         source = self._source(view)
-        return source, self.make_sampler(source), self._store(view)
+        return source, self.make_sampler(source), self.make_store(view)
 
     @property
     def samples_targets(self) -> bool:
