@@ -277,5 +277,5 @@ def _room(array, at):  # type: ignore[no-untyped-def]
     if at < array.size:
         return array
     larger = np.empty(2 * array.size, array.dtype)
-    larger[:at] = array
+    larger[: array.size] = array
     return larger
