@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from harness.graph.block import Block
 from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.poisson import write_inclusion
 from harness.graph.random import below, next_u64, stream, uniform
@@ -65,22 +63,6 @@ def draw_neighbours(
     return LayerSample(sources, pointers, columns, values, scale)
 
 
-def sample_neighbours(
-    topology: Topology,
-    targets: NDArray[np.int64],
-    fanout: int,
-    *,
-    rng: np.random.Generator,
-    device: torch.device,
-    dtype: torch.dtype,
-    engine: str = "auto",
-) -> tuple[Block, NDArray[np.int64]]:
-    """Return the Block of a uniform `draw_neighbours` with a seed from `rng`, and its source nodes."""
-    seed = int(rng.integers(2**63))
-    sample = draw_neighbours(topology, targets, fanout, seed, Tables(topology.num_nodes))
-    return sample.block(topology, device=device, dtype=dtype, engine=engine), sample.sources
-
-
 @numba.njit(cache=True, nogil=True)
 def _rows(indptr, targets, fanout):  # type: ignore[no-untyped-def]
     """Where each target's entries start, degrees, pointers to min(fanout, degree), and the largest degree."""
@@ -119,11 +101,11 @@ def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
 def _floyd(start, size, state, mark, taken, out):  # type: ignore[no-untyped-def]
     """Robert Floyd's algorithm: a uniform subset of start, ..., start + size - 1 in len(out) draws."""
     for k in range(out.size):
-        last = np.uint64(size - out.size + k)
+        last = size - out.size + k
         state, value = next_u64(state)
         pick = np.uint64(below(value, last + 1))
         if taken[pick] == mark:
-            pick = last
+            pick = np.uint64(last)
         taken[pick] = mark
         out[k] = start + np.int64(pick)
 
