@@ -76,6 +76,7 @@ _HOMES = {
     "with_history": "harness.graph.history",
 }
 __all__ = [
+    "GNN",
     "Arena",
     "Batch",
     "BlockSize",
@@ -85,7 +86,6 @@ __all__ = [
     "FeatureStore",
     "FullGraphMethod",
     "FullGraphOptions",
-    "GNN",
     "GlobalSampler",
     "HistorySample",
     "LayerSample",
