@@ -157,7 +157,7 @@ def test_quickstart_is_small_and_shows_every_method() -> None:
     from harness.runtime.registry import method_names
 
     found = trials("quickstart")
-    assert 16 <= len(found) <= 20
+    assert 16 <= len(found) <= 28
     assert {t.method.name for t in found} == set(method_names())
     assert {t.dataset.name for t in found} == {"digits", "twin"}
     assert {t.partition.parts for t in found} == {1, 2}
