@@ -1,6 +1,7 @@
 """Neighbour sampling, blocks included: batches a second beside DGL's, and growth with the edges drawn.
 
-On the graph case233k, see `cases`. Run with `-s` to see the figures.
+On the graph case233k, see `cases`. Run with `-s` to see the figures. DGL's two threads wait for each other by
+spinning, so its rate collapses where other processes want the cores, unless OMP_WAIT_POLICY=passive.
 """
 
 from __future__ import annotations
