@@ -52,15 +52,10 @@ class Front:
 
     def __init__(self, graph: Scaled) -> None:
         self._graph, self._known, self._rows = graph, 0, 0
-        place = np.int32 if graph.topology.indices.size < 2**31 else np.int64
         self._number, self._node, self._row = (np.empty(0, np.int32) for _ in range(3))
-        self._factor, self._norm, self._weight = (np.empty(0) for _ in range(3))
-        self._drawn, self._last = np.empty(0, np.bool_), np.empty(0, place)
-        self._edges, self._owner, self._before = (
-            np.empty(0, np.int32),
-            np.empty(0, np.int32),
-            np.empty(0, place),
-        )
+        self._factor, self._norm, self._weight, self._inverse = (np.empty(0) for _ in range(4))
+        self._drawn, self._bits = np.empty(0, np.bool_), np.empty(0, np.uint64)
+        self._edges, self._columns, self._values = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
         self._starts, self._sums = np.zeros(1, np.int64), np.empty(0)
 
     def begin(self, number: NDArray[np.int32]) -> None:
@@ -82,12 +77,11 @@ class Front:
             self._node, self._starts, self._edges,
         )  # fmt: skip
         kernels.describe(
-            self._node[: self._known], *graph.right, *graph.keep, met,
-            self._row, self._last, self._factor, self._norm,
+            self._node[: self._known], *graph.right, *graph.keep, met, self._row, self._factor, self._norm
         )  # fmt: skip
         kernels.add_rows(
             indptr, *graph.weights, graph.left, fresh, self._rows, self._number, self._starts, self._edges,
-            self._row, self._last, self._before, self._owner, self._norm,
+            self._row, self._norm,
         )  # fmt: skip
         if sums:
             self._sums = _grown(self._sums, self._rows + fresh.size)
@@ -99,11 +93,12 @@ class Front:
     def _reserve(self, known: int, rows: int, entries: int) -> None:
         self._starts = _grown(self._starts, self._rows + rows + 1)
         total = int(self._starts[self._rows]) + entries
-        self._edges, self._owner = _grown(self._edges, total), _grown(self._owner, total)
-        self._before, self._last = _grown(self._before, total), _grown(self._last, known)
+        self._edges, self._columns = _grown(self._edges, total), _grown(self._columns, total)
+        self._values, self._bits = _grown(self._values, total), _grown(self._bits, known // 64 + 1)
         self._node, self._row = _grown(self._node, known + 1), _grown(self._row, known)
         self._factor, self._norm = _grown(self._factor, known), _grown(self._norm, known)
-        self._weight, self._drawn = _grown(self._weight, known), _grown(self._drawn, known + 7)
+        self._weight, self._inverse = _grown(self._weight, known), _grown(self._inverse, known)
+        self._drawn = _grown(self._drawn, known + 7)
 
     def tally(self, local: NDArray[np.bool_]) -> tuple[int, int, float, float]:
         """Return n_L, n_R, Q_L and Q_R."""
@@ -142,22 +137,24 @@ class Front:
                 least *= 2
             chosen = np.sort(chosen[np.argpartition(waits, size - 1)[:size]])
             inverse = weight.sum() / (size * weight[chosen])
-        self._chosen, self._inverse = chosen, inverse
-        fresh: NDArray[np.int64] = kernels.number_rows(chosen, node, self._row, self._rows)
+        fresh: NDArray[np.int64] = kernels.mark(
+            chosen, inverse, node, self._row, self._rows, self._bits, self._inverse
+        )
         return fresh
 
     def layer(self, sources: NDArray[np.int64], whole: bool, normalise: bool) -> LayerSample:
         """Return the edges from the drawn nodes to the destinations; `whole`: p = 1 for all."""
         graph, scale = self._graph, None
-        pointers, columns, values = kernels.gather(
-            graph.topology.indptr, *graph.weights, sources[: self._rows], self._starts,
-            self._chosen, self._inverse, self._row, self._last, self._before, self._owner,
+        pointers = kernels.gather(
+            graph.topology.indptr, *graph.weights, sources[: self._rows], self._starts, self._edges,
+            self._bits, self._row, self._inverse, self._columns, self._values,
         )  # fmt: skip
+        drawn = slice(pointers[-1])
+        columns, values = self._columns[drawn].copy(), self._values[drawn].copy()
         if normalise:
             scale = kernels.row_scales(pointers, columns, values, sources, *graph.right, self._sums)
-        if whole and graph.topology.weights is None:
-            values = None
-        return LayerSample(sources, pointers, columns, values, scale)
+        plain = whole and graph.topology.weights is None
+        return LayerSample(sources, pointers, columns, None if plain else values, scale)
 
 
 def _grown(array: Any, size: int) -> Any:

@@ -1,9 +1,8 @@
 """Compiled loops of layer-wise sampling; serial, and linear in the edges and candidates that they visit.
 
 A batch numbers the nodes that it meets in the order of first sight; arrays `by number` have a place for each.
-Edges are numbered too, by destination, those of row i from `starts[i]`. A neighbour's edges form a chain: the
-last is `last[number]`, the one before edge e is `before[e]`, and -1 ends it. An array with a step is read at
-`index * step`: 0 where one value stands for all.
+`edges` holds the rows of the destinations one after another, row i from `starts[i]`, a neighbour by its
+number. An array with a step is read at `index * step`: 0 where one value stands for all.
 
 The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which
 would stop the processor from loading ahead, and their indices are unsigned, which saves numba's test for
@@ -60,25 +59,22 @@ def _read_ahead(indptr, indices, rows):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def describe(node, right, right_step, keep, keep_step, met, row, last, factor, norm):  # type: ignore[no-untyped-def]
-    """Write what belongs to the nodes numbered from `met` on: no row, no edge, the factor, a sum of 0.
+def describe(node, right, right_step, keep, keep_step, met, row, factor, norm):  # type: ignore[no-untyped-def]
+    """Write what belongs to the nodes numbered from `met` on: no row, the factor, a sum of 0.
 
     The factor is right_j, or 0 where `keep` (by node) is False.
     """
     for k in range(met, node.size):
-        row[k] = last[k] = -1
+        row[k] = -1
         factor[k] = right[node[k] * right_step] if keep[node[k] * keep_step] else 0.0
         norm[k] = 0.0
 
 
 @numba.njit(cache=True, nogil=True)
 def add_rows(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, last, before, owner, norm
+    indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm
 ):
-    """Give `fresh` their rows, link their edges, and add (left_i w_ij)^2 to the `norm` of the neighbours j.
-
-    `owner` is the row of an edge.
-    """
+    """Give `fresh` their rows, and add (left_i w_ij)^2 to the `norm` of their neighbours j."""
     step = U(weight_step)
     for i in range(fresh.size):
         row[number[fresh[i]]] = first + i
@@ -87,11 +83,7 @@ def add_rows(  # type: ignore[no-untyped-def]
         for e in range(U(starts[first + i]), U(starts[first + i + 1])):
             w = np.float64(weights[place])
             place += step
-            k = U(edges[e])
-            norm[k] += scale * (w * w)
-            before[e] = last[k]
-            last[k] = e
-            owner[e] = first + i
+            norm[U(edges[e])] += scale * (w * w)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -132,22 +124,29 @@ def forget(number, node):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def]
-    """Return the numbers of the nodes drawn with chance min(1, c w), int64; `drawn` is a scratch.
+    """Return the numbers of the nodes drawn with chance min(1, c w), int64.
 
-    `drawn` is longer than `node`, by up to 7, to a multiple of 8.
+    `drawn` is a scratch, longer than `node` by up to 7, to a multiple of 8.
     """
     drawn[node.size :] = False
-    for k in range(node.size):
-        drawn[k] = _uniform(seed, depth, node[k]) < c * weights[k]
-    eights = drawn.view(np.uint64)
-    chosen, count = np.empty(64, np.int64), 0
+    chosen = np.empty(_decide(node, weights, c, seed, depth, drawn) + 1, np.int64)
+    eights, count = drawn.view(np.uint64), 0  # most are 0
     for eight in range(eights.size):
         if eights[eight] != 0:
-            chosen = _room(chosen, count + 7)
             for k in range(8 * eight, 8 * eight + 8):
                 chosen[count] = k
                 count += drawn[k]
     return chosen[:count]
+
+
+@numba.njit(cache=True, nogil=True)
+def _decide(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def]
+    """Write who is drawn, and return how many are."""
+    count = 0
+    for k in range(node.size):
+        drawn[k] = _uniform(seed, depth, node[k]) < c * weights[k]
+        count += drawn[k]
+    return count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -166,10 +165,17 @@ def _uniform(seed, depth, node):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def number_rows(chosen, node, row, first):  # type: ignore[no-untyped-def]
-    """Give the chosen that are no sources yet the rows from `first` on, and return these nodes."""
+def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no-untyped-def]
+    """Set the bits of the chosen numbers, of no others, and write `inverse`, by chosen, by number.
+
+    Those that are no sources yet get the rows from `first` on; returns these nodes.
+    """
+    bits[: (node.size >> 6) + 1] = 0
     fresh, count = np.empty(chosen.size, np.int64), 0
-    for k in chosen:
+    for c in range(chosen.size):
+        k = U(chosen[c])
+        bits[k >> U(6)] |= U(1) << (k & U(63))
+        by_number[k] = inverse[c]
         if row[k] < 0:
             row[k] = first + count
             fresh[count] = node[k]
@@ -179,29 +185,23 @@ def number_rows(chosen, node, row, first):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def gather(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, destinations, starts, chosen, inverse, row, last, before, owner
+    indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values
 ):
-    """Return pointers, columns and values w_ij * inverse_j of the chosen nodes' edges, by destination."""
-    pointers = np.zeros(destinations.size + 1, np.int64)
-    for k in chosen:
-        e = last[k]
-        while e >= 0:
-            pointers[owner[e] + 1] += 1
-            e = before[e]
+    """Write the marked neighbours' rows and w_ij * inverse_j; returns the pointers by destination."""
+    pointers = np.empty(destinations.size + 1, np.int64)
+    at = U(0)
     for i in range(destinations.size):
-        pointers[i + 1] += pointers[i]
-    columns, values = np.empty(pointers[-1], np.int32), np.empty(pointers[-1])
-    cursor = pointers[:-1].copy()
-    for c in range(chosen.size):
-        e = last[chosen[c]]
-        while e >= 0:
-            i = owner[e]
-            place = indptr[destinations[i]] + (e - starts[i])
-            columns[cursor[i]] = row[chosen[c]]
-            values[cursor[i]] = weights[place * weight_step] * inverse[c]
-            cursor[i] += 1
-            e = before[e]
-    return pointers, columns, values
+        pointers[i] = at
+        first = U(starts[i])
+        for e in range(first, U(starts[i + 1])):
+            k = U(edges[e])
+            if bits[k >> U(6)] >> (k & U(63)) & U(1):
+                place = U(indptr[destinations[i]]) + (e - first)
+                columns[at] = row[k]
+                values[at] = weights[place * U(weight_step)] * inverse[k]
+                at += U(1)
+    pointers[-1] = at
+    return pointers
 
 
 @numba.njit(cache=True, nogil=True)
