@@ -31,10 +31,21 @@ class Topology:
 
     def degree(self, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the in-degree, or the sum of weights, of `nodes`."""
+        degree: NDArray[np.float64]
         if self.weights is None:
-            return (self.indptr[nodes + 1] - self.indptr[nodes]).astype(np.float64)
-        sums: NDArray[np.float64] = _weighted_degree(self.indptr, self.weights, nodes)
-        return sums
+            degree = _degree(self.indptr, nodes)
+        else:
+            degree = _weighted_degree(self.indptr, self.weights, nodes)
+        return degree
+
+
+@numba.njit(cache=True, nogil=True)
+def _degree(indptr, nodes):  # type: ignore[no-untyped-def]
+    degree = np.empty(nodes.size)
+    for i in range(nodes.size):
+        node = np.uint64(nodes[i])  # unsigned: numba asks of a signed index whether it counts from the end
+        degree[i] = indptr[node + np.uint64(1)] - indptr[node]
+    return degree
 
 
 @numba.njit(cache=True, nogil=True)
