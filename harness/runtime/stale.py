@@ -55,7 +55,8 @@ class Pipeline:
         comm: the ranks' communicator.
         staleness: tau; with 0 exchanges are waited for where they start.
         warmup: what iterations t < tau, for which nothing was sent yet, read: nothing ("absent": zero rows,
-            and no gradients are added), or rows and gradients of their own, waited for ("sync").
+            and no gradients are added; attention gives a zero row its share), or rows and gradients of
+            their own, waited for ("sync").
         decay: None, or the share of the past in exponential averages that replace what is received
             (smoothing, PipeGCN, section 3.4); the first values stand for the past before them.
     """
