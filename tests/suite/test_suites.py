@@ -15,7 +15,9 @@ from harness.suite.schema import TrialConfig
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 NAMES = ["amazon", "arxiv", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
 PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fig8")]
-PAPERS = [*PSC, *(f"{name}-twin" for name in PSC)]
+SKEWED = [f"papers/skewed-{what}" for what in ("fig3", "fig4", "fig5", "centralised")]
+TABLE1 = "papers/skewed-table1"  # of real graphs that are small enough, so that it needs no twin
+PAPERS = [*PSC, *(f"{name}-twin" for name in PSC), *SKEWED, *(f"{name}-twin" for name in SKEWED), TABLE1]
 NEED_DATA = ["anchor", "papers/psc-table2-arxiv"]
 
 
@@ -67,7 +69,8 @@ def test_it_expands_without_data(name: str) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_papers_suite_claims_what_the_paper_does(name: str) -> None:
     claims = load_suite(SUITES / f"{name}.yaml").claims
-    assert any(claim.source.startswith("PSC-GCN, ") for claim in claims)
+    paper = "Skewed sampling, " if "skewed" in name else "PSC-GCN, "
+    assert any(claim.source.startswith(paper) for claim in claims)
     assert len({claim.name for claim in claims}) == len(claims)
 
 
@@ -86,6 +89,33 @@ def test_the_settings_of_psc_gcn(name: str) -> None:
     own = trials(f"{name}-twin")
     assert {t.method.name for t in own} == {t.method.name for t in found}
     assert {(t.dataset.name, t.partition.parts, t.train.threads) for t in own} == {("twin", 2, 1)}
+
+
+@pytest.mark.parametrize("name", [*SKEWED, TABLE1])
+def test_the_settings_of_skewed_sampling(name: str) -> None:
+    hidden = {"youtube": 512, "amazon": 512}
+    found = trials(name)
+    for trial in found:
+        assert (trial.model.name, trial.model.layers, trial.model.norm) == ("gcn", 5, "none")
+        assert trial.model.hidden == hidden.get(trial.dataset.name, 256)
+        assert trial.train.pos_weight == (50 if trial.dataset.name == "youtube" else 1)
+        assert (trial.partition.method, trial.partition.parts) == ("random", 8 if "fig5" in name else 4)
+        sizes = (4500,) if trial.method.options["base"] == "saint" else (512, 512)
+        keys = ("size",) if trial.method.options["base"] == "saint" else ("batch_size", "sizes")
+        assert tuple(trial.method.options[key] for key in keys) == sizes
+        assert trial.dataset.options.get("split", "full") == "full"
+    assert len({trial.seed for trial in found}) == (10 if name == TABLE1 else 1 if "central" in name else 3)
+    twins = [] if name == TABLE1 else trials(f"{name}-twin")
+    for own in (found, *([twins] if twins else [])):
+        options = [trial.method.options for trial in own]
+        if "central" in name:
+            assert {(o["version"], o["storage"]) for o in options} == {("full", "sharded"), ("full", "host")}
+        else:
+            versions = {(o["version"], o["distortion"] if o["version"] == "skewed" else 0) for o in options}
+            assert versions == {("full", 0), ("local", 0), *(("skewed", d) for d in (4, 8, 16))}
+    assert {(t.dataset.name, t.train.threads, t.partition.parts, t.model.layers) for t in twins} <= {
+        ("twin", 1, 4, 5)
+    }
 
 
 @pytest.mark.parametrize("name", ["papers/psc-table2", "papers/psc-table3"])
