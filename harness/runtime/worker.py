@@ -127,7 +127,12 @@ class Worker:
         return Loss(self.train_rows, self.view.labels[self.train_rows], self.train_total)
 
     def aggregate_features(self) -> Tensor:
-        """Return the exact first-layer aggregation [n_in, F] of the input features; every rank must call."""
+        """Return the exact first-layer aggregation [n_in, F] of the input features; every rank must call.
+
+        Raises:
+            UserError: the model's aggregation depends on its weights.
+        """
+        self.model.require_fixed_aggregation()
         exchange = SyncExchange(self.comm, self.partition.full_halo)
         with torch.no_grad(), self.traffic.during("setup"):
             source = exchange(self.features.inner, 0)
