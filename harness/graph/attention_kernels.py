@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numba
@@ -18,10 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.graph.attention_torch import add_by_torch, spread_by_torch
-from harness.graph.csr import CSR
 from harness.graph.edges import SLOPE, Edges
-
-LEAST_WORK = 10_000  # edges that are worth a thread
+from harness.graph.parts import row_parts, run_parts
 
 
 def add(
@@ -41,7 +38,7 @@ def add(
     if z.device.type != "cpu":
         add_by_torch(edges, z, key, query, rows, total, peak)
         return
-    _run(_add_rows, edges, _parts(edges.matrix), (z, key, query, rows, total, peak))
+    _run(_add_rows, edges, row_parts(edges.matrix), (z, key, query, rows, total, peak))
 
 
 def spread(
@@ -59,21 +56,12 @@ def spread(
     """
     if z.device.type != "cpu":
         return spread_by_torch(edges, z, key, grad, state, own)
-    bounds = _parts(edges.matrix)
+    bounds = row_parts(edges.matrix)
     to_z, to_key = torch.zeros_like(z), torch.zeros_like(key)
     to_query = key.new_zeros((bounds.size - 1, grad.shape[0], key.shape[1]))
     loops = own.start, own.stop
     _run(_spread_rows, edges, bounds, (z, key, grad, state, to_z, to_key, to_query), *loops)
     return to_z, to_key, to_query[0] if bounds.size == 2 else to_query.sum(0)
-
-
-def _parts(matrix: CSR) -> NDArray[np.int64]:
-    """Return the first row of each part, and the number of rows: as many parts as threads, of equal work."""
-    indptr = matrix.indptr.numpy()
-    parts = min(torch.get_num_threads(), 1 + matrix.nnz // LEAST_WORK)
-    bounds: NDArray[np.int64] = np.searchsorted(indptr, np.linspace(0, matrix.nnz, parts + 1))
-    bounds[0], bounds[-1] = 0, matrix.num_rows
-    return bounds
 
 
 def _run(
@@ -93,12 +81,7 @@ def _run(
         values = torch.ones(1, dtype=dtype) if factor is None else factor.to(dtype)
         common += [values.numpy(), int(factor is not None)]
     common += [tensor.numpy() for tensor in tensors]
-    if bounds.size == 2:
-        kernel(0, *common, *more)
-        return
-    with ThreadPoolExecutor(bounds.size - 1) as pool:
-        for done in [pool.submit(kernel, part, *common, *more) for part in range(bounds.size - 1)]:
-            done.result()
+    run_parts(lambda part: kernel(part, *common, *more), bounds.size - 1)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.csr import CSR
+from harness.graph.parts import row_parts, run_parts
 
 
 class Engine(Protocol):
@@ -86,20 +87,21 @@ class NumbaEngine:
     def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
         """See `Engine`."""
         out = torch.empty((matrix.num_rows, x.shape[1]), dtype=x.dtype)
-        serial = torch.get_num_threads() == 1
-        structure = (matrix.indptr.numpy(), matrix.indices.numpy())
+        bounds = row_parts(matrix)
+        structure = (bounds, matrix.indptr.numpy(), matrix.indices.numpy())
         dense, target = x.contiguous().numpy(), out.numpy()
         if matrix.values is None:
-            (_sum if serial else _sum_parallel)(*structure, dense, target)
+            run_parts(lambda part: _sum(part, *structure, dense, target), bounds.size - 1)
         else:
             weights = matrix.values.to(x.dtype).numpy()
-            (_weighted if serial else _weighted_parallel)(*structure, weights, dense, target)
+            run_parts(lambda part: _weighted(part, *structure, weights, dense, target), bounds.size - 1)
         return out
 
 
-def _sum_rows(indptr, indices, x, out):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True)
+def _sum(part, bounds, indptr, indices, x, out):  # type: ignore[no-untyped-def]
     width = x.shape[1]
-    for r in numba.prange(indptr.size - 1):
+    for r in range(bounds[part], bounds[part + 1]):
         row = out[r]
         row[:] = 0
         e, end = indptr[r], indptr[r + 1]
@@ -117,9 +119,10 @@ def _sum_rows(indptr, indices, x, out):  # type: ignore[no-untyped-def]
             e += 1
 
 
-def _weighted_rows(indptr, indices, weights, x, out):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True, nogil=True)
+def _weighted(part, bounds, indptr, indices, weights, x, out):  # type: ignore[no-untyped-def]
     width = x.shape[1]
-    for r in numba.prange(indptr.size - 1):
+    for r in range(bounds[part], bounds[part + 1]):
         row = out[r]
         row[:] = 0
         e, end = indptr[r], indptr[r + 1]
@@ -135,11 +138,6 @@ def _weighted_rows(indptr, indices, weights, x, out):  # type: ignore[no-untyped
                 row[k] += wa * a[k]
             e += 1
 
-
-_sum = numba.njit(cache=True, nogil=True)(_sum_rows)
-_sum_parallel = numba.njit(cache=True, nogil=True, parallel=True)(_sum_rows)
-_weighted = numba.njit(cache=True, nogil=True)(_weighted_rows)
-_weighted_parallel = numba.njit(cache=True, nogil=True, parallel=True)(_weighted_rows)
 
 ENGINES: dict[str, type[Engine]] = {"torch": TorchEngine, "dgl": DGLEngine, "numba": NumbaEngine}
 

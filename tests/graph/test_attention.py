@@ -11,7 +11,7 @@ from support.graphs import dense_adjacency, on_disk, random_graph
 from support.oracle import attention
 from torch import Tensor
 
-from harness.graph import attention_kernels
+from harness.graph import parts
 from harness.graph.attention_kernels import add, spread
 from harness.graph.attention_torch import add_by_torch, spread_by_torch
 from harness.graph.block import Block
@@ -61,7 +61,7 @@ def inputs(num_src: int, heads: int = HEADS, width: int = WIDTH, scale: float = 
 def test_rows_and_gradients_equal_the_dense_softmax(
     threads: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_kernels, "LEAST_WORK", 1)
+    monkeypatch.setattr(parts, "LEAST_WORK", 1)
     block, counts = case(23, 40)
     z, source, target, bias = values = inputs(40, scale=scale)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)

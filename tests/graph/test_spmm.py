@@ -6,6 +6,7 @@ import scipy.sparse as sp
 import torch
 
 from harness.errors import UserError
+from harness.graph import parts
 from harness.graph.csr import CSR
 from harness.graph.spmm import ENGINES, choose_engine, dgl_problem
 
@@ -34,7 +35,10 @@ def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", ENGINES)
-def test_engines_equal_scipy(name: str, weighted: bool, dtype: torch.dtype, width: int, threads: int) -> None:
+def test_engines_equal_scipy(
+    name: str, weighted: bool, dtype: torch.dtype, width: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "LEAST_WORK", 1)
     if name == "dgl" and (problem := dgl_problem()):
         pytest.skip(problem)
     csr, matrix = case(weighted)
