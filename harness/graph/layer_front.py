@@ -84,11 +84,20 @@ class Front:
             self._row, self._norm,
         )  # fmt: skip
         if sums:
-            self._sums = _grown(self._sums, self._rows + fresh.size)
-            kernels.row_sums(
-                indptr, *graph.weights, fresh, self._rows, self._starts, self._edges, self._factor, self._sums
-            )
+            self._add_sums(fresh)
         self._rows += fresh.size
+
+    def _add_sums(self, fresh: NDArray[np.int64]) -> None:
+        """Write sum_j w_ij right_j over all candidates, for the destinations that are being added."""
+        graph = self._graph
+        self._sums = _grown(self._sums, self._rows + fresh.size)
+        if graph.right[1] == graph.keep[1] == 0:
+            self._sums[self._rows : self._rows + fresh.size] = graph.topology.degree(fresh)
+            return
+        kernels.row_sums(
+            graph.topology.indptr, *graph.weights, fresh, self._rows, self._starts, self._edges,
+            self._factor, self._sums,
+        )  # fmt: skip
 
     def _reserve(self, known: int, rows: int, entries: int) -> None:
         self._starts = _grown(self._starts, self._rows + rows + 1)

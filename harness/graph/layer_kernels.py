@@ -207,11 +207,13 @@ def gather(  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def row_sums(indptr, weights, weight_step, fresh, first, starts, edges, factor, out):  # type: ignore[no-untyped-def]
     """Write sum_j w_ij right_j over all candidates, for the destinations `fresh` of rows from `first` on."""
+    step = U(weight_step)
     for i in range(fresh.size):
-        shift = indptr[fresh[i]] - starts[first + i]
+        place = U(indptr[fresh[i]]) * step
         total = 0.0
-        for e in range(starts[first + i], starts[first + i + 1]):
-            total += weights[(e + shift) * weight_step] * factor[edges[e]]
+        for e in range(U(starts[first + i]), U(starts[first + i + 1])):
+            total += weights[place] * factor[U(edges[e])]
+            place += step
         out[first + i] = total
 
 

@@ -16,6 +16,7 @@ from harness.graph.block import Norm
 from harness.graph.layer_sample import LayerSample, Tables, propagation_scales
 from harness.graph.layer_sampling import GlobalSampler, LayerBatch, LayerSampler
 from harness.graph.poisson import inclusion
+from harness.graph.random import stream, uniform
 from harness.graph.skew import Skew
 from harness.graph.topology import Topology
 
@@ -230,6 +231,24 @@ def test_successive_draws_by_enumeration() -> None:
         (layer,) = sampler.sample(targets, [3], seed).layers
         count[frozenset(drawn_nodes(layer).tolist())] += 1
     assert stats.chisquare(list(count.values()), 2 * DRAWS * np.array(list(chance.values()))).pvalue > 1e-4
+
+
+def test_successive_draws_are_those_of_the_shortest_waits() -> None:
+    """None is missed for a wait that looked too long: all waits, from the nodes' own numbers."""
+    graph = Directed(True, "mean")
+    sampler = graph.sampler(estimator="ladies")
+    for seed in range(400):
+        targets, size = np.random.default_rng(seed).permutation(NODES)[:2].astype(np.int64), seed % 3 + 1
+        _, _, weights = expected(graph, targets, size, None, False)
+        candidates = np.flatnonzero(weights)
+        if size >= candidates.size:
+            continue
+        layer_seed = np.int64(stream(seed, 0) >> np.uint64(1))
+        numbers = np.array([uniform(np.uint64(stream(layer_seed, node))) for node in candidates])
+        shortest = candidates[np.argsort(-np.log1p(-numbers) / weights[candidates])[:size]]
+        np.testing.assert_array_equal(
+            drawn_nodes(sampler.sample(targets, [size], seed).layers[0]), np.sort(shortest)
+        )
 
 
 @pytest.mark.parametrize("norm", NORMS)
