@@ -19,7 +19,11 @@ from harness.runtime.spec import TrainSpec
 WORLD, NODES, FEATURES, ITEM, EPOCHS = 3, 60, 7, 4, 2
 GRAPH = random_graph(61, NODES, degree=6, features=FEATURES)
 PARTS = np.random.default_rng(2).integers(0, WORLD, NODES)
-MODEL = ModelSpec(name="sage", layers=2, hidden=5, dropout=0.5)
+MODELS = {
+    "sage": ModelSpec(name="sage", layers=2, hidden=5, dropout=0.5),
+    "gcn": ModelSpec(name="gcn", layers=2, hidden=5, dropout=0.5),
+    "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0.5),
+}
 SPEC = TrainSpec(epochs=EPOCHS, threads=1)
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage": ("graphsage", {"fanouts": [3, 2], "batch_size": 4}),
@@ -42,17 +46,25 @@ STORES: dict[str, dict[str, Any]] = {
     "inclusion": {"cache": "inclusion", "capacity": 0.5, "prefetch": 1},
     "host": {"storage": "host"},
 }
-RUNS = [(name, store) for name in METHODS for store in STORES if name != "vrgcn" or not store]
+# Every model with and without prefetching, the first one from every store.
+RUNS = [
+    (name, store, model)
+    for name in METHODS
+    for store in STORES
+    for model in MODELS
+    if (name != "vrgcn" or not store) and (model == "sage" or store in ("", "prefetch"))
+]
+Run = tuple[str, str, str]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[Outcome]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Run, list[Outcome]]:
     data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path_factory.mktemp("minibatch"))
     cases = []
-    for name, store in RUNS:
+    for name, store, model in RUNS:
         method, options = METHODS[name]
         spec = SPEC.model_copy(update={"threads": 2 if store else 1})
-        cases.append(Case(data, method, options | STORES[store], MODEL, spec))
+        cases.append(Case(data, method, options | STORES[store], MODELS[model], spec))
     by_rank = run_ranks(train, WORLD, cases, timeout_s=200)
     return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
 
@@ -62,18 +74,18 @@ def test_every_mini_batch_method_is_held_to_this() -> None:
     assert mini == {method for method, _ in METHODS.values()}
 
 
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", METHODS)
 def test_neither_prefetch_nor_threads_nor_where_rows_come_from_change_a_bit(
-    outcomes: dict[tuple[str, str], list[Outcome]], name: str
+    outcomes: dict[Run, list[Outcome]], name: str, model: str
 ) -> None:
     losses = {
-        store: [row["loss"] for row in outcomes[method, store][0].rows]
-        for method, store in RUNS
-        if method == name
+        run: [row["loss"] for row in outcomes[run][0].rows] for run in RUNS if run[::2] == (name, model)
     }
-    assert all(value == losses[""] for value in losses.values())
-    assert all(map(math.isfinite, losses[""]))
-    assert losses[""][0] != losses[""][1]
+    plain = losses[name, "", model]
+    assert all(value == plain for value in losses.values())
+    assert all(map(math.isfinite, plain))
+    assert plain[0] != plain[1]
 
 
 def counted(ranks: list[Outcome], epoch: int, key: str) -> int:
@@ -81,11 +93,9 @@ def counted(ranks: list[Outcome], epoch: int, key: str) -> int:
     return sum(int(o.rows[epoch]["stats"].get(key) or o.rows[epoch].get(key) or 0) for o in ranks)
 
 
-@pytest.mark.parametrize(("name", "store"), [run for run in RUNS if run[0] != "vrgcn"])
-def test_bytes_are_the_closed_form(
-    outcomes: dict[tuple[str, str], list[Outcome]], name: str, store: str
-) -> None:
-    ranks = outcomes[name, store]
+@pytest.mark.parametrize("run", [run for run in RUNS if run[0] != "vrgcn"], ids=" ".join)
+def test_bytes_are_the_closed_form(outcomes: dict[Run, list[Outcome]], run: Run) -> None:
+    ranks, (name, store, model) = outcomes[run], run
     weights = sum(w.size for w in ranks[0].before.values())
     for epoch in range(EPOCHS):
         steps, rest = divmod(counted(ranks, epoch, "bytes_model"), 2 * (WORLD - 1) * (weights + 1) * ITEM)
@@ -101,7 +111,7 @@ def test_bytes_are_the_closed_form(
             assert counted(ranks, epoch, "bytes_swap") == nodes * FEATURES * ITEM
         if name in SUBGRAPHS:
             # Every layer has the input's rows, those of other ranks with their labels.
-            control += (4 + 8) * counted(outcomes[name, ""], epoch, "remote_nodes") + peers
+            control += (4 + 8) * counted(outcomes[name, "", model], epoch, "remote_nodes") + peers
         assert counted(ranks, epoch, "bytes_feature") == feature
         assert counted(ranks, epoch, "bytes_control") == control
         if "cache" not in STORES[store]:
@@ -130,7 +140,9 @@ def test_no_rank_waits_for_one_that_has_nothing_to_do(tmp_path: Path) -> None:
         for graph in stored
         for name, (_, options) in METHODS.items()
     ]
-    cases = [Case(stored[graph], METHODS[name][0], options, MODEL, SPEC) for graph, name, options in runs]
+    cases = [
+        Case(stored[graph], METHODS[name][0], options, MODELS["gat"], SPEC) for graph, name, options in runs
+    ]
     for run, *reports in zip(runs, *run_ranks(run_all_to_the_end, WORLD, cases, timeout_s=200), strict=True):
         assert [report["status"] for report in reports] == ["ok"] * WORLD, run
         first, *others = ([row["loss"] for row in report["epochs"]] for report in reports)
@@ -143,7 +155,7 @@ def test_inference_on_everything_scores_like_the_exact_evaluation(inductive: boo
     data = on_disk(GRAPH, PARTS, WORLD, inductive, tmp_path)
     spec = SPEC.model_copy(update={"sampled_eval": True, "eval_every": 1})
     cases = [
-        Case(data, method, options, MODEL, spec)
+        Case(data, method, options, MODELS["sage"], spec)
         for method, options in [
             ("graphsage", {"fanouts": -1, "batch_size": 4}),
             ("ladies", {"sizes": -1, "batch_size": 4}),
