@@ -58,7 +58,8 @@ def batch_table(section: Section) -> Table | None:
         "seeds. Input nodes: read by the first layers of all steps, once a step; remote: those of other "
         "ranks; cached: remote ones found in the cache; communicated: remote ones whose features their "
         "owners sent. Saved: communicated nodes of the same method that is not skewed (version=full) / own; "
-        "where there is none, of the method that communicates most; “all”: nothing is communicated.",
+        "where there is none, of the method that communicates most; “all”: nothing is communicated (with "
+        "storage=host features are copied from the host's memory instead, see traffic: swap).",
         "Method",
         (Group("", (*heads, f"Test {section.metric} (%)")),),
         rows,
