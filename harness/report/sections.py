@@ -170,6 +170,8 @@ def _section(
     present = set(frame["variant"])
     keys = {(row["suite"], row["trial"]) for row in rows}
     mine = [key in keys for key in zip(inputs.epochs["suite"], inputs.epochs["trial"], strict=True)]
+    own = tuple(v for key, v in variants.items() if key in present)
+    common = {v.method: v.common for v in own if v.common}
     return Section(
         anchor=_anchor(f"{setting['dataset']}-{setting['model']}", taken),
         dataset=setting["dataset"],
@@ -177,12 +179,12 @@ def _section(
         model=setting["model"],
         extra=extra,
         suite=setting["suite"],
-        facts=_facts(setting),
+        facts=(*_facts(setting), *((f"all {method}", options) for method, options in common.items())),
         metric=_metric(records),
         frame=frame,
         epochs=inputs.epochs[mine],
         parts=tuple(sorted(int(p) for p in frame["parts"].dropna().unique())),
-        variants=tuple(v for key, v in variants.items() if key in present),
+        variants=own,
     )
 
 

@@ -18,12 +18,13 @@ MOST = 3  # options that a label shows also where they are the defaults
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its options; `label` shows the options that are not default or that vary."""
+    """A method with its options; `label` shows those that tell it from others, `common` what these share."""
 
     key: str
     method: str
     label: str
     style: Style
+    common: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -69,7 +70,8 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
     `full` comes first, then the methods by name; of one method, false comes before true and smaller numbers
     before larger ones. The first style is kept for `full`.
     Shown are the options that vary among a method's variants and those a trial's own label shows (what is
-    not the default, and numbers); of more than `MOST` not those that are everywhere the default.
+    not the default, and numbers). Of more than `MOST` not those that are everywhere the default, nor, where
+    there are several variants, what these have in common: `common` has that.
     """
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     shown: dict[str, set[str]] = {}
@@ -77,12 +79,16 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
         method, options = str(row["method"]), _mapping(row["options"])
         found[variant_key(method, options)] = method, options
         shown.setdefault(method, set()).update(_labelled(row, options))
+    common: dict[str, str] = {}
     for method, names in shown.items():
         mine = [options for own, options in found.values() if own == method]
         varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)}
         if len(names | varying) > MOST:
             defaults = method_defaults(method)
             names -= {k for k in names if k in defaults and all(o.get(k) == defaults[k] for o in mine)}
+            if varying:
+                common[method] = _listed(mine[0], names - varying)
+                names &= varying
         names |= varying
 
     def order(key: str) -> tuple[object, ...]:
@@ -94,7 +100,7 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
     for i, key in enumerate(sorted(found, key=order), start=0 if "full" in shown else 1):
         method, options = found[key]
         label = variant_label(method, options, shown[method])
-        variants[key] = Variant(key, method, label, variant_style(i))
+        variants[key] = Variant(key, method, label, variant_style(i), common.get(method, ""))
     return variants
 
 
@@ -106,5 +112,9 @@ def _labelled(row: Mapping[Any, Any], options: Mapping[str, Any]) -> set[str]:
 
 def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
     """Return a method's name with the options that are to be `shown`, of those it has."""
-    inside = ", ".join(f"{name}={show_value(options[name])}" for name in sorted(shown) if name in options)
+    inside = _listed(options, shown)
     return f"{method} ({inside})" if inside else method
+
+
+def _listed(options: Mapping[str, Any], names: set[str]) -> str:
+    return ", ".join(f"{name}={show_value(options[name])}" for name in sorted(names) if name in options)

@@ -26,7 +26,7 @@ VARIANTS: tuple[Method, ...] = (
     *(FULL, SPARSE, METHODS[0], ("pipelined", {})),
     *(psc(), psc(staleness=0, cache="none")),
 )
-CACHED = "psc-gcn (cache=inclusion, capacity=0.25, staleness=1)"
+CACHED = "psc-gcn (cache=inclusion, staleness=1)"
 SENT = ("feature", "embedding", "gradient", "control")
 
 

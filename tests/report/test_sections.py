@@ -44,15 +44,16 @@ def test_an_option_that_is_not_default_is_named_even_if_it_does_not_vary() -> No
     assert [v.label for v in find_variants(frame).values()] == ["full", "bns-gcn (rate=0.5)"]
 
 
-def test_of_many_options_those_that_are_the_default_are_not_named() -> None:
+def test_of_many_options_only_those_are_named_that_tell_variants_apart() -> None:
     label = "digits sage psc-gcn(staleness=1,rate=0.1,refresh=5,capacity=0.3,cache=degree) P=2 seed=0"
     options = {"staleness": 1, "rate": 0.1, "refresh": 5, "capacity": 0.3, "cache": "degree"}
     both = [options, options | {"rate": 0.5}]
     frame = pd.DataFrame({"method": ["psc-gcn"] * 2, "options": both, "label": [label] * 2})
-    assert [v.label for v in find_variants(frame).values()] == [
-        "psc-gcn (cache=degree, rate=0.1, refresh=5)",
-        "psc-gcn (cache=degree, rate=0.5, refresh=5)",
-    ]
+    found = list(find_variants(frame).values())
+    assert [v.label for v in found] == ["psc-gcn (rate=0.1)", "psc-gcn (rate=0.5)"]
+    assert {v.common for v in found} == {"cache=degree, refresh=5"}
+    (alone,) = find_variants(frame[:1]).values()
+    assert alone.label == "psc-gcn (cache=degree, refresh=5)"
 
 
 def test_variants_are_in_the_order_of_numbers() -> None:
