@@ -112,7 +112,15 @@ def test_results_have_the_documented_columns(done: Done) -> None:
 def test_options_are_complete(done: Done) -> None:
     options = {row.method: row.options for row in done.results.itertuples()}
     assert options["bns-gcn"] == {"rate": 0.5, "sampler": "bernoulli", "precompute": False, "narrow": False}
-    assert options["graphsage"] == {"fanouts": 5, "batch_size": 600}
+    assert options["graphsage"] == {
+        "prefetch": 0,
+        "storage": "sharded",
+        "cache": "none",
+        "capacity": 0.3,
+        "batch_size": 600,
+        "fanouts": 5,
+        "weights": "uniform",
+    }
     assert options[OWN] == {"every": 3}
 
 
