@@ -61,20 +61,22 @@ class RowStore:
         Traffic: 8 bytes a peer and 4 for each different remote node (control), and its row, or the columns
         of it, as the store's purpose.
         """
-        comm, cache = comm or self.comm, self._cache
+        comm = comm or self.comm
         with comm.clock.phase("fetch"):
-            plan = self._plan(ids, cache.slot)
-            result = self.inner.new_empty((ids.size, *self.inner.shape[1:]))
-            plan.copy_own(self.inner, result)
-            if comm.world == 1:
-                return result
-            landing = plan.landing(result) if columns is None else None
-            received = self._fetch(plan, columns, comm, landing)
-            if landing is None:
-                plan.spread(received, result, columns)
-            plan.copy_cached(cache.rows, result, columns)
-            plan.copy_repeated(result)
+            return self._collect(self._plan(ids, self._cache.slot), columns, comm)
+
+    def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        result = self.inner.new_empty((plan.own.size, *self.inner.shape[1:]))
+        plan.copy_own(self.inner, result)
+        if comm.world == 1:
             return result
+        landing = plan.landing(result) if columns is None else None
+        received = self._fetch(plan, columns, comm, landing)
+        if landing is None:
+            plan.spread(received, result, columns)
+        plan.copy_cached(self._cache.rows, result, columns)
+        plan.copy_repeated(result)
+        return result
 
     def put(self, ids: NDArray[np.int64], rows: Tensor, comm: Communicator | None = None) -> None:
         """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.
@@ -164,19 +166,23 @@ class FeatureStore(RowStore):
         slot[remote] = np.arange(remote.size, dtype=np.int32)
         self._cache = _Cache(slot, rows)
 
-    def describe(self, ids: NDArray[np.int64]) -> dict[str, int]:
-        """Return figures of `gather(ids)`, as they are recorded.
+    def read(
+        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+    ) -> tuple[Tensor, dict[str, int]]:
+        """Return what `gather` returns, and its figures, as they are recorded; every rank must call.
 
         "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
         of the latter that are cached.
         """
-        plan = self._plan(ids, self._cache.slot)
-        cached = plan.cached.size
-        return {
-            "input_nodes": ids.size,
-            "remote_nodes": plan.asked.size + cached,
-            "cached_nodes": cached,
-        }
+        comm = comm or self.comm
+        with comm.clock.phase("fetch"):
+            plan = self._plan(ids, self._cache.slot)
+            cached = plan.cached.size
+            return self._collect(plan, columns, comm), {
+                "input_nodes": ids.size,
+                "remote_nodes": plan.asked.size + cached,
+                "cached_nodes": cached,
+            }
 
 
 class HostStore:
@@ -223,9 +229,12 @@ class HostStore:
             comm.traffic.count("swap", 0, "none", -1, 0, rows.nbytes)
             return rows if columns is None else rows.new_zeros(shape).index_copy_(1, columns, rows)
 
-    def describe(self, ids: NDArray[np.int64]) -> dict[str, int]:
-        """Return the figures of `FeatureStore.describe`: no row comes from another rank."""
-        return {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": 0}
+    def read(
+        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+    ) -> tuple[Tensor, dict[str, int]]:
+        """Return what `gather` returns, and the figures of `FeatureStore.read`: no row is another rank's."""
+        figures = {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": 0}
+        return self.gather(ids, columns, comm), figures
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,12 +153,13 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         """Fetch what a step reads; every rank must call."""
         sample = drawn.sample
         nodes = sample.layers[0].sources
+        inputs, figures = self.store.read(nodes, comm=comm)
         stats = {
-            **self.store.describe(nodes),
+            **figures,
             "drawn_edges": sum(layer.indices.size for layer in sample.layers),
             **sample.stats,
         }
-        return Loaded(drawn, self.store.gather(nodes, comm=comm), self._loss(drawn, comm), stats)
+        return Loaded(drawn, inputs, self._loss(drawn, comm), stats)
 
     def step(self, loaded: Loaded) -> Step:
         """Return the step of a batch."""

@@ -140,13 +140,14 @@ def test_host_storage_copies_every_row_it_is_asked_for_and_counts_it_as_swap(dty
     nodes = rng.permutation(2 * NODES)[:NODES]
     store = HostStore(comm, features, nodes, dtype=dtype)
     ids = rng.integers(0, NODES, 90)
-    assert np.array_equal(store.gather(ids).numpy(), features[nodes[ids]])
+    rows, figures = store.read(ids)
+    assert np.array_equal(rows.numpy(), features[nodes[ids]])
     assert store.gather(ids).dtype == dtype
     some = store.gather(ids, torch.from_numpy(COLUMNS)).numpy()
     assert np.array_equal(some[:, COLUMNS], features[nodes[ids]][:, COLUMNS])
     assert not np.delete(some, COLUMNS, 1).any()
     assert store.gather(ids[:0]).shape == (0, WIDTH)
-    assert store.describe(ids) == {"input_nodes": 90, "remote_nodes": 0, "cached_nodes": 0}
+    assert figures == {"input_nodes": 90, "remote_nodes": 0, "cached_nodes": 0}
     [row] = comm.traffic.rows()
     assert (row["purpose"], row["layer"], row["direction"], row["peer"]) == ("swap", 0, "none", -1)
     assert (row["sent_bytes"], row["received_bytes"]) == (0, 90 * (2 * WIDTH + 2) * dtype.itemsize)

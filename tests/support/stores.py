@@ -37,7 +37,7 @@ class Sharded:
 
 @dataclass
 class Gathered:
-    """What a rank got, the bytes it sent for it by purpose, and what `describe` said."""
+    """What a rank got, the bytes it sent for it by purpose, and the figures that `read` told."""
 
     rows: NDArray[np.float32] | None
     control: int
@@ -61,24 +61,28 @@ def gather_each(
     chosen = None if columns is None else torch.from_numpy(columns)
     found = [_counted(comm, partial(store.fill, cached[rank]))]
     for ask in asks:
-        work = partial(store.gather, ask[rank], chosen)
+        work = partial(store.read, ask[rank], chosen)
         found.append(_counted(comm, partial(_beside, background, work) if aside else work))
-        found[-1].described = store.describe(ask[rank])
     background.close()
     return found
 
 
-def _beside(background: Background, work: Callable[..., Tensor]) -> Tensor:
+Read = tuple[Tensor, dict[str, int]]
+
+
+def _beside(background: Background, work: Callable[..., Read]) -> Read:
     return background.run(lambda comm: work(comm=comm)).wait()
 
 
-def _counted(comm: Communicator, work: Callable[[], Tensor | None]) -> Gathered:
+def _counted(comm: Communicator, work: Callable[[], Read | None]) -> Gathered:
     before = comm.traffic.sent("setup")
-    rows = work()
+    read = work()
     after = comm.traffic.sent("setup")
     assert all(after[p] == before[p] for p in after if p not in ("control", "feature"))
     control, feature = (after[p] - before[p] for p in ("control", "feature"))
-    return Gathered(None if rows is None else rows.numpy(), control, feature)
+    if read is None:
+        return Gathered(None, control, feature)
+    return Gathered(read[0].numpy(), control, feature, read[1])
 
 
 def put_and_read(
