@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -16,18 +19,32 @@ def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | No
 
     Traffic is counted under the scope `eval`, apart from the epochs'. Every rank must call.
     """
+    with inference(model, comm):
+        block = view.partition.full_block
+        exchange = SyncExchange(comm, view.partition.full_halo)
+        logits = model([block] * model.depth, view.features(), exchange)
+        counts = [score_counts(logits[rows], view.labels[rows]) for rows in _rows(view)]
+        return scores_of_all(SPLITS, counts, comm)
+
+
+@contextmanager
+def inference(model: GNN, comm: Communicator) -> Iterator[None]:
+    """Let the model infer, without dropout and gradients; traffic is counted under the scope `eval`."""
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad(), comm.traffic.during("eval"):
-            block = view.partition.full_block
-            exchange = SyncExchange(comm, view.partition.full_halo)
-            logits = model([block] * model.depth, view.features(), exchange)
-            counts = torch.stack([score_counts(logits[rows], view.labels[rows]) for rows in _rows(view)])
-            comm.all_reduce(counts, purpose="control")
+            yield
     finally:
         model.train(was_training)
-    return dict(zip(SPLITS, (score(row) for row in counts.tolist()), strict=True))
+
+
+def scores_of_all(
+    splits: Sequence[str], counts: Sequence[Tensor], comm: Communicator
+) -> dict[str, float | None]:
+    """Return the score of each split, given this rank's `score_counts` of each; every rank must call."""
+    summed = comm.all_reduce(torch.stack(list(counts)), purpose="control")
+    return dict(zip(splits, (_score(row) for row in summed.tolist()), strict=True))
 
 
 def _rows(view: View) -> list[Tensor]:
@@ -47,7 +64,6 @@ def score_counts(logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([hits, predicted.sum() + true.sum()]).double()
 
 
-def score(counts: list[float]) -> float | None:
-    """Return numerator / denominator; None where nothing was scored."""
+def _score(counts: list[float]) -> float | None:
     numerator, denominator = counts
     return numerator / denominator if denominator else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from harness.graph.random import batch_seed
-from harness.runtime.evaluate import score, score_counts
+from harness.runtime.evaluate import inference, score_counts, scores_of_all
 
 if TYPE_CHECKING:
     from harness.runtime.minibatch import MiniBatchMethod
@@ -25,16 +25,9 @@ def sampled_scores(method: MiniBatchMethod[Any]) -> dict[str, float | None]:
     counted under the scope `eval`.
     """
     worker = method.worker
-    model = worker.model
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), worker.traffic.during("eval"):
-            counts = torch.stack([_counts(method, i) for i in range(len(SAMPLED_SPLITS))])
-            worker.comm.all_reduce(counts, purpose="control")
-    finally:
-        model.train(was_training)
-    return dict(zip(SAMPLED_SPLITS, (score(row) for row in counts.tolist()), strict=True))
+    with inference(worker.model, worker.comm):
+        counts = [_counts(method, i) for i in range(len(SAMPLED_SPLITS))]
+        return scores_of_all(SAMPLED_SPLITS, counts, worker.comm)
 
 
 def _counts(method: MiniBatchMethod[Any], split: int) -> Tensor:
