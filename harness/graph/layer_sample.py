@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -64,26 +65,35 @@ class LayerSample:
         )
 
 
-class Tables:
-    """Tables by node, int32 [num_nodes] of -1, that samplers number nodes by; one for each thread that asks.
+T = TypeVar("T")
 
-    Allocating and clearing one takes longer than a small sample does. Who borrows one gives it back as it
-    was: -1 everywhere.
+
+class Pool(Generic[T]):
+    """Lends things that take longer to `make` than to use; as many as threads use at a time."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._free: SimpleQueue[T] = SimpleQueue()
+
+    @contextmanager
+    def borrow(self) -> Iterator[T]:
+        """Lend one; where its use fails it is not taken back."""
+        try:
+            lent = self._free.get_nowait()
+        except Empty:
+            lent = self._make()
+        yield lent
+        self._free.put(lent)
+
+
+class Tables(Pool[NDArray[np.int32]]):
+    """Tables by node, int32 [num_nodes] of -1, that samplers number nodes by.
+
+    Who borrows one gives it back as it was: -1 everywhere.
     """
 
     def __init__(self, num_nodes: int) -> None:
-        self._num_nodes = num_nodes
-        self._free: SimpleQueue[NDArray[np.int32]] = SimpleQueue()
-
-    @contextmanager
-    def borrow(self) -> Iterator[NDArray[np.int32]]:
-        """Lend a table; where its use fails it is not taken back."""
-        try:
-            table = self._free.get_nowait()
-        except Empty:
-            table = np.full(self._num_nodes, -1, np.int32)
-        yield table
-        self._free.put(table)
+        super().__init__(lambda: np.full(num_nodes, -1, np.int32))
 
 
 def propagation_scales(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from harness.graph import layer_kernels as kernels
 from harness.graph.block import Norm
 from harness.graph.layer_front import Estimator, Front, Scaled
-from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.layer_sample import LayerSample, Pool, Tables
 from harness.graph.poisson import inclusion
 from harness.graph.skew import Skew
 from harness.graph.topology import Topology
@@ -78,9 +77,9 @@ class LayerSampler:
     ) -> None:
         if local is None and (skew is not None or local_only):
             raise ValueError("to favour local nodes a sampler must know them")
-        self._graph = Scaled.of(topology, norm, local if local_only else None)
+        graph = Scaled.of(topology, norm, local if local_only else None)
         self._tables, self._local, self._skew, self._estimator = tables, local, skew, estimator
-        self._fronts: SimpleQueue[Front] = SimpleQueue()
+        self._fronts = Pool(lambda: Front(graph))
 
     def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
         """Draw the layers of a batch.
@@ -96,11 +95,7 @@ class LayerSampler:
         """
         _check(sizes)
         layers, alphas, candidates = [], [], []
-        try:
-            front = self._fronts.get_nowait()
-        except Empty:
-            front = Front(self._graph)
-        with self._tables.borrow() as number:
+        with self._fronts.borrow() as front, self._tables.borrow() as number:
             front.begin(number)
             sources = fresh = targets
             for depth, size in enumerate(reversed(sizes)):
@@ -114,7 +109,6 @@ class LayerSampler:
                 alphas.append(alpha)
                 candidates.append(count)
             front.end()
-        self._fronts.put(front)
         return LayerBatch(layers[::-1], alphas[::-1], candidates[::-1])
 
     def _alpha(self, front: Front, size: int) -> float:
