@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic.fields import FieldInfo
 
 from harness.data.spec import DatasetSpec, PartitionSpec, Spec
 from harness.errors import UserError
@@ -99,33 +100,36 @@ class TrialConfig(Spec):
 
     def _unsaid(self) -> dict[str, Any]:
         """Return the options that the label leaves out where they have these values."""
-        defaults = method_defaults(self.method.name)
+        fields = _optional_fields(self.method.name)
+        defaults = _defaults(fields)
+        # Declared with `repr=False`: a number that says little at its default.
         numbers = [
             key
-            for key in method_defaults(self.method.name, said=True)
-            if key in self.method.options and _is_number(defaults[key])
+            for key, field in fields.items()
+            if field.repr and key in self.method.options and _is_number(defaults[key])
         ]
         if len(numbers) > FEW:
             return defaults
         return {key: value for key, value in defaults.items() if key not in numbers}
 
 
-def method_defaults(name: str, *, said: bool = False) -> dict[str, Any]:
-    """Return the default of every option of a method that has one; empty if the method is not installed.
+def method_defaults(name: str) -> dict[str, Any]:
+    """Return the default of every option of a method that has one; empty if the method is not installed."""
+    return _defaults(_optional_fields(name))
 
-    `said`: leave out options that are declared with `repr=False`, which say little at their default.
-    """
+
+def _optional_fields(name: str) -> dict[str, FieldInfo]:
     from harness.runtime.registry import load_method
 
     try:
         fields = load_method(name).Options.model_fields
     except UserError:
         return {}
-    return {
-        key: field.get_default(call_default_factory=True)
-        for key, field in fields.items()
-        if not field.is_required() and (field.repr or not said)
-    }
+    return {key: field for key, field in fields.items() if not field.is_required()}
+
+
+def _defaults(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
+    return {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
 
 
 def dataset_defaults(spec: DatasetSpec) -> dict[str, Any]:
