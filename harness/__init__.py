@@ -56,6 +56,7 @@ _HOMES = {
     "broadcast_block": "harness.runtime.broadcast",
     "clusters": "harness.graph.subgraph",
     "draw_neighbours": "harness.graph.sampling",
+    "drawn_memory": "harness.runtime.samplers",
     "epoch_order": "harness.runtime.batches",
     "evaluation_values": "harness.runtime.layer_memory",
     "full_graph_memory": "harness.runtime.memory_model",
@@ -73,6 +74,7 @@ _HOMES = {
     "stale_memory": "harness.runtime.stale_memory",
     "subgraph_batches": "harness.runtime.batches",
     "subgraph_blocks": "harness.runtime.samplers",
+    "subgraph_memory": "harness.runtime.samplers",
     "with_history": "harness.graph.history",
 }
 __all__ = [
@@ -120,6 +122,7 @@ __all__ = [
     "broadcast_block",
     "clusters",
     "draw_neighbours",
+    "drawn_memory",
     "epoch_order",
     "evaluation_values",
     "full_graph_memory",
@@ -137,6 +140,7 @@ __all__ = [
     "stale_memory",
     "subgraph_batches",
     "subgraph_blocks",
+    "subgraph_memory",
     "with_history",
 ]
 
@@ -173,9 +177,11 @@ if TYPE_CHECKING:
         LayerwiseSampler,
         SubgraphSampler,
         batch_rows,
+        drawn_memory,
         largest_blocks,
         per_layer,
         subgraph_blocks,
+        subgraph_memory,
     )
     from harness.runtime.source import Sample, Sampler, Source
     from harness.runtime.stale import TrainGraph

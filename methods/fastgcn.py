@@ -14,9 +14,7 @@ from harness import (
     NodeBatchOptions,
     Sampler,
     Source,
-    batch_rows,
-    largest_blocks,
-    mini_batch_memory,
+    drawn_memory,
     per_layer,
 )
 
@@ -51,7 +49,5 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
 
     @classmethod
     def memory(cls, options: FastGCNOptions, case: MemoryCase) -> dict[str, int]:
-        """Return the components of the largest batch (see `largest_blocks`)."""
-        sizes = per_layer(options.sizes, case.model.depth, "sizes")
-        blocks = largest_blocks(batch_rows(options.batch_size, case), case, sizes, each=False)
-        return mini_batch_memory(case, blocks, options)
+        """See `drawn_memory`."""
+        return drawn_memory(case, options, options.sizes, "sizes", each=False)

@@ -14,9 +14,7 @@ from harness import (
     NodeBatchOptions,
     Sampler,
     Source,
-    batch_rows,
-    largest_blocks,
-    mini_batch_memory,
+    drawn_memory,
     per_layer,
     propagation_scales,
 )
@@ -59,7 +57,5 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
 
     @classmethod
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
-        """Return the components of the largest batch (see `largest_blocks`)."""
-        fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")
-        blocks = largest_blocks(batch_rows(options.batch_size, case), case, fanouts, each=True)
-        return mini_batch_memory(case, blocks, options)
+        """See `drawn_memory`."""
+        return drawn_memory(case, options, options.fanouts, "fanouts", each=True)

@@ -15,9 +15,8 @@ from harness import (
     Sampler,
     Source,
     SubgraphSampler,
-    mini_batch_memory,
     subgraph_batches,
-    subgraph_blocks,
+    subgraph_memory,
 )
 
 
@@ -71,9 +70,5 @@ class SAINTNode(MiniBatchMethod[SAINTOptions]):
 
     @classmethod
     def memory(cls, options: SAINTOptions, case: MemoryCase) -> dict[str, int]:
-        """Return the components of a subgraph of as many nodes as are expected (see `subgraph_blocks`).
-
-        "probabilities" are those of all nodes.
-        """
-        components = mini_batch_memory(case, subgraph_blocks(case, options.size), options)
-        return components | {"probabilities": 0 if case.cuda else 8 * case.nodes}
+        """See `subgraph_memory`."""
+        return subgraph_memory(case, options, options.size)

@@ -18,13 +18,11 @@ from harness import (
     Skew,
     Source,
     SubgraphSampler,
-    batch_rows,
-    largest_blocks,
-    mini_batch_memory,
+    drawn_memory,
     node_batches,
     per_layer,
     subgraph_batches,
-    subgraph_blocks,
+    subgraph_memory,
 )
 
 
@@ -112,10 +110,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     @classmethod
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:
-        """Return the components of the largest batch (see `largest_blocks`), or of a subgraph."""
+        """See `drawn_memory`, and for subgraphs `subgraph_memory`."""
         if options.base == "saint":
-            components = mini_batch_memory(case, subgraph_blocks(case, options.size), options)
-            return components | {"probabilities": 0 if case.cuda else 8 * case.nodes}
-        sizes = per_layer(options.sizes, case.model.depth, "sizes")
-        blocks = largest_blocks(batch_rows(options.batch_size, case), case, sizes, each=False)
-        return mini_batch_memory(case, blocks, options)
+            return subgraph_memory(case, options, options.size)
+        return drawn_memory(case, options, options.sizes, "sizes", each=False)

@@ -12,12 +12,13 @@ from harness.errors import UserError
 from harness.graph.random import batch_seed
 from harness.graph.sampling import draw_neighbours
 from harness.runtime.layer_memory import BlockSize
+from harness.runtime.memory_model import Components, MemoryCase, mini_batch_memory
 from harness.runtime.source import Sample, Source
 
 if TYPE_CHECKING:
     from harness.graph.layer_sampling import GlobalSampler, LayerSampler
     from harness.graph.subgraph import NodeSampler
-    from harness.runtime.memory_model import MemoryCase
+    from harness.runtime.minibatch import MiniBatchOptions, NodeBatchOptions
 
 
 def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
@@ -137,6 +138,32 @@ def largest_blocks(rows: int, case: MemoryCase, drawn: Sequence[int], *, each: b
         )
         rows = blocks[-1].src
     return blocks[::-1]
+
+
+def drawn_memory(
+    case: MemoryCase, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool
+) -> Components:
+    """Return the components of a method whose largest batch has the bounds of `largest_blocks`.
+
+    Args:
+        case: the rank.
+        options: the method's.
+        drawn: its option `key`, nodes drawn in a layer.
+        key: the option's name.
+        each: see `largest_blocks`.
+    """
+    numbers = per_layer(drawn, case.model.depth, key)
+    blocks = largest_blocks(batch_rows(options.batch_size, case), case, numbers, each=each)
+    return mini_batch_memory(case, blocks, options)
+
+
+def subgraph_memory(case: MemoryCase, options: MiniBatchOptions, size: int) -> Components:
+    """Return the components of a method on drawn subgraphs of `size` nodes (-1: all; see `subgraph_blocks`).
+
+    "probabilities" are those of all nodes.
+    """
+    components = mini_batch_memory(case, subgraph_blocks(case, size), options)
+    return components | {"probabilities": 0 if case.cuda else 8 * case.nodes}
 
 
 def subgraph_blocks(case: MemoryCase, size: int) -> list[BlockSize]:
