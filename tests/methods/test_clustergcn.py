@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.graphs import OnDisk, on_disk, random_graph
 from support.ranks import run_ranks
-from support.subgraphs import Run, run_subgraphs
+from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
 from support.training import Case
 
 from harness.errors import UserError
@@ -107,28 +107,15 @@ def test_bytes_are_the_closed_form(runs: dict[str, list[Run]], name: str) -> Non
     label = CLASSES * ITEM if GRAPHS[name].multilabel else 8
     assert remote > 5
     for epoch in range(EPOCHS):
-        total = {
-            purpose: sum(run.rows[epoch][f"bytes_{purpose}"] for run in ranks)
-            for purpose in ("feature", "control", "embedding", "gradient", "swap")
-        }
-        assert total == {
-            "feature": remote * FEATURES * ITEM,
-            "control": (4 * remote + peers) + ((4 + label) * remote + peers),
-            "embedding": 0,
-            "gradient": 0,
-            "swap": 0,
-        }
+        assert_bytes(ranks, epoch, remote=remote, peers=peers, row=FEATURES * ITEM, label=label)
 
 
 def test_one_cluster_is_full_graph_training(runs: dict[str, list[Run]], tmp_path: Path) -> None:
     single = on_disk(GRAPHS["labels"], np.zeros(NODES, int), 1, False, tmp_path)
     (alone,) = run_subgraphs(0, 1, [Case(single, METHOD, ClusterGCN.exact, MODEL, SPEC)])
     for full, exact in zip(runs["full"], runs["exact"], strict=True):
-        for found in (exact, alone):
-            losses = [row["loss"] for row in full.rows]
-            np.testing.assert_allclose([row["loss"] for row in found.rows], losses, rtol=1e-9)
-            for key, gradient in full.gradients.items():
-                np.testing.assert_allclose(found.gradients[key], gradient, rtol=1e-9, atol=1e-12)
+        assert_same_training(full, exact)
+        assert_same_training(full, alone)
 
 
 def test_more_clusters_than_nodes(tmp_path: Path) -> None:

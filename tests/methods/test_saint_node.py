@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from scipy import optimize
 from support.graphs import OnDisk, dense_adjacency, on_disk, random_graph
 from support.ranks import run_ranks
-from support.subgraphs import Run, run_subgraphs
+from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
 from support.training import Case
 
 from harness.models.gnn import GNN
@@ -91,30 +91,17 @@ def test_bytes_are_the_closed_form(runs: dict[str, list[Run]], name: str) -> Non
         )
         peers = 8 * len(ranks[0].epochs[epoch]) * WORLD * (WORLD - 1)
         label = CLASSES * ITEM if GRAPHS[name].multilabel else 8
-        total = {
-            purpose: sum(run.rows[epoch][f"bytes_{purpose}"] for run in ranks)
-            for purpose in ("feature", "control", "embedding", "gradient", "swap")
-        }
         assert remote > 10
         assert sum(run.rows[epoch]["stats"]["remote_nodes"] for run in ranks) == remote
-        assert total == {
-            "feature": remote * FEATURES * ITEM,
-            "control": (4 * remote + peers) + ((4 + label) * remote + peers),
-            "embedding": 0,
-            "gradient": 0,
-            "swap": 0,
-        }
+        assert_bytes(ranks, epoch, remote=remote, peers=peers, row=FEATURES * ITEM, label=label)
 
 
 def test_all_nodes_are_full_graph_training(runs: dict[str, list[Run]], tmp_path: Path) -> None:
     single = on_disk(GRAPHS["labels"], np.zeros(NODES, int), 1, False, tmp_path)
     (alone,) = run_subgraphs(0, 1, [Case(single, METHOD, SAINTNode.exact, MODEL, SPEC)])
     for full, exact in zip(runs["full"], runs["exact"], strict=True):
-        for found in (exact, alone):
-            losses = [row["loss"] for row in full.rows]
-            np.testing.assert_allclose([row["loss"] for row in found.rows], losses, rtol=1e-9)
-            for key, gradient in full.gradients.items():
-                np.testing.assert_allclose(found.gradients[key], gradient, rtol=1e-9, atol=1e-12)
+        assert_same_training(full, exact)
+        assert_same_training(full, alone)
 
 
 def test_no_nodes_are_no_subgraph() -> None:

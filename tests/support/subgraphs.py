@@ -60,3 +60,30 @@ def _taken(step: Step) -> Taken:
     loss = step.loss
     weights = None if loss.weights is None else loss.weights.double().numpy()
     return Taken(step.nodes, step.nodes[loss.rows.numpy()], weights, loss.total)
+
+
+def assert_same_training(full: Run, found: Run) -> None:
+    """Hold losses, and the gradients of the last step, against those of full-graph training."""
+    losses = [row["loss"] for row in full.rows]
+    np.testing.assert_allclose([row["loss"] for row in found.rows], losses, rtol=1e-9)
+    for key, gradient in full.gradients.items():
+        np.testing.assert_allclose(found.gradients[key], gradient, rtol=1e-9, atol=1e-12)
+
+
+def assert_bytes(ranks: list[Run], epoch: int, *, remote: int, peers: int, row: int, label: int) -> None:
+    """Hold an epoch's bytes against the closed form.
+
+    `remote` nodes of subgraphs are of other ranks than theirs; `peers` is what counts of rows cost in an
+    epoch, once for features and once for labels; `row` and `label` the bytes of a node's features and labels.
+    """
+    total = {
+        purpose: sum(run.rows[epoch][f"bytes_{purpose}"] for run in ranks)
+        for purpose in ("feature", "control", "embedding", "gradient", "swap")
+    }
+    assert total == {
+        "feature": remote * row,
+        "control": (4 * remote + peers) + ((4 + label) * remote + peers),
+        "embedding": 0,
+        "gradient": 0,
+        "swap": 0,
+    }
