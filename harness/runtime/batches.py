@@ -14,7 +14,10 @@ from harness.graph.random import batch_seed
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
 
-_ORDER = 2**32 - 1  # the stream of an epoch's order, which no batch has
+# Numbers of epochs and batches that no training comes to, for draws of other purposes.
+PRESAMPLED = 2**31  # the epoch that is drawn to learn which nodes are read
+SCORED = 2**31 + 1  # the epochs from here on are those of sampled inference, one a split
+_ORDER = 2**32 - 1  # the batch whose stream orders an epoch
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.random import batch_seed
+from harness.runtime.batches import PRESAMPLED
 from harness.runtime.cache import CachePolicy, choose
 from harness.runtime.features import FeatureStore
 
 if TYPE_CHECKING:
     from harness.runtime.minibatch import MiniBatchMethod
-
-PRESAMPLED = 2**31
-"""The epoch that is drawn to learn which nodes are read; no training comes to it."""
 
 
 def fill_cache(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: float) -> None:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from harness.graph.random import batch_seed
+from harness.runtime.batches import SCORED
 from harness.runtime.evaluate import inference, score_counts, scores_of_all
 
 if TYPE_CHECKING:
     from harness.runtime.minibatch import MiniBatchMethod
 
 SAMPLED_SPLITS = ("val", "test")
-_EPOCH = 2**31 + 1  # the epochs from here on are those of this inference, one a split
 
 
 def sampled_scores(method: MiniBatchMethod[Any]) -> dict[str, float | None]:
@@ -42,7 +42,7 @@ def _counts(method: MiniBatchMethod[Any], split: int) -> Tensor:
     for step in range(steps):
         chosen = rows[step * size : (step + 1) * size]
         nodes = np.asarray(view.partition.inner)[chosen.cpu().numpy()].astype(np.int64)
-        seed = batch_seed(worker.job.config.seed, worker.rank, _EPOCH + split, step)
+        seed = batch_seed(worker.job.config.seed, worker.rank, SCORED + split, step)
         sample = sampler.sample(nodes, seed)
         inputs = store.gather(sample.layers[0].sources)
         logits = worker.model(method.blocks(sample, source), inputs)
