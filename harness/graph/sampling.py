@@ -53,19 +53,19 @@ def draw_neighbours(
     if node_weights is None:
         pointers, entries, scale = _uniform(topology.indptr, targets, fanout, seed)
         if topology.weights is not None:
-            values = _take(topology.weights, entries, np.empty(entries.size))
+            values = take(topology.weights, entries, np.empty(entries.size))
     else:
         graph = topology.indptr, topology.indices, topology.weights
         pointers, entries, values = _weighted(*graph, node_weights, targets, fanout, seed)
-    columns = _take(topology.indices, entries, np.empty(entries.size, np.int32))
+    columns = take(topology.indices, entries, np.empty(entries.size, np.int32))
     with tables.borrow() as table:
-        sources = _number(targets, columns, table)
+        sources = number_nodes(targets, columns, table)
     return LayerSample(sources, pointers, columns, values, scale)
 
 
 @numba.njit(cache=True, nogil=True)
-def _rows(indptr, targets, fanout):  # type: ignore[no-untyped-def]
-    """Where each target's entries start, degrees, pointers to min(fanout, degree), and the largest degree."""
+def target_rows(indptr, targets, fanout):  # type: ignore[no-untyped-def]
+    """Return starts of targets' entries, degrees, pointers to min(fanout, degree), and the largest degree."""
     starts, degrees = np.empty(targets.size, np.int64), np.empty(targets.size, np.int64)
     for i in range(targets.size):  # by itself, so that loads from all over the graph do not wait
         row = np.uint64(targets[i])  # unsigned: no check for a negative index
@@ -81,7 +81,7 @@ def _rows(indptr, targets, fanout):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
     """Pointers by target, the entries drawn, and deg/k by target."""
-    starts, degrees, pointers, largest = _rows(indptr, targets, fanout)
+    starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
     entries = np.empty(pointers[-1], np.int64)
     scale = np.ones(targets.size)
     # The target that took a place last: nothing has to be cleared between targets.
@@ -115,7 +115,7 @@ def _weighted(  # type: ignore[no-untyped-def]
     indptr, indices, edge_weights, node_weights, targets, fanout, seed
 ):
     """Pointers by target, the entries drawn, and their w/p."""
-    starts, degrees, pointers, largest = _rows(indptr, targets, fanout)
+    starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
     entries, values = np.empty(pointers[-1], np.int64), np.empty(pointers[-1])
     edge, weight, chance = np.ones(largest), np.empty(largest), np.empty(largest)
     at = 0
@@ -131,7 +131,7 @@ def _weighted(  # type: ignore[no-untyped-def]
             raise ValueError("weights of neighbours are finite and not negative")
         write_inclusion(weight[:degree], degree if fanout < 0 else fanout, chance[:degree])
         picks = entries[at:]
-        count = _systematic(chance[:degree], stream(seed, targets[i]), picks)
+        count = systematic(chance[:degree], stream(seed, targets[i]), picks)
         for k in range(count):
             values[at + k] = edge[picks[k]] / chance[picks[k]]
             picks[k] += start
@@ -141,8 +141,8 @@ def _weighted(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _systematic(chance, state, out):  # type: ignore[no-untyped-def]
-    """Write the places drawn into `out` and return their number, the sum of the chances.
+def systematic(chance, state, out):  # type: ignore[no-untyped-def]
+    """Write the places drawn into `out`, ascending, and return their number, the sum of the chances.
 
     Laid end to end, those neither 0 nor 1 have a whole length; what lies on the points u, u + 1, ... is
     drawn. The points are stretched as the sum was rounded, so that the last one lies on something.
@@ -167,7 +167,7 @@ def _systematic(chance, state, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _take(array, entries, out):  # type: ignore[no-untyped-def]
+def take(array, entries, out):  # type: ignore[no-untyped-def]
     """Write `array[entries]` into `out` and return it.
 
     A pass of its own: its loads, from all over the graph, wait for nothing and run in vectors.
@@ -178,8 +178,8 @@ def _take(array, entries, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _number(targets, columns, table):  # type: ignore[no-untyped-def]
-    """Return the distinct nodes, the targets first, and put their numbers into `columns`."""
+def number_nodes(targets, columns, table):  # type: ignore[no-untyped-def]
+    """Return the distinct nodes, the targets first, and put their numbers into `columns`, int32 nodes."""
     sources = np.empty(min(table.size, targets.size + columns.size) + 1, np.int32)
     for i in range(targets.size):
         table[targets[i]] = i
