@@ -105,6 +105,21 @@ def relu_dropout(x: Tensor, rate: float) -> Tensor:
     return result
 
 
+def drop_values(x: Tensor, rate: float, seed: int) -> Tensor:
+    """Zero each element of `x`, in place, with probability `rate`; the others stay as they are. Returns `x`.
+
+    What is lost depends on `seed`, in [0, 2^63), and on the shape alone, neither on threads nor on torch's
+    generator. No gradient is followed.
+    """
+    if x.device.type != "cpu":
+        generator = torch.Generator(x.device).manual_seed(seed)
+        lost = torch.rand(x.shape, generator=generator, device=x.device) < rate
+        return x.masked_fill_(lost, 0)
+    first, second = np.random.SeedSequence(seed).generate_state(2).tolist()
+    _apply(_mask, x, x, rate, (first, second), 1)
+    return x
+
+
 def _seeds() -> tuple[int, int]:
     first, second = torch.randint(2**32, (2,)).tolist()
     return first, second
@@ -134,26 +149,30 @@ class _ReluDropout(torch.autograd.Function):
         (out,) = ctx.saved_tensors
         grad = grads[0].contiguous()
         result = torch.empty_like(grad)
-        _where_positive(_flat(out), _flat(grad), _flat(result), _scale(grad, ctx.rate))
+        scale = _value(grad, 1 / (1 - ctx.rate))
+        _where_positive(_flat(out), _flat(grad), _flat(result), scale)
         return result, None, None
 
 
 def _masked(kernel: Any, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    kernel(
-        _flat(x), _flat(out), *map(np.uint32, seeds), np.uint32(round(rate * (2**32 - 1))), _scale(x, rate)
-    )
+    _apply(kernel, x, out, rate, seeds, 1 / (1 - rate))
     return out
+
+
+def _apply(kernel: Any, x: Tensor, out: Tensor, rate: float, seeds: tuple[int, int], scale: float) -> None:
+    threshold = np.uint32(round(rate * (2**32 - 1)))
+    kernel(_flat(x), _flat(out), *map(np.uint32, seeds), threshold, _value(x, scale))
 
 
 def _flat(x: Tensor) -> NDArray[Any]:
     return x.view(-1).numpy()
 
 
-def _scale(x: Tensor, rate: float) -> np.floating[Any]:
-    scale: np.floating[Any] = x[:0].numpy().dtype.type(1 / (1 - rate))
-    return scale
+def _value(x: Tensor, value: float) -> np.floating[Any]:
+    found: np.floating[Any] = x[:0].numpy().dtype.type(value)
+    return found
 
 
 @numba.njit(inline="always")

@@ -28,11 +28,13 @@ class Batch:
         seed: of all that is drawn for it; of (seed, rank, epoch, batch) and nothing else.
         targets: int64, nodes that it is made for; a sampler may have no use for them.
         total: rows of all ranks that its loss is divided by.
+        common: seed of what all ranks draw alike; of (seed, epoch, batch) and nothing else.
     """
 
     seed: int
     targets: NDArray[np.int64]
     total: int
+    common: int
 
 
 def epoch_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
@@ -45,9 +47,10 @@ def make_batches(
     worker: Worker, epoch: int, targets: list[NDArray[np.int64]], totals: list[int]
 ) -> list[Batch]:
     """Return a batch for each of `targets`, whose losses are divided by `totals`."""
-    seed, rank = worker.job.config.seed, worker.rank
+    seed, rank, world = worker.job.config.seed, worker.rank, worker.world
     return [
-        Batch(batch_seed(seed, rank, epoch, i), nodes, total)
+        # No rank is `world`: the common seed is none of theirs.
+        Batch(batch_seed(seed, rank, epoch, i), nodes, total, batch_seed(seed, world, epoch, i))
         for i, (nodes, total) in enumerate(zip(targets, totals, strict=True))
     ]
 

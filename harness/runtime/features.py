@@ -154,6 +154,11 @@ class FeatureStore(RowStore):
             comm, inner, owner, row, purpose="feature", layer=0, direction="forward", tables=tables
         )
 
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return self.inner.shape[1]
+
     def fill(self, nodes: NDArray[np.int64]) -> None:
         """Cache the features of `nodes` (int64, distinct) and of no others; every rank must call.
 
@@ -206,6 +211,7 @@ class HostStore:
         dtype: torch.dtype,
     ) -> None:
         self.comm, self._features, self._nodes, self._dtype = comm, features, nodes, dtype
+        self.width: int = features.shape[1]
 
     def gather(
         self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None

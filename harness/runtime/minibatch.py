@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.graph.block import Block
+from harness.models.functional import drop_values
 from harness.runtime.batches import Batch, node_batches
 from harness.runtime.cache import CachePolicy
 from harness.runtime.comm import Communicator
@@ -22,6 +23,7 @@ from harness.runtime.feature_cache import fill_cache
 from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.loader import Loader
 from harness.runtime.method import Method, MethodOptions
+from harness.runtime.row_plan import upload
 from harness.runtime.sampled_scores import sampled_scores
 from harness.runtime.source import Sample, Sampler, Source
 from harness.runtime.step import Loss, Step
@@ -46,6 +48,16 @@ class MiniBatchOptions(MethodOptions):
     cache: CachePolicy = Field("none", description="which remote nodes' input features a rank keeps")
     capacity: float = Field(
         0.3, ge=0, repr=False, description="cached nodes, as a share of the rank's boundary nodes"
+    )
+    feature_rate: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the dimensions of remote rows (storage 'host': of all rows) that travel, "
+        "random ones each step; the others are read as 0",
+    )
+    feature_loss: float = Field(
+        0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
     )
 
     @model_validator(mode="after")
@@ -98,9 +110,12 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     (seed, rank, epoch, batch) alone, neither on `prefetch` nor on threads.
 
     Bytes of a fetch: 4 for each remote node and 8 a peer (control), a row of features for each remote node
-    (feature); cached rows and their ids are not sent. Where the loss reads rows of other ranks: the same for
-    their labels, a value or a row of classes each, as control. With `storage: host` features cost
-    a row for every input node (swap) instead.
+    (feature); cached rows and their ids are not sent. With a `feature_rate` below 1 of F dimensions
+    max(1, round(F feature_rate)) travel: a fresh random subset each step, the same for all ranks, so that no
+    rank need name its own. `feature_loss` moves no byte less: it zeroes values of what was read, without
+    rescaling (DGS section II-D, Figure 2). Neither concerns evaluations. Where the loss reads rows of other
+    ranks: the same for their labels, a value or a row of classes each, as control. With `storage: host`
+    features cost a row for every input node (swap) instead.
     """
 
     family = "mini-batch"
@@ -134,8 +149,12 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def draw(self, batch: Batch) -> Drawn:
         """Draw a batch; threads may call it at the same time."""
-        sample = self.sampler.sample(batch.targets, batch.seed)
+        sample = self.sampler_for(batch).sample(batch.targets, batch.seed)
         return Drawn(batch, sample, self.blocks(sample, self.source))
+
+    def sampler_for(self, batch: Batch) -> Sampler:
+        """Return what draws a batch; a method whose draws change as it trains says so here."""
+        return self.sampler
 
     def blocks(self, sample: Sample, source: Source) -> list[Block]:
         """Return the blocks of a sample, on the device; layers that are one and the same share theirs."""
@@ -153,13 +172,28 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         """Fetch what a step reads; every rank must call."""
         sample = drawn.sample
         nodes = sample.layers[0].sources
-        inputs, figures = self.store.read(nodes, comm=comm)
+        inputs, figures = self.store.read(nodes, self.columns(drawn), comm)
+        if self.options.feature_loss:
+            with comm.clock.phase("fetch"):
+                inputs = drop_values(inputs, self.options.feature_loss, drawn.batch.seed)
         stats = {
             **figures,
             "drawn_edges": sum(layer.indices.size for layer in sample.layers),
             **sample.stats,
         }
         return Loaded(drawn, inputs, self._loss(drawn, comm), stats)
+
+    def columns(self, drawn: Drawn) -> Tensor | None:
+        """Return the columns of remote rows that a batch reads, int64 ascending on the device; None: all.
+
+        The default are max(1, round(F feature_rate)) random ones, the same on all ranks.
+        """
+        rate, width = self.options.feature_rate, self.store.width
+        if rate == 1:
+            return None
+        rng = np.random.default_rng(drawn.batch.common)
+        chosen = rng.choice(width, max(1, round(width * rate)), replace=False)
+        return upload(np.sort(chosen), self.worker.device)
 
     def step(self, loaded: Loaded) -> Step:
         """Return the step of a batch."""

@@ -4,7 +4,7 @@ import psutil
 import pytest
 import torch
 
-from harness.models.functional import KEPT_KERNELS, Linear, dropout, relu_dropout
+from harness.models.functional import KEPT_KERNELS, Linear, drop_values, dropout, relu_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -112,3 +112,20 @@ def test_new_row_counts_do_not_grow_the_process() -> None:
 
     before = steps(4000)
     assert steps(5000) - before < 40 * 2**20
+
+
+def test_lost_values_are_a_share_that_depends_on_the_seed_alone() -> None:
+    x, rate = torch.randn(1001, 333), 0.2
+    torch.manual_seed(0)
+    lost = drop_values(x.clone(), rate, 2**62 + 5)
+    torch.manual_seed(1)
+    assert torch.equal(drop_values(in_place := x.clone(), rate, 2**62 + 5), lost)
+    assert torch.equal(in_place, lost)
+    kept = lost != 0
+    assert torch.equal(lost[kept], x[kept])
+    assert kept.double().mean().item() == pytest.approx(
+        1 - rate, abs=5 * (rate * (1 - rate) / x.numel()) ** 0.5
+    )
+    for seed in (2**62 + 4, 5):  # all bits of the seed count: the masks are as good as independent
+        both = (kept & (drop_values(x.clone(), rate, seed) != 0)).double().mean().item()
+        assert both == pytest.approx((1 - rate) ** 2, abs=0.01)

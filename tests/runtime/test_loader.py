@@ -17,7 +17,7 @@ from harness.runtime.loader import Loader
 from harness.runtime.traffic import Traffic
 
 CPU = torch.device("cpu")
-BATCHES = [Batch(seed, np.arange(2), 2) for seed in range(6)]
+BATCHES = [Batch(seed, np.arange(2), 2, common=0) for seed in range(6)]
 
 
 def loader(
