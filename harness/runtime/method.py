@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
+from torch import Tensor
 
 from harness.data.spec import Spec
 from harness.runtime.memory_model import Components, MemoryCase, case_of, full_graph_memory, mini_batch_memory
@@ -57,7 +58,10 @@ class Method(ABC, Generic[OptionsT]):
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of this trial's figures must know; in the record, and in a report's notes."""
+        """What a reader of this trial's figures must know; in the record, and in a report's notes.
+
+        Read before the first epoch, and again at the end.
+        """
         return []
 
     def sampled_scores(self) -> dict[str, float | None]:
@@ -66,6 +70,9 @@ class Method(ABC, Generic[OptionsT]):
         Returns the scores by split ("val", "test"); {} of a method that does not sample for given nodes.
         """
         return {}
+
+    def observe(self, loss: Tensor) -> None:
+        """Be told the loss of a step, a scalar of all ranks, before the weights that it is of are updated."""
 
     def settle(self) -> None:
         """Wait for what goes on beside the trainer; nothing of it may be lost."""

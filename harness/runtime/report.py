@@ -111,6 +111,7 @@ class RankReport:
                 "peak_memory_bytes": worker.meters.memory.bytes(),
                 "peak_memory_source": worker.meters.memory.source,
                 "meters": worker.meters.report(),
+                "remarks": worker.method.remarks,
                 "traffic": worker.traffic.rows(),
             }
             worker.meters.close()

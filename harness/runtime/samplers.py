@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
+from harness.graph.guided_sampling import draw_guided
+from harness.graph.layer_sample import LayerSample
 from harness.graph.random import batch_seed
 from harness.graph.sampling import draw_neighbours
 from harness.runtime.layer_memory import BlockSize
@@ -50,19 +52,51 @@ class FanoutSampler:
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""
-        layers, nodes = [], targets
-        for depth, fanout in enumerate(reversed(self._fanouts)):
-            layer = draw_neighbours(
-                self._source.topology,
-                nodes,
-                fanout,
-                batch_seed(seed, 0, 0, depth),
-                self._source.tables,
-                node_weights=self._weights,
+        source = self._source
+
+        def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
+            return draw_neighbours(
+                source.topology, nodes, fanout, seed, source.tables, node_weights=self._weights
             )
-            layers.append(layer)
-            nodes = layer.sources
-        return Sample(layers[::-1], targets.size)
+
+        return _by_layer(draw, targets, self._fanouts, seed)
+
+
+class GuidedSampler:
+    """Draws at most so many in-neighbours of every node, remote ones by their importance (DGS).
+
+    Args:
+        source: the view.
+        fanouts: neighbours of a node, input layer first; -1: all.
+        importance: float32 [N]: of remote nodes, where a local one has 1.
+        deviation: share of a fan-out that is moved from local to remote neighbours.
+        unbiased: see `draw_guided`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fanouts: Sequence[int],
+        importance: NDArray[np.float32],
+        *,
+        deviation: float,
+        unbiased: bool,
+    ) -> None:
+        self._source, self._fanouts, self._importance = source, fanouts, importance
+        self._deviation, self._unbiased = deviation, unbiased
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        source = self._source
+
+        def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
+            return draw_guided(
+                source.topology, nodes, fanout, seed, source.tables,
+                local=source.local, importance=self._importance,
+                deviation=self._deviation, unbiased=self._unbiased,
+            )  # fmt: skip
+
+        return _by_layer(draw, targets, self._fanouts, seed)
 
 
 class LayerwiseSampler:
@@ -108,6 +142,20 @@ class SubgraphSampler:
         drawn = self._sampler.sample(seed)
         stats = {"alpha": self._sampler.alpha, "alphas": 1}
         return Sample([drawn.layer] * self._depth, None, drawn.weights, stats)
+
+
+def _by_layer(
+    draw: Callable[[NDArray[np.int64], int, int], LayerSample],
+    targets: NDArray[np.int64],
+    fanouts: Sequence[int],
+    seed: int,
+) -> Sample:
+    """Draw neighbours of the targets, then of all that was drawn, by `draw(nodes, fanout, seed)`."""
+    layers, nodes = [], targets
+    for depth, fanout in enumerate(reversed(fanouts)):
+        layers.append(draw(nodes, fanout, batch_seed(seed, 0, 0, depth)))
+        nodes = layers[-1].sources
+    return Sample(layers[::-1], targets.size)
 
 
 def batch_rows(batch_size: int, case: MemoryCase) -> int:

@@ -147,6 +147,7 @@ class Trainer:
                 loss.backward()
         with clock.phase("reduce"):
             total = self.flat.reduce(worker.comm, loss.detach())
+        worker.method.observe(total)
         with clock.phase("optimize"):
             self.optimizer.step()
         return total
