@@ -1,0 +1,205 @@
+"""Masks over remote nodes and features, trained to keep a model's prediction (GNNExplainer)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import kl_div, logsigmoid
+
+from harness.explain.graph import ExplanationGraph
+from harness.models.gnn import GNN
+from harness.models.layers import Exchange
+
+FIRST_NODE, FIRST_FEATURE = 1.0, 0.0  # logits that masks start from
+INPUT_WEIGHTS = ("weight", "weight_self")  # of a graph layer: those that multiply its input
+TINY = 1e-20  # Adam's epsilon: a node's gradient falls with 1/R, and must not be lost against it
+
+
+class ExplanationError(Exception):
+    """Masks that could not be trained: a loss or a mask is not a finite number."""
+
+
+@dataclass(frozen=True)
+class ExplainSpec:
+    """How masks are trained.
+
+    Attributes:
+        steps: at most (T_E of DGS).
+        threshold: training ends at a loss of at most this.
+        lr: Adam's, on the masks' logits.
+        node_size, feature_size: factors of the means of the masks.
+        node_entropy, feature_entropy: factors of the means of the masks' binary entropies (nats).
+    """
+
+    steps: int = 50
+    threshold: float = 0.01
+    lr: float = 0.1
+    node_size: float = 0.1
+    feature_size: float = 0.1
+    node_entropy: float = 0.1
+    feature_entropy: float = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """Trained masks, on the CPU.
+
+    Attributes:
+        nodes: float32 [R] in [0, 1]: what each remote node of the explanation graph is worth (SN).
+        features: float32 [F] in [0, 1]: what each feature is worth (SF).
+        losses: of each step, before its update.
+    """
+
+    nodes: Tensor
+    features: Tensor
+    losses: list[float] = field(repr=False)
+
+    @property
+    def steps(self) -> int:
+        """Number of training steps."""
+        return len(self.losses)
+
+
+def never() -> bool:
+    """Return False: nobody wants it to stop."""
+    return False
+
+
+def explain(
+    model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool] = never
+) -> Masks | None:
+    """Train the masks of a rank's remote nodes and of the features (DGS, section III-C, Algorithm 1).
+
+    The prediction to be kept is the mean of those of the local nodes, inferred on the edges between them.
+    v_G's is inferred on the star, features multiplied by SF and what a remote node sends, in every layer,
+    by SN. The loss is GNNExplainer's (Ying et al., NeurIPS 2019, Eq. 3 to 6, and the regularisers of its
+    code), with all regularisers as means over a mask, so that none grows with R or F:
+
+        KL(kept || inferred) + node_size mean(SN) + feature_size mean(SF)
+            + node_entropy mean(H(SN)) + feature_entropy mean(H(SF))
+
+    The divergence is the cross-entropy less a constant; of many labels, the mean of their divergences.
+    No random numbers: equal models give equal masks.
+
+    Args:
+        model: on the CPU, in the graph's dtype; it is left as it is, and must stay so during the call.
+        graph: the explanation graph.
+        spec: how to train.
+        stop: asked before each step; True: the call gives up.
+
+    Returns:
+        The masks, or None where `stop` said so.
+
+    Raises:
+        ExplanationError: a loss or a mask is not finite.
+    """
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    kept = _kept(model, graph)
+    first = graph.features[0]
+    nodes = first.new_full((graph.remote.size,), FIRST_NODE, requires_grad=True)
+    features = first.new_full((first.numel(),), FIRST_FEATURE, requires_grad=True)
+    optimizer = torch.optim.Adam([nodes, features], lr=spec.lr, eps=TINY)
+    losses: list[float] = []
+    while len(losses) < spec.steps:
+        if stop():
+            return None
+        loss = objective(model, graph, spec, kept, nodes, features)
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            raise ExplanationError(f"the loss of step {len(losses)} is {losses[-1]}")
+        if losses[-1] <= spec.threshold:
+            break
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    masks = Masks(*(logits.detach().sigmoid().float() for logits in (nodes, features)), losses)
+    if not (masks.nodes.isfinite().all() and masks.features.isfinite().all()):
+        raise ExplanationError("a mask is not finite")
+    return masks
+
+
+def objective(
+    model: GNN, graph: ExplanationGraph, spec: ExplainSpec, kept: Tensor, nodes: Tensor, features: Tensor
+) -> Tensor:
+    """Return the loss of masks' logits `nodes` [R] and `features` [F]; see `explain`.
+
+    Args:
+        model: in evaluation mode.
+        graph: the explanation graph.
+        spec: the coefficients.
+        kept: [C], the prediction to be kept.
+        nodes, features: the logits.
+    """
+    inferred = _star_logits(model, graph, nodes.sigmoid(), features.sigmoid())
+    return (
+        _divergence(kept, inferred, graph.multilabel)
+        + _regulariser(nodes, spec.node_size, spec.node_entropy)
+        + _regulariser(features, spec.feature_size, spec.feature_entropy)
+    )
+
+
+@torch.no_grad()
+def _kept(model: GNN, graph: ExplanationGraph) -> Tensor:
+    """Return the mean prediction [C] of the local nodes: chances of classes, or of each label."""
+    logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, narrow=True)
+    chances = logits.sigmoid() if graph.multilabel else logits.softmax(1)
+    return chances.mean(0)
+
+
+def _star_logits(model: GNN, graph: ExplanationGraph, nodes: Tensor, features: Tensor) -> Tensor:
+    """Return v_G's logits [C]."""
+    sent = torch.cat([nodes.new_ones(1), nodes]).unsqueeze(1)
+
+    def exchange(rows: Tensor, layer: int) -> Tensor:
+        return rows * sent
+
+    logits = _masked_call(model, graph, features, exchange)
+    return logits[0]
+
+
+def _masked_call(model: GNN, graph: ExplanationGraph, features: Tensor, exchange: Exchange) -> Tensor:
+    """Call the model on features times their mask.
+
+    (x f) W = x (f W): the mask is a factor of the first layer's weights, and no matrix of all the features
+    is made. It would not do where a residual connection adds the input itself.
+    """
+    layer = model.graph_layers[0]
+    call = partial(_forward, model, graph, exchange)
+    if model.spec.residual and model.widths[0][0] == model.widths[0][1]:
+        return call({}, graph.features * features)
+    folded = {
+        f"graph_layers.0.{name}": weight * features.unsqueeze(1)
+        for name, weight in layer.named_parameters()
+        if name in INPUT_WEIGHTS
+    }
+    return call(folded, graph.features)
+
+
+def _forward(
+    model: GNN, graph: ExplanationGraph, exchange: Exchange, weights: dict[str, Tensor], inputs: Tensor
+) -> Tensor:
+    logits: Tensor = functional_call(model, weights, (graph.blocks, inputs, exchange), {"narrow": True})
+    return logits
+
+
+def _divergence(kept: Tensor, logits: Tensor, multilabel: bool) -> Tensor:
+    """KL(kept || inferred) in nats."""
+    if not multilabel:
+        return kl_div(logits.log_softmax(0), kept, reduction="sum")
+    on = kl_div(logsigmoid(logits), kept, reduction="mean")
+    off = kl_div(logsigmoid(-logits), 1 - kept, reduction="mean")
+    return on + off
+
+
+def _regulariser(logits: Tensor, size: float, entropy: float) -> Tensor:
+    """Mean size and mean binary entropy of a mask, weighted; 0 of an empty one."""
+    mask = logits.sigmoid()
+    entropies = -(mask * logsigmoid(logits) + (1 - mask) * logsigmoid(-logits))
+    return (size * mask + entropy * entropies).sum() / max(mask.numel(), 1)

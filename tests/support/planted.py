@@ -1,0 +1,88 @@
+"""Graphs on which it is planted which remote nodes and which features tell the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.data.graph import GraphData
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A graph of two parts, and the plant.
+
+    Each part has a core of two classes of its own, seven of ten nodes of the first, and a rim. Edges join
+    nodes of a core, most of them of one class, and lead from the rim of one part to the core of the other:
+    the rim of the one is what is remote to the other, at any number of hops. A third of a rim are like nodes
+    of the core they lead to, the others noise of the same size. A third of the features tell the class.
+
+    Attributes:
+        graph: the whole; rims are in no split.
+        parts: int64 [N], 0 or 1.
+        telling_nodes: bool [N], the telling third of both rims.
+        telling_features: bool [F].
+    """
+
+    graph: GraphData
+    parts: NDArray[np.int64]
+    telling_nodes: NDArray[np.bool_]
+    telling_features: NDArray[np.bool_]
+
+
+def planted(seed: int, core: int = 400, rim: int = 150, features: int = 60, signal: float = 0.6) -> Planted:
+    """Return a planted graph of 2 (core + rim) nodes; `signal`: size of the class means, noise being 1."""
+    rng = np.random.default_rng(seed)
+    part_size = core + rim
+    parts = np.repeat([0, 1], part_size)
+    in_core = np.tile(np.arange(part_size) < core, 2)
+    telling = ~in_core & np.tile(np.arange(part_size) < core + rim // 3, 2)
+    home = np.where(in_core, parts, 1 - parts)  # whose classes a node has
+    labels = 2 * home + (rng.random(parts.size) >= 0.7)
+    telling_features = rng.permutation(features) < features // 3
+
+    means = signal * rng.choice([-1.0, 1.0], (4, features)) * telling_features
+    shown = (in_core | telling)[:, None]
+    noise = rng.normal(size=(parts.size, features))
+    x = np.where(shown, means[labels] + noise * np.sqrt(1 - signal**2 * telling_features), noise)
+
+    indptr, indices = _edges(rng, in_core, home, labels)
+    split = np.where(in_core, rng.integers(0, 3, parts.size), 3)
+    graph = GraphData(
+        name=f"planted{seed}",
+        indptr=indptr,
+        indices=indices,
+        features=x.astype(np.float32),
+        labels=labels.astype(np.int64),
+        train_mask=split == 0,
+        val_mask=split == 1,
+        test_mask=split == 2,
+        num_classes=4,
+        multilabel=False,
+        origin="generated",
+        note="planted importance",
+    )
+    return Planted(graph, parts, telling, telling_features)
+
+
+def _edges(
+    rng: np.random.Generator, in_core: NDArray[np.bool_], home: NDArray[np.int64], labels: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """In-edges of every core node: both ways within its core, and from the other part's rim."""
+    chance = np.where(labels[:, None] == labels[None, :], 0.03, 0.003)
+    same = home[:, None] == home[None, :]
+    within = np.triu((rng.random(same.shape) < chance) & same & in_core[:, None] & in_core[None, :], 1)
+    across = (rng.random(same.shape) < 0.03) & same & in_core[:, None] & ~in_core[None, :]
+    across[rng.choice(np.flatnonzero(in_core & (home == 0)), 1), ~in_core & (home == 0)] = True
+    across[rng.choice(np.flatnonzero(in_core & (home == 1)), 1), ~in_core & (home == 1)] = True
+    dense = within | within.T | across
+    indptr = np.concatenate([[0], np.cumsum(dense.sum(1))])
+    return indptr.astype(np.int64), np.nonzero(dense)[1].astype(np.int32)
+
+
+def auc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> float:
+    """Return the area under the ROC curve: the chance that a positive scores higher, ties counting half."""
+    difference = np.subtract.outer(scores[positive], scores[~positive])
+    return float(((difference > 0) + 0.5 * (difference == 0)).mean())
