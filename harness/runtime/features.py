@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.graph.layer_sample import Tables
 from harness.runtime.comm import Communicator
-from harness.runtime.row_plan import RowPlan, upload
+from harness.runtime.row_plan import RowPlan, fresh, take, upload
 from harness.runtime.spec import Purpose
 from harness.runtime.traffic import Direction
 
@@ -66,7 +66,7 @@ class RowStore:
             return self._collect(self._plan(ids, self._cache.slot), columns, comm)
 
     def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
-        result = self.inner.new_empty((plan.own.size, *self.inner.shape[1:]))
+        result = fresh(self.inner, plan.own.size, *self.inner.shape[1:])
         plan.copy_own(self.inner, result)
         if comm.world == 1:
             return result
@@ -124,9 +124,9 @@ class RowStore:
         wanted = comm.exchange_counts(plan.counts)
         asked = upload(plan.asked, comm.device)
         asked = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")
-        rows = self.inner.index_select(0, asked)
-        if columns is not None:
-            rows = rows.index_select(1, columns)
+        rows = take(self.inner, asked, columns)
+        if out is None:
+            out = fresh(rows, sum(plan.counts), *rows.shape[1:])
         return self._move(rows, wanted, plan.counts, comm, out)
 
     def _move(

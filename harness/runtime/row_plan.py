@@ -79,8 +79,7 @@ class RowPlan:
             return
         at, source = upload(self.cached_at, rows.device), upload(self.cached, rows.device)
         for places, chunk in zip(at.split(CHUNK), source.split(CHUNK), strict=True):
-            found = rows.index_select(0, chunk)
-            _write(result, places, found if columns is None else found.index_select(1, columns), columns)
+            _write(result, places, take(rows, chunk, columns), columns)
 
     def landing(self, result: Tensor) -> Tensor | None:
         """Return the part of `result` that the asked rows can be received in, None if they are spread."""
@@ -107,11 +106,70 @@ def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
+def fresh(like: Tensor, *shape: int) -> Tensor:
+    """Return memory of the dtype and on the device of `like`, as it comes.
+
+    On a CPU it is numpy's, which asks for huge pages where that is 4 MiB or more; to clear small ones, which
+    torch gets, takes several times as long as to copy rows there.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    return torch.from_numpy(np.empty(shape, like[:0].numpy().dtype))
+
+
+def take(rows: Tensor, at: Tensor, columns: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Return the rows `at` (int32 or int64), or `columns` (int64) of them, in `out` if it is given.
+
+    Raises:
+        IndexError: there is no such row or column.
+    """
+    width = rows.shape[1:] if columns is None else columns.shape
+    if out is None:
+        out = fresh(rows, at.numel(), *width)
+    if columns is None:
+        torch.index_select(rows, 0, at, out=out)
+    elif rows.device.type == "cpu":
+        _take(rows.numpy(), _places(at, rows.shape[0]), _places(columns, rows.shape[1]), out.numpy())
+    else:
+        torch.index_select(rows.index_select(0, at), 1, columns, out=out)
+    return out
+
+
 def _write(result: Tensor, at: Tensor, rows: Tensor, columns: Tensor | None) -> None:
     if columns is None:
         result.index_copy_(0, at, rows)
+    elif result.device.type == "cpu":
+        places = _places(at, result.shape[0]), _places(columns, result.shape[1])
+        _put(result.numpy(), *places, rows.numpy())
     else:
         result.index_fill_(0, at, 0).index_put_((at.unsqueeze(1), columns), rows)
+
+
+def _places(index: Tensor, size: int) -> NDArray[np.uint64]:
+    """Return an index that kernels may use as it is; unsigned, so that they need not count from the end."""
+    found = index.numpy()
+    if found.size and not 0 <= found.min() <= found.max() < size:
+        raise IndexError(f"an index is not in [0, {size})")
+    return found.astype(np.uint64)
+
+
+@numba.njit(cache=True, nogil=True)
+def _take(rows, at, columns, out):  # type: ignore[no-untyped-def]
+    near = np.empty(rows.shape[1], rows.dtype)  # read in order and close by: twice as fast
+    for i in range(at.size):
+        near[:] = rows[at[i]]
+        to = out[i]
+        for j in range(columns.size):
+            to[j] = near[columns[j]]
+
+
+@numba.njit(cache=True, nogil=True)
+def _put(result, at, columns, rows):  # type: ignore[no-untyped-def]
+    for i in range(at.size):
+        to = result[at[i]]
+        to[:] = 0
+        for j in range(columns.size):
+            to[columns[j]] = rows[i, j]
 
 
 @numba.njit(cache=True, nogil=True)

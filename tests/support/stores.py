@@ -14,6 +14,7 @@ from support.wire import communicator
 from torch import Tensor
 
 from harness.runtime.background import Background
+from harness.runtime.column_store import ColumnStore
 from harness.runtime.comm import Communicator
 from harness.runtime.features import FeatureStore, RowStore
 
@@ -62,6 +63,37 @@ def gather_each(
     found = [_counted(comm, partial(store.fill, cached[rank]))]
     for ask in asks:
         work = partial(store.read, ask[rank], chosen)
+        found.append(_counted(comm, partial(_beside, background, work) if aside else work))
+    background.close()
+    return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Nodes whose rows a rank asks for, and the columns of remote ones."""
+
+    ids: NDArray[np.int64]
+    columns: NDArray[np.int64] | None
+
+
+def gather_columns(
+    rank: int,
+    world: int,
+    data: Sharded,
+    calls: list[list[Asked]],
+    cached: list[NDArray[np.int64]],
+    *,
+    aside: bool,
+) -> list[Gathered]:
+    """Fill the cache, then make the rank's calls of a store of columns, `calls[k][rank]` for each k."""
+    comm = communicator(rank, world)
+    plain, background = data.store(comm), Background(comm)
+    store = ColumnStore(comm, plain.inner, plain.owner, plain.row, tables=plain.tables)
+    store.fill(cached[rank])
+    found = []
+    for call in calls:
+        ids, columns = call[rank].ids, call[rank].columns
+        work = partial(store.read, ids, None if columns is None else torch.from_numpy(columns))
         found.append(_counted(comm, partial(_beside, background, work) if aside else work))
     background.close()
     return found
