@@ -80,33 +80,26 @@ def _guided(  # type: ignore[no-untyped-def]
 ):
     """Pointers by target, the entries drawn, their chances, and the ratio of |w| by target."""
     starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
-    entries, chances, scale = np.empty(pointers[-1], np.int64), np.empty(pointers[-1]), np.ones(targets.size)
-    weight, chance, near, far = np.empty((4, largest))
+    entries, chances = np.empty(pointers[-1] + 1, np.int64), np.empty(pointers[-1])
+    scale = np.ones(targets.size)
+    work = np.empty((4, largest))
     at = 0
     for i in range(targets.size):
         start, degree = starts[i], degrees[i]
-        valid, total = True, 0.0
-        for k in range(degree):
-            node = np.uint64(indices[start + k])
-            edge = 1.0 if edge_weights is None else abs(np.float64(edge_weights[start + k]))
-            far[k] = 0.0 if local[node] else edge * importance[node]
-            near[k] = edge if local[node] else 0.0
-            weight[k] = near[k] + far[k]
-            valid &= 0 <= weight[k] < np.inf
-            total += edge
-        if not valid:
-            raise ValueError("weights of neighbours are finite and not negative")
-        size = degree if fanout < 0 else fanout
-        write_inclusion(weight[:degree], size, chance[:degree])
+        weight, far, chance, spare = work[0, :degree], work[1, :degree], work[2, :degree], work[3, :degree]
+        edges = None if edge_weights is None else edge_weights[start : start + degree]
+        total = _weigh(indices[start : start + degree], edges, local, importance, weight, far)
+        write_inclusion(weight, degree if fanout < 0 else fanout, chance)
         if deviation > 0:
-            _move(near[:degree], far[:degree], deviation, most, chance[:degree], weight[:degree])
+            _move(weight, far, deviation, most, chance, spare)
         picks = entries[at:]
-        count = systematic(chance[:degree], stream(seed, targets[i]), picks)
+        count = systematic(chance, stream(seed, targets[i]), spare, picks)
         drawn = 0.0
         for k in range(count):
-            chances[at + k] = chance[picks[k]]
+            place = np.uint64(picks[k])
+            drawn += 1.0 if edges is None else abs(np.float64(edges[place]))
+            chances[at + k] = chance[place]
             picks[k] += start
-            drawn += 1.0 if edge_weights is None else abs(np.float64(edge_weights[picks[k]]))
         if count > 0:
             scale[i] = total / drawn
         at += count
@@ -115,17 +108,47 @@ def _guided(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _move(near, far, deviation, most, chance, spare):  # type: ignore[no-untyped-def]
-    """Move `deviation` of the sum of `chance`, at most `most` of the local ones' sum, to the remote ones."""
-    of_near, of_far, remote = 0.0, 0.0, 0
-    for k in range(chance.size):
-        of_near += chance[k] if near[k] > 0 else 0.0
-        of_far += chance[k] if far[k] > 0 else 0.0
-        remote += far[k] > 0
+def _weigh(nodes, edges, local, importance, weight, far):  # type: ignore[no-untyped-def]
+    """Write a row's weights, and those of remote nodes alone (0: local); returns the sum of |w|."""
+    valid, total = True, 0.0
+    for k in range(nodes.size):
+        node = np.uint64(nodes[k])
+        edge = 1.0 if edges is None else abs(np.float64(edges[k]))
+        near = local[node]
+        weight[k] = edge * (1.0 if near else np.float64(importance[node]))
+        far[k] = 0.0 if near else weight[k]
+        valid &= (weight[k] >= 0) & (weight[k] < np.inf)
+        total += edge
+    if not valid:
+        raise ValueError("weights of neighbours are finite and not negative")
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def _move(weight, far, deviation, most, chance, near):  # type: ignore[no-untyped-def]
+    """Move `deviation` of the sum of `chance`, at most `most` of the local ones' sum, to the remote ones.
+
+    `near` is to work in; `weight` becomes that of local nodes alone.
+    """
+    of_near, of_far, remote = _split(weight, far, chance)
     raised = min(of_far + min(deviation * (of_near + of_far), most * of_near), np.float64(remote))
     if raised <= of_far:
         return
-    write_inclusion(near, max(of_near - (raised - of_far), 0.0), spare)
+    write_inclusion(weight, max(of_near - (raised - of_far), 0.0), near)
     write_inclusion(far, raised, chance)
     for k in range(chance.size):
-        chance[k] += spare[k]
+        chance[k] += near[k]
+
+
+# Sums in any order, so that the loop runs in vectors.
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def _split(weight, far, chance):  # type: ignore[no-untyped-def]
+    """Sums of local and of remote chances, number of remote ones; `weight` becomes that of local nodes."""
+    of_near, of_far, remote = 0.0, 0.0, 0
+    for k in range(chance.size):
+        is_far = far[k] > 0
+        of_far += chance[k] if is_far else 0.0
+        of_near += 0.0 if is_far else chance[k]
+        remote += is_far
+        weight[k] -= far[k]
+    return of_near, of_far, remote

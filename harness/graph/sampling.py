@@ -116,8 +116,8 @@ def _weighted(  # type: ignore[no-untyped-def]
 ):
     """Pointers by target, the entries drawn, and their w/p."""
     starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
-    entries, values = np.empty(pointers[-1], np.int64), np.empty(pointers[-1])
-    edge, weight, chance = np.ones(largest), np.empty(largest), np.empty(largest)
+    entries, values = np.empty(pointers[-1] + 1, np.int64), np.empty(pointers[-1])
+    edge, weight, chance, ends = np.ones(largest), np.empty(largest), np.empty(largest), np.empty(largest)
     at = 0
     for i in range(targets.size):
         start, degree = starts[i], degrees[i]
@@ -131,7 +131,7 @@ def _weighted(  # type: ignore[no-untyped-def]
             raise ValueError("weights of neighbours are finite and not negative")
         write_inclusion(weight[:degree], degree if fanout < 0 else fanout, chance[:degree])
         picks = entries[at:]
-        count = systematic(chance[:degree], stream(seed, targets[i]), picks)
+        count = systematic(chance[:degree], stream(seed, targets[i]), ends[:degree], picks)
         for k in range(count):
             values[at + k] = edge[picks[k]] / chance[picks[k]]
             picks[k] += start
@@ -141,29 +141,39 @@ def _weighted(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def systematic(chance, state, out):  # type: ignore[no-untyped-def]
+def systematic(chance, state, ends, out):  # type: ignore[no-untyped-def]
     """Write the places drawn into `out`, ascending, and return their number, the sum of the chances.
 
     Laid end to end, those neither 0 nor 1 have a whole length; what lies on the points u, u + 1, ... is
     drawn. The points are stretched as the sum was rounded, so that the last one lies on something.
+
+    Args:
+        chance: float64 [n].
+        state: of a stream.
+        ends: float64 [n], to work in.
+        out: int64, longer by one than what is drawn.
     """
     length = 0.0
     for k in range(chance.size):
-        if chance[k] < 1:
-            length += chance[k]
-    points = np.round(length)
+        length += chance[k] if chance[k] < 1 else 0.0
+        ends[k] = length
     start = uniform(next_u64(state)[1])
-    end, passed, count = 0.0, 0, 0
-    for k in range(chance.size):
-        if chance[k] < 1:
-            end += chance[k]
-        if chance[k] == 1 or (
-            chance[k] > 0 and passed < points and end * points >= (start + passed) * length
-        ):
-            passed += chance[k] < 1
-            out[count] = k
-            count += 1
+    if length > 0:
+        _count_points(ends, length, start)
+    passed, count = 0.0, 0
+    for k in range(chance.size):  # without a branch, since nobody can predict what is drawn
+        out[count] = k
+        count += (ends[k] > passed) | (chance[k] == 1)
+        passed = ends[k]
     return count
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")  # no check for 0, so that it runs in vectors
+def _count_points(ends, length, start):  # type: ignore[no-untyped-def]
+    """Replace `ends`, in (0, length], by the number of points up to there."""
+    points = np.round(length)
+    for k in range(ends.size):
+        ends[k] = np.ceil(ends[k] / length * points - start)
 
 
 @numba.njit(cache=True, nogil=True)
