@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.graphs import OnDisk, on_disk, random_graph
 from support.ranks import run_ranks
-from support.training import Case, Outcome, run_all_to_the_end, train
+from support.training import Case, Outcome, read_inputs, run_all_to_the_end, train
 
 from harness.models.spec import ModelSpec
 from harness.runtime.registry import load_method, method_names
@@ -46,6 +46,15 @@ STORES: dict[str, dict[str, Any]] = {
     "inclusion": {"cache": "inclusion", "capacity": 0.5, "prefetch": 1},
     "host": {"storage": "host"},
 }
+# Two runs of a kind read the same values, however these come.
+LESS: dict[str, dict[str, Any]] = {
+    "rate": {"feature_rate": 0.6},
+    "rate ahead": {"feature_rate": 0.6, "cache": "inclusion", "capacity": 0.5, "prefetch": 2},
+    "rate of host": {"feature_rate": 0.6, "storage": "host"},
+    "loss": {"feature_loss": 0.3},
+    "loss ahead": {"feature_loss": 0.3, "prefetch": 2},
+}
+READ_LESS = ("graphsage", "ladies", "saint-node")
 # Every model with and without prefetching, the first one from every store.
 RUNS = [
     (name, store, model)
@@ -53,7 +62,7 @@ RUNS = [
     for store in STORES
     for model in MODELS
     if (name != "vrgcn" or not store) and (model == "sage" or store in ("", "prefetch"))
-]
+] + [(name, less, "sage") for name in READ_LESS for less in LESS]
 Run = tuple[str, str, str]
 
 
@@ -64,7 +73,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Run, list[Outcome
     for name, store, model in RUNS:
         method, options = METHODS[name]
         spec = SPEC.model_copy(update={"threads": 2 if store else 1})
-        cases.append(Case(data, method, options | STORES[store], MODELS[model], spec))
+        cases.append(Case(data, method, options | (STORES | LESS)[store], MODELS[model], spec))
     by_rank = run_ranks(train, WORLD, cases, timeout_s=200)
     return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
 
@@ -79,13 +88,27 @@ def test_every_mini_batch_method_is_held_to_this() -> None:
 def test_neither_prefetch_nor_threads_nor_where_rows_come_from_change_a_bit(
     outcomes: dict[Run, list[Outcome]], name: str, model: str
 ) -> None:
-    losses = {
-        run: [row["loss"] for row in outcomes[run][0].rows] for run in RUNS if run[::2] == (name, model)
-    }
-    plain = losses[name, "", model]
-    assert all(value == plain for value in losses.values())
+    runs = [run for run in RUNS if run[::2] == (name, model) and run[1] in STORES]
+    plain = losses(outcomes, (name, "", model))
+    assert all(losses(outcomes, run) == plain for run in runs)
     assert all(map(math.isfinite, plain))
     assert plain[0] != plain[1]
+
+
+def losses(outcomes: dict[Run, list[Outcome]], run: Run) -> list[float]:
+    return [row["loss"] for row in outcomes[run][0].rows]
+
+
+@pytest.mark.parametrize("name", READ_LESS)
+def test_what_is_left_of_the_features_depends_on_the_seed_alone(
+    outcomes: dict[Run, list[Outcome]], name: str
+) -> None:
+    plain = losses(outcomes, (name, "", "sage"))
+    for kind in ("rate", "loss"):
+        less = losses(outcomes, (name, kind, "sage"))
+        assert losses(outcomes, (name, f"{kind} ahead", "sage")) == less
+        assert all(map(math.isfinite, less))
+        assert less[0] != plain[0]
 
 
 def counted(ranks: list[Outcome], epoch: int, key: str) -> int:
@@ -97,6 +120,8 @@ def counted(ranks: list[Outcome], epoch: int, key: str) -> int:
 def test_bytes_are_the_closed_form(outcomes: dict[Run, list[Outcome]], run: Run) -> None:
     ranks, (name, store, model) = outcomes[run], run
     weights = sum(w.size for w in ranks[0].before.values())
+    more = (STORES | LESS)[store]
+    width, host = round(more.get("feature_rate", 1) * FEATURES), more.get("storage") == "host"
     for epoch in range(EPOCHS):
         steps, rest = divmod(counted(ranks, epoch, "bytes_model"), 2 * (WORLD - 1) * (weights + 1) * ITEM)
         assert steps > 0
@@ -105,18 +130,54 @@ def test_bytes_are_the_closed_form(outcomes: dict[Run, list[Outcome]], run: Run)
             counted(ranks, epoch, f"{kind}_nodes") for kind in ("input", "remote", "cached")
         )
         fetched, peers = remote - cached, 8 * WORLD * (WORLD - 1) * steps
-        feature, control = fetched * FEATURES * ITEM, 4 * fetched + peers
-        if store == "host":
+        feature, control = fetched * width * ITEM, 4 * fetched + peers
+        if host:
             feature = control = remote = 0
-            assert counted(ranks, epoch, "bytes_swap") == nodes * FEATURES * ITEM
+            assert counted(ranks, epoch, "bytes_swap") == nodes * width * ITEM
         if name in SUBGRAPHS:
             # Every layer has the input's rows, those of other ranks with their labels.
             control += (4 + 8) * counted(outcomes[name, "", model], epoch, "remote_nodes") + peers
         assert counted(ranks, epoch, "bytes_feature") == feature
         assert counted(ranks, epoch, "bytes_control") == control
-        if "cache" not in STORES[store]:
-            assert (fetched == 0) == (name == "skewed local" or store == "host")
-        assert (cached > 0) == (store in ("degree", "inclusion") and name != "skewed local")
+        if "cache" not in more:
+            assert (fetched == 0) == (name == "skewed local" or host)
+        assert (cached > 0) == ("cache" in more and name != "skewed local")
+
+
+def test_which_values_of_the_inputs_are_left_out(tmp_path: Path) -> None:
+    data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path)
+    options = {"fanouts": 3, "batch_size": 4}
+    cases = [Case(data, "graphsage", options | LESS[kind], MODELS["sage"], SPEC) for kind in ("rate", "loss")]
+    by_rank = run_ranks(read_inputs, WORLD, cases)
+    steps = list(zip(*(rates for rates, _ in by_rank), strict=True))
+    left = [left_columns(step) for step in steps]
+    assert len(set(left)) > 1  # others each step
+    own, other, first = [], [], set()
+    for rank, (_, read) in enumerate(by_rank):
+        for nodes, inputs in read:
+            lost = inputs == 0
+            assert np.array_equal(inputs, np.where(lost, 0, GRAPH.features[nodes]))
+            own.append(lost[PARTS[nodes] == rank])
+            other.append(lost[PARTS[nodes] != rank])
+            first |= {lost[:1].tobytes()} if nodes.size else set()
+    for values in own, other:
+        assert np.concatenate(values).mean() == pytest.approx(LESS["loss"]["feature_loss"], abs=0.05)
+    assert len(first) > WORLD  # fresh on each rank, in each step
+
+
+def left_columns(step: tuple[tuple[np.ndarray, np.ndarray], ...]) -> tuple[int, ...]:
+    """Return the columns of remote rows that are there, the same ones on all ranks; own rows are whole."""
+    found = set()
+    for rank, (nodes, inputs) in enumerate(step):
+        remote = PARTS[nodes] != rank
+        left = np.flatnonzero(inputs[remote].any(0))
+        want = GRAPH.features[nodes].copy()
+        want[np.ix_(remote, np.setdiff1d(np.arange(FEATURES), left))] = 0
+        assert np.array_equal(inputs, want)
+        found |= {tuple(left.tolist())} if remote.any() else set()
+    assert len(found) == 1
+    assert len(next(iter(found))) == round(LESS["rate"]["feature_rate"] * FEATURES)
+    return found.pop()
 
 
 def troubled(folder: Path) -> dict[str, OnDisk]:

@@ -156,6 +156,18 @@ def _weights(worker: Worker) -> dict[str, np.ndarray]:
     return {name: p.detach().cpu().numpy().copy() for name, p in worker.model.named_parameters()}
 
 
+def read_inputs(rank: int, world: int, cases: list[Case]) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """Return, for each case and step of the first epoch, the data set's nodes [n] and what is read [n, F]."""
+    return [_read_inputs(rank, world, case) for case in cases]
+
+
+def _read_inputs(rank: int, world: int, case: Case) -> list[tuple[np.ndarray, np.ndarray]]:
+    worker, _ = case.worker(rank, world)
+    steps = list(worker.method.steps(0))
+    worker.method.close()
+    return [(worker.view.nodes[step.nodes], step.inputs.numpy()) for step in steps]  # type: ignore[union-attr]
+
+
 def aggregations(rank: int, world: int, cases: list[tuple[Case, int]]) -> list[dict[str, np.ndarray]]:
     """Aggregate the input features once for each draw of each one-layer method, so many draws.
 
