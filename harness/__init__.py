@@ -16,17 +16,26 @@ _HOMES = {
     "Batch": "harness.runtime.batches",
     "BlockSize": "harness.runtime.layer_memory",
     "CachePolicy": "harness.runtime.cache",
+    "ColumnStore": "harness.runtime.column_store",
+    "Drawn": "harness.runtime.minibatch",
     "EdgeSampler": "harness.runtime.edge_sampler",
+    "ExplainSpec": "harness.explain.masks",
+    "Explainer": "harness.explain.explainer",
+    "ExplanationGraph": "harness.explain.graph",
     "FanoutSampler": "harness.runtime.samplers",
     "FeatureStore": "harness.runtime.features",
     "FullGraphMethod": "harness.runtime.method",
     "FullGraphOptions": "harness.runtime.method",
     "GNN": "harness.models.gnn",
     "GlobalSampler": "harness.graph.layer_sampling",
+    "Guidance": "harness.explain.explainer",
+    "GuidedSampler": "harness.runtime.samplers",
     "HistorySample": "harness.graph.history",
+    "HostStore": "harness.runtime.features",
     "LayerSample": "harness.graph.layer_sample",
     "LayerSampler": "harness.graph.layer_sampling",
     "LayerwiseSampler": "harness.runtime.samplers",
+    "Loaded": "harness.runtime.minibatch",
     "Loss": "harness.runtime.step",
     "MemoryCase": "harness.runtime.memory_model",
     "Mesh": "harness.runtime.broadcast",
@@ -59,6 +68,7 @@ _HOMES = {
     "drawn_memory": "harness.runtime.samplers",
     "epoch_order": "harness.runtime.batches",
     "evaluation_values": "harness.runtime.layer_memory",
+    "explanation_memory": "harness.explain.memory",
     "full_graph_memory": "harness.runtime.memory_model",
     "induce": "harness.graph.subgraph",
     "largest_blocks": "harness.runtime.samplers",
@@ -83,16 +93,25 @@ __all__ = [
     "Batch",
     "BlockSize",
     "CachePolicy",
+    "ColumnStore",
+    "Drawn",
     "EdgeSampler",
+    "ExplainSpec",
+    "Explainer",
+    "ExplanationGraph",
     "FanoutSampler",
     "FeatureStore",
     "FullGraphMethod",
     "FullGraphOptions",
     "GlobalSampler",
+    "Guidance",
+    "GuidedSampler",
     "HistorySample",
+    "HostStore",
     "LayerSample",
     "LayerSampler",
     "LayerwiseSampler",
+    "Loaded",
     "Loss",
     "MemoryCase",
     "Mesh",
@@ -125,6 +144,7 @@ __all__ = [
     "drawn_memory",
     "epoch_order",
     "evaluation_values",
+    "explanation_memory",
     "full_graph_memory",
     "induce",
     "largest_blocks",
@@ -145,6 +165,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from harness.explain.explainer import Explainer, Guidance
+    from harness.explain.graph import ExplanationGraph
+    from harness.explain.masks import ExplainSpec
+    from harness.explain.memory import explanation_memory
     from harness.graph.history import HistorySample, with_history
     from harness.graph.layer_sample import LayerSample, propagation_scales
     from harness.graph.layer_sampling import GlobalSampler, LayerSampler
@@ -158,9 +182,10 @@ if TYPE_CHECKING:
     from harness.runtime.batches import Batch, epoch_order, make_batches, node_batches, subgraph_batches
     from harness.runtime.broadcast import Mesh, broadcast_block, rank_groups
     from harness.runtime.cache import CachePolicy
+    from harness.runtime.column_store import ColumnStore
     from harness.runtime.edge_sampler import EdgeSampler
     from harness.runtime.exchange import SyncExchange, announce
-    from harness.runtime.features import FeatureStore, RowStore
+    from harness.runtime.features import FeatureStore, HostStore, RowStore
     from harness.runtime.layer_memory import BlockSize, evaluation_values
     from harness.runtime.memory_model import (
         MemoryCase,
@@ -170,10 +195,11 @@ if TYPE_CHECKING:
         mini_batch_memory,
     )
     from harness.runtime.method import FullGraphMethod, FullGraphOptions, Method, MethodOptions
-    from harness.runtime.minibatch import MiniBatchMethod, MiniBatchOptions, NodeBatchOptions
+    from harness.runtime.minibatch import Drawn, Loaded, MiniBatchMethod, MiniBatchOptions, NodeBatchOptions
     from harness.runtime.pipelined import PipelinedMethod, PipelinedOptions
     from harness.runtime.samplers import (
         FanoutSampler,
+        GuidedSampler,
         LayerwiseSampler,
         SubgraphSampler,
         batch_rows,

@@ -1,0 +1,200 @@
+"""Explainer: explains the model beside the training, and hands over what came out when it is done."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from harness.explain.graph import ExplanationGraph
+from harness.explain.masks import ExplainSpec, Masks, explain
+from harness.models.gnn import GNN
+from harness.runtime.clock import Clock
+
+NICENESS = 10  # of the thread: where no core is free, the training goes first
+
+
+@dataclass(frozen=True, eq=False)
+class Guidance:
+    """What an explanation says to samplers.
+
+    Attributes:
+        importance: float32 [N]: SN of the remote nodes of the explanation graph, their mean elsewhere.
+        features: float32 [F]: SF.
+        step: the training step whose model was explained.
+    """
+
+    importance: NDArray[np.float32]
+    features: Tensor
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Done:
+    """An explanation that ended, well or not, and what it took."""
+
+    masks: Masks | None
+    problem: str | None
+    wall_s: float
+    cpu_s: float
+
+
+class Explainer:
+    """Explains a rank's model now and then, in a thread that the training never waits for, or in line.
+
+    The model explained is that of the lowest loss so far (DGS, section III-C). An explanation that fails, by
+    an exception or by numbers that are not finite, changes nothing: the last good guidance stays. So does one
+    that is not done when the next is due, which is left out then.
+
+    Args:
+        graph: the rank's explanation graph.
+        spec: of an explanation.
+        model: the replica; copied, so that its weights may change meanwhile.
+        clock: of the trainer; explanations in line are its phase `explain`.
+        num_nodes: N, of the training graph.
+        where: in a thread, or in line.
+
+    Attributes:
+        guidance: of the last explanation that ended well; None before.
+        steps: training steps that were observed.
+    """
+
+    def __init__(
+        self,
+        graph: ExplanationGraph,
+        spec: ExplainSpec,
+        model: GNN,
+        clock: Clock,
+        num_nodes: int,
+        where: Literal["background", "inline"],
+    ) -> None:
+        self._graph, self._spec, self._clock, self._num_nodes = graph, spec, clock, num_nodes
+        self._model = copy.deepcopy(model).cpu()
+        self.guidance: Guidance | None = None
+        self.steps = 0
+        self._best = _Best(model)
+        self._thread = (
+            ThreadPoolExecutor(1, "explanations", _yield_to_training) if where != "inline" else None
+        )
+        self._stopped = threading.Event()
+        self._running: tuple[int, Future[_Done]] | None = None
+        self._news: dict[str, float] = {}
+        self._problems: list[str] = []
+
+    def observe(self, model: GNN, loss: Tensor) -> None:
+        """Be told a step's loss of all ranks and the model that it is of, not yet updated."""
+        self._best.observe(model, loss, self.steps)
+        self.steps += 1
+
+    def due(self, period: int) -> bool:
+        """Whether a multiple of `period` steps has been observed."""
+        return self.steps > 0 and self.steps % period == 0
+
+    def start(self) -> None:
+        """Begin an explanation; if one is still under way, leave this one out, and count that."""
+        self.poll()
+        if self._running is not None:
+            self._count("explain_late", 1)
+            return
+        if not self._graph.remote.size:
+            return
+        step, weights = self._best.take()
+        if self._thread is not None:
+            self._running = step, self._thread.submit(self._explain, weights)
+            return
+        with self._clock.phase("explain"):
+            self._take(step, self._explain(weights))
+
+    def poll(self) -> None:
+        """Take over what an explanation in the thread has come to, if it is done."""
+        if self._running is not None and self._running[1].done():
+            step, future = self._running
+            self._running = None
+            self._take(step, future.result())
+
+    def news(self) -> dict[str, float]:
+        """Return the figures that came up since the last call."""
+        news, self._news = self._news, {}
+        return news
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of the figures must know: that explanations failed, and why the last one did."""
+        if not self._problems:
+            return []
+        times = f"{len(self._problems)} explanation{'s' if len(self._problems) > 1 else ''} failed"
+        since = "the last good masks" if self.guidance else "no masks"
+        return [f"{times} (the last: {self._problems[-1]}); trained on with {since}"]
+
+    def close(self) -> None:
+        """End what is under way, between two of its steps."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.shutdown()
+        self.poll()
+
+    def _explain(self, weights: Tensor) -> _Done:
+        start, cpu = time.perf_counter(), time.thread_time()
+        masks, problem = None, None
+        try:
+            vector_to_parameters(weights, self._model.parameters())
+            masks = explain(self._model, self._graph, self._spec, self._stopped.is_set)
+        except Exception as error:  # whatever it is: the training goes on
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _Done(masks, problem, time.perf_counter() - start, time.thread_time() - cpu)
+
+    def _take(self, step: int, done: _Done) -> None:
+        self._count("explain_s", done.wall_s)
+        self._count("explain_cpu_s", done.cpu_s)
+        if done.problem is not None:
+            self._problems.append(done.problem)
+            self._count("explain_failed", 1)
+        if done.masks is None:
+            return
+        masks = done.masks
+        importance = np.full(self._num_nodes, masks.nodes.mean().item(), np.float32)
+        importance[self._graph.remote] = masks.nodes.numpy()
+        self.guidance = Guidance(importance, masks.features, step)
+        self._count("explanations", 1)
+        self._count("explain_steps", masks.steps)
+        self._count("explain_loss", masks.losses[-1])
+
+    def _count(self, name: str, value: float) -> None:
+        self._news[name] = self._news.get(name, 0) + value
+
+
+class _Best:
+    """The weights of the lowest loss so far, kept on the model's device, so that no step waits for it."""
+
+    def __init__(self, model: GNN) -> None:
+        self._weights = parameters_to_vector(model.parameters()).detach().clone()
+        self._loss = self._weights.new_full((), torch.inf, dtype=torch.float64)
+        self._step = torch.zeros((), dtype=torch.int64, device=self._weights.device)
+
+    def observe(self, model: GNN, loss: Tensor, step: int) -> None:
+        better = loss < self._loss
+        weights = parameters_to_vector(model.parameters()).detach()
+        self._weights = torch.where(better, weights, self._weights)
+        self._loss = torch.where(better, loss, self._loss)
+        self._step = torch.where(better, step, self._step)
+
+    def take(self) -> tuple[int, Tensor]:
+        """Return the step and its weights, on the host."""
+        return int(self._step), self._weights.cpu()
+
+
+def _yield_to_training() -> None:
+    """Make the calling thread the last to be given a core."""
+    with suppress(OSError):  # only Linux knows threads by number
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,0 +1,188 @@
+"""DGS: what guided batches read and send, explanations beside the training, and their faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.explanations import run_with_faults
+from support.graphs import OnDisk, on_disk, random_graph
+from support.ranks import run_ranks
+from support.training import Case, Outcome, train
+
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
+
+WORLD, NODES, FEATURES, ITEM, EPOCHS = 3, 60, 7, 8, 3
+GRAPH = random_graph(71, NODES, degree=6, features=FEATURES)
+PARTS = np.random.default_rng(3).integers(0, WORLD, NODES)
+MODEL = ModelSpec(name="sage", layers=2, hidden=5, dropout=0)
+SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1, eval_every=0)
+Report = dict[str, Any]
+METHOD = "methods.dgs:DGS"
+SMALL: dict[str, Any] = {"fanouts": 2, "batch_size": 3, "explain": "inline"}
+STEPS = max(  # of an epoch
+    -(-np.flatnonzero(GRAPH.train_mask & (rank == PARTS)).size // 3) for rank in range(WORLD)
+)
+ALONE = "no remote nodes", "background"
+VARIANTS = {"both": 5, "fs-only": 5, "ns-only": FEATURES}  # columns that travel once a rank is guided
+EXACT = {"fanouts": -1, "batch_size": 0, "feature_rate": 1.0, "period": 1, "explain": "inline"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> OnDisk:
+    return on_disk(GRAPH, PARTS, WORLD, False, tmp_path_factory.mktemp("dgs"))
+
+
+@pytest.fixture(scope="module")
+def outcomes(data: OnDisk) -> dict[str, list[Outcome]]:
+    """What each rank saw of each run."""
+    guided = SMALL | {"feature_rate": 0.7, "period": STEPS}
+    runs: dict[str, tuple[str, dict[str, Any]]] = {
+        **{variant: (METHOD, guided | {"variant": variant}) for variant in VARIANTS},
+        "graphsage": ("methods.graphsage:GraphSAGE", {"fanouts": 2, "batch_size": 3}),
+        "unbiased": (METHOD, guided | {"estimator": "unbiased"}),
+        "prefetched": (METHOD, guided | {"prefetch": 2}),
+        "exact mean": (METHOD, EXACT),
+        "exact unbiased": (METHOD, EXACT | {"estimator": "unbiased"}),
+        "full": ("methods.full:Full", {}),
+    }
+    cases = [Case(data, method, options, MODEL, SPEC) for method, options in runs.values()]
+    by_rank = run_ranks(train, WORLD, cases)
+    return {name: [rank[i] for rank in by_rank] for i, name in enumerate(runs)}
+
+
+def losses(ranks: list[Outcome]) -> list[float]:
+    return [row["loss"] for row in ranks[0].rows]
+
+
+@pytest.mark.parametrize("estimator", ["mean", "unbiased"])
+def test_with_everything_drawn_guidance_changes_nothing(
+    outcomes: dict[str, list[Outcome]], estimator: str
+) -> None:
+    exact, full = outcomes[f"exact {estimator}"], outcomes["full"]
+    assert exact[0].rows[-1]["stats"]["guided_steps"] == 1
+    assert losses(exact) == pytest.approx(losses(full), rel=1e-9)
+    for name, gradient in full[0].gradients.items():
+        np.testing.assert_allclose(exact[0].gradients[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bytes_are_those_of_the_columns_that_matter(outcomes: dict[str, list[Outcome]], variant: str) -> None:
+    ranks = outcomes[variant]
+    sets = 0 if variant == "ns-only" else 4 * VARIANTS[variant] * WORLD * (WORLD - 1)
+    for epoch in range(EPOCHS):
+        rows = [rank.rows[epoch] for rank in ranks]
+        remote = sum(row["stats"]["remote_nodes"] for row in rows)
+        width = VARIANTS[variant] if epoch else FEATURES
+        assert remote > 0
+        assert sum(row["bytes_feature"] for row in rows) == remote * width * ITEM
+        told = sum(row["bytes_control"] for row in rows) - 4 * remote - 8 * STEPS * WORLD * (WORLD - 1)
+        # Every rank tells its columns when it is first guided, and again when they change.
+        assert told == [0, sets][epoch] if epoch < 2 else told in range(0, sets + 1, max(1, sets // WORLD))
+
+
+def test_guidance_comes_into_use_and_ages(outcomes: dict[str, list[Outcome]]) -> None:
+    for rank in outcomes["both"]:
+        first, *others = (row["stats"] for row in rank.rows)
+        assert "guided_steps" not in first
+        for row in others:
+            assert row["explanations"] == 1
+            assert row["guided_steps"] == STEPS
+            assert row["mask_age"] >= STEPS * (STEPS + 1) / 2
+            assert 1 <= row["explain_steps"] <= 50
+            assert row["explain_s"] > 0
+
+
+def test_unguided_is_graphsage_and_guided_is_not(outcomes: dict[str, list[Outcome]]) -> None:
+    plain = losses(outcomes["graphsage"])
+    for name in (*VARIANTS, "unbiased"):
+        assert losses(outcomes[name])[0] == plain[0]
+        assert losses(outcomes[name])[1] != plain[1]
+    found = {losses(outcomes[name])[1] for name in (*VARIANTS, "unbiased")}
+    assert len(found) == len(VARIANTS) + 1
+
+
+def test_batches_ahead_are_guided_later(outcomes: dict[str, list[Outcome]]) -> None:
+    ahead, plain = outcomes["prefetched"], outcomes["both"]
+    assert losses(ahead)[0] == losses(plain)[0]
+    # The second epoch's first batches were handed out before the explanation at the end of the first.
+    assert ahead[0].rows[-1]["stats"]["guided_steps"] == STEPS
+
+
+FAULTY = [
+    ("none", "background"),
+    ("failing from the second", "inline"),
+    ("not finite", "background"),
+    ("endless", "background"),
+]
+
+
+@pytest.fixture(scope="module")
+def reports(data: OnDisk, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[Report]]:
+    """What the ranks report of trials whose explanations have faults, and of one without remote nodes."""
+    cases = [
+        (Case(data, METHOD, SMALL | {"period": 2, "explain": explain}, MODEL, SPEC), fault)
+        for fault, explain in FAULTY
+    ]
+    alone = on_disk(random_graph(72, NODES, degree=0), PARTS, WORLD, False, tmp_path_factory.mktemp("alone"))
+    cases.append((Case(alone, METHOD, SMALL | {"period": 1}, MODEL, SPEC), "none"))
+    by_rank = run_ranks(run_with_faults, WORLD, cases)
+    found = {key: [rank[i] for rank in by_rank] for i, key in enumerate([*FAULTY, ALONE])}
+    assert all(report["status"] == "ok" for ranks in found.values() for report in ranks)
+    return found
+
+
+def total(report: Report, figure: str) -> float:
+    return sum(float(row["stats"].get(figure, 0)) for row in report["epochs"])
+
+
+def test_an_explanation_that_is_never_done_holds_up_nothing(
+    reports: dict[tuple[str, str], list[Report]],
+) -> None:
+    for report in reports["endless", "background"]:
+        assert total(report, "guided_steps") == total(report, "explanations") == 0
+        assert total(report, "explain_late") == EPOCHS * STEPS // 2 - 1
+
+
+def test_masks_that_are_not_finite_are_not_used(reports: dict[tuple[str, str], list[Report]]) -> None:
+    for report in reports["not finite", "background"]:
+        [remark] = report["remarks"]
+        assert "failed (the last: ExplanationError: " in remark
+        assert remark.endswith("trained on with no masks")
+        assert total(report, "guided_steps") == 0
+
+
+def test_where_an_explanation_fails_the_last_good_masks_stay(
+    reports: dict[tuple[str, str], list[Report]],
+) -> None:
+    for report in reports["failing from the second", "inline"]:
+        [remark] = report["remarks"]
+        assert "(the last: RuntimeError: the explanation broke)" in remark
+        assert remark.endswith("trained on with the last good masks")
+        assert total(report, "explanations") == 1
+        assert total(report, "explain_failed") >= 1
+        assert total(report, "guided_steps") == EPOCHS * STEPS - 2
+
+
+def test_a_sound_trial_has_nothing_to_remark(reports: dict[tuple[str, str], list[Report]]) -> None:
+    for report in reports["none", "background"]:
+        assert report["remarks"] == []
+        assert total(report, "explain_failed") == 0
+
+
+def test_without_remote_nodes_nothing_is_explained(reports: dict[tuple[str, str], list[Report]]) -> None:
+    for report in reports[ALONE]:
+        assert all("explanations" not in row["stats"] for row in report["epochs"])
+
+
+def test_one_rank_alone_is_graphsage(tmp_path: Path) -> None:
+    data = on_disk(GRAPH, np.zeros(NODES, np.int64), 1, False, tmp_path)
+    cases = [
+        Case(data, METHOD, SMALL | {"period": 1}, MODEL, SPEC),
+        Case(data, "methods.graphsage:GraphSAGE", {"fanouts": 2, "batch_size": 3}, MODEL, SPEC),
+    ]
+    [(ours, theirs)] = run_ranks(train, 1, cases)
+    assert losses([ours]) == losses([theirs])

@@ -1,0 +1,67 @@
+"""What ranks of the tests of explanation-guided sampling do, and faults planted into explanations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from support.training import Case, run_to_the_end
+
+from harness.explain import explainer
+from harness.explain.graph import ExplanationGraph
+from harness.explain.masks import ExplainSpec, Masks, explain
+from harness.models.gnn import GNN
+
+Explain = Callable[[GNN, ExplanationGraph, ExplainSpec, Callable[[], bool]], Masks | None]
+
+
+def run_with_faults(rank: int, world: int, cases: list[tuple[Case, str]]) -> list[dict[str, Any]]:
+    """Run trials, each with explanations that have a fault of `FAULTS`; returns the rank's reports."""
+    reports = []
+    for case, fault in cases:
+        with mock.patch.object(explainer, "explain", FAULTS[fault]()):
+            reports.append(run_to_the_end(rank, world, case))
+    return reports
+
+
+def _failing_from_the_second() -> Explain:
+    calls = []
+
+    def faulty(*arguments: Any) -> Masks | None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("the explanation broke\nas planned")
+        return explain(*arguments)
+
+    return faulty
+
+
+def _not_finite() -> Explain:
+    def faulty(
+        model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]
+    ) -> Masks | None:
+        next(model.parameters()).data.fill_(float("nan"))
+        return explain(model, graph, spec, stop)
+
+    return faulty
+
+
+def _endless() -> Explain:
+    def faulty(
+        model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]
+    ) -> Masks | None:
+        while not stop():
+            time.sleep(0.001)
+        return None
+
+    return faulty
+
+
+FAULTS: dict[str, Callable[[], Explain]] = {
+    "none": lambda: explain,
+    "failing from the second": _failing_from_the_second,
+    "not finite": _not_finite,
+    "endless": _endless,
+}
