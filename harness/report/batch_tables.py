@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.report.aggregate import Figures, figures_of
 from harness.report.grid import by_parts
-from harness.report.numbers import percent
+from harness.report.numbers import common_places, fixed, percent
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Table, missing
 from harness.report.variants import Variant
@@ -28,6 +28,8 @@ def batch_table(section: Section) -> Table | None:
         figures_of(section, f"stat_{name}_nodes") for name in ("input", "remote", "cached")
     )
     score = figures_of(section, "test_at_best_val")
+    trained = figures_of(section, "train_nodes_per_s")
+    places = common_places(stat.mean / 1000 for key, stat in trained.items() if key in sent)
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
         key = variant, parts
@@ -42,6 +44,7 @@ def batch_table(section: Section) -> Table | None:
             Cell(f"{cached[key].mean:,.0f}") if key in cached else Cell(),
             Cell(f"{own:,.0f}"),
             Cell(f"{base / own:.2f}" if own else "all" if base else "1.00"),
+            Cell(fixed(trained[key].mean / 1000, places)) if key in trained else Cell(),
             Cell(percent(score[key])) if key in score else missing(section, variant, parts),
         ]
 
@@ -51,7 +54,7 @@ def batch_table(section: Section) -> Table | None:
     rows = by_parts(section, cells, most)
     if not rows:
         return None
-    heads = ("Input nodes", "Remote", "Remote (%)", "Cached", "Communicated", "Saved (×)")
+    heads = ("Input nodes", "Remote", "Remote (%)", "Cached", "Communicated", "Saved (×)", "Trained (1000/s)")
     return Table(
         "Nodes of mini-batches",
         "Of an epoch, all ranks, by falling communication; means over the epochs after warm-up, then over "
@@ -59,7 +62,8 @@ def batch_table(section: Section) -> Table | None:
         "ranks; cached: remote ones found in the cache; communicated: remote ones whose features their "
         "owners sent. Saved: communicated nodes of the same method that is not skewed (version=full) / own; "
         "where there is none, of the method that communicates most; “all”: nothing is communicated (with "
-        "storage=host features are copied from the host's memory instead, see traffic: swap).",
+        "storage=host features are copied from the host's memory instead, see traffic: swap). Trained: "
+        "training nodes of all ranks / epoch time, in thousands a second.",
         "Method",
         (Group("", (*heads, f"Test {section.metric} (%)")),),
         rows,

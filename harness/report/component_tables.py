@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from harness.report.aggregate import (
     figures_of,
@@ -15,6 +16,7 @@ from harness.report.aggregate import (
 )
 from harness.report.grid import by_parts
 from harness.report.numbers import byte_unit, decimals, fixed, time_unit
+from harness.report.savings import exchanges, saving
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Table, missing
 from harness.report.variants import Variant
@@ -80,13 +82,32 @@ def traffic_table(section: Section) -> Table | None:
     """Bytes per epoch by purpose, a row a method and number of parts; None if nothing was sent."""
     columns = purpose_columns(section)
     size, unit = byte_unit(largest_total({name: figures_of(section, c) for name, c in columns.items()}))
+    caption = (
+        "Payload bytes sent in a training epoch, summed over ranks, mean over all epochs, then over seeds; "
+        f"evaluation excluded; 1 {unit} = {size:,.0f} bytes. Purposes without any byte are left out."
+    )
+    sent = exchanges(section)
+    if sent:
+        caption += (
+            " Exchanged: all but model and swap. Saved: 1 - own / that of graphsage with all features, at "
+            "equal P, of several variants the one most like it in its options; below 0: more is sent."
+        )
+
+    def exchanged(variant: Variant, parts: int, places: int) -> Cell:
+        found = sent.get((variant, parts))
+        return Cell(fixed(found.mean / size, places)) if found else Cell()
+
+    def saved(variant: Variant, parts: int, _: int) -> Cell:
+        share = saving(sent, variant, parts)
+        return Cell() if share is None else Cell(f"{100 * share:,.1f}")
+
     return _components_table(
         section,
         columns,
         size,
         f"Traffic ({unit} per epoch, all ranks)",
-        f"Payload bytes sent in a training epoch, summed over ranks, mean over all epochs, then over seeds; "
-        f"evaluation excluded; 1 {unit} = {size:,.0f} bytes. Purposes without any byte are left out.",
+        caption,
+        more={"Exchanged": exchanged, "Saved (%)": saved} if sent else {},
     )
 
 
@@ -113,10 +134,12 @@ def _components_table(
     title: str,
     caption: str,
     absent: Cell | None = None,
+    more: Mapping[str, Callable[[Variant, int, int], Cell]] = MappingProxyType({}),
 ) -> Table | None:
     """Return a table of a column a component and their total, rows by number of parts, then variant.
 
     `absent`: for a component that a trial with others lacks; None: as for any figure that is not there.
+    `more`: further columns by heading, a cell of a variant, a number of parts and the table's decimals.
     """
     if not columns:
         return None
@@ -130,7 +153,8 @@ def _components_table(
         gap = missing(section, variant, parts)
         lacking = (absent if known else None) or Cell(gap.text)
         total = Cell(fixed(sum(known), places)) if known else gap
-        return [*(Cell(fixed(stat.mean / unit, places)) if stat else lacking for stat in stats), total]
+        shown = [Cell(fixed(stat.mean / unit, places)) if stat else lacking for stat in stats]
+        return [*shown, total, *(cell(variant, parts, places) for cell in more.values())]
 
-    heads = Group("", (*columns, "Total"))
+    heads = Group("", (*columns, "Total", *more))
     return Table(title, caption, "Method", (heads,), by_parts(section, cells))

@@ -13,6 +13,7 @@ from harness.report.aggregate import figures_of
 from harness.report.flags import FLAGS, flagged
 from harness.report.inputs import Inputs
 from harness.report.numbers import MISSING, byte_unit, significant
+from harness.report.remarks import merged_remarks
 from harness.report.sampling_tables import exchanged, full_of
 from harness.report.sections import Section, flatten, join_unique, trials
 from harness.report.table import Cell, Group, Row, Table
@@ -155,13 +156,7 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
 
 def _remark_notes(inputs: Inputs) -> Iterable[Note]:
     """What the methods themselves say of their trials' figures."""
-    said = {
-        (str(record.config["method"]["name"]), str(remark)): None
-        for record in inputs.records.values()
-        for rank in record.ranks
-        for remark in rank.get("remarks") or ()
-    }
-    for method, remark in said:
+    for method, remark in merged_remarks(inputs):
         yield Note(f"{method}:", remark)
 
 

@@ -30,6 +30,7 @@ HEADINGS = {  # "": the name of the score
     "sampling": "What sampling saves",
     "batches": "Nodes of mini-batches",
     "cache": "Feature cache",
+    "explanations": "Explanations",
     "memory": "Memory",
     "use": "Utilisation and energy",
     "convergence": "Convergence",

@@ -11,7 +11,7 @@ import pandas as pd
 from harness.errors import UserError
 
 EPOCH_COLUMNS = (
-    *("suite", "trial", "epoch", "rank", "epoch_time_s", "loss", "lr"),
+    *("suite", "trial", "epoch", "rank", "epoch_time_s", "steps", "loss", "lr"),
     *("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score", "eval_s"),
 )
 

@@ -25,14 +25,16 @@ def reduce(ranks: Sequence[Json]) -> Json:
     """Return a trial's figures from what its ranks reported; a figure nobody reported is None.
 
     Epoch time in seconds: median over the epochs after warm-up, those without barriers, of the slowest
-    rank's time of that epoch. Phases in seconds: means over the epochs with barriers, if there are any, of
-    *one* rank, the slowest, so that they add up to its mean epoch. Bytes an epoch: mean over all epochs of
-    the sum over ranks. Memory in bytes: largest of the ranks. Energy in joules an epoch: sum over devices.
-    `stats`: the method's own figures of an epoch, see `_stats`.
+    rank's time of that epoch; `train_nodes_per_s`: training nodes of all ranks / epoch time. Phases in
+    seconds: means over the epochs with barriers, if there are any, of *one* rank, the slowest, so that they
+    add up to its mean epoch. Bytes an epoch: mean over all epochs of the sum over ranks. Memory in bytes:
+    largest of the ranks. Energy in joules an epoch: sum over devices. `stats`: the method's own figures of
+    an epoch, see `_stats`.
     """
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
     result: Json = {key: summary.get(key) for key in _FROM_SUMMARY}
     result |= _timing(ranks, summary)
+    result["train_nodes_per_s"] = _per_second(_over_ranks(sum, ranks, "train_nodes"), result["epoch_time_s"])
     result |= _traffic(ranks)
     result |= _memory(ranks)
     result["stats"] = _stats(ranks, summary)
@@ -65,6 +67,10 @@ def _over_ranks(how: Callable[[list[Any]], Any], ranks: Sequence[Json], key: str
     """Reduce one figure over the ranks; None unless every rank has it."""
     values = [rank.get(key) for rank in ranks]
     return how(values) if values and None not in values else None
+
+
+def _per_second(count: float | None, seconds: float | None) -> float | None:
+    return count / seconds if count is not None and seconds else None
 
 
 def _known(values: Iterable[Any]) -> list[float]:
@@ -119,7 +125,7 @@ def _timing(ranks: Sequence[Json], summary: Json) -> Json:
         "timed_epochs": len(epochs.plain),
         "too_short": len(epochs.plain) < ENOUGH,
         "noisy": interval.noisy,
-        "throughput_epochs_s": 1 / interval.median if interval.median > 0 else None,
+        "throughput_epochs_s": _per_second(1, interval.median),
         "imbalance": float(medians.max() / medians.mean()) if medians.mean() > 0 else None,
         "rank_epoch_time_s": medians.tolist(),
         "cpu_utilisation": _cpu_utilisation(epochs),

@@ -84,7 +84,7 @@ class Trainer:
         """Run one epoch; returns its row of the record."""
         worker = self.worker
         worker.model.train()
-        losses, stats = _Mean(), dict[str, float]()
+        losses, stats, taken = _Mean(), dict[str, float](), 0
         timing, before = self._timing(epoch), worker.traffic.sent()
         with (
             worker.checked_epoch(),
@@ -99,6 +99,7 @@ class Trainer:
                 if step is None:
                     break
                 losses.add(self._take(step), step.loss.total)
+                taken += 1
                 for name, value in step.stats.items():
                     stats[name] = stats.get(name, 0) + value
             if worker.check is not None:
@@ -111,6 +112,7 @@ class Trainer:
             "rank": worker.rank,
             "timing": timing,
             "epoch_time_s": timed.wall_s,
+            "steps": taken,
             **_times(timed, detailed=timing != "wall"),
             **metered,
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},

@@ -39,6 +39,7 @@ ENVIRONMENT: dict[str, Any] = {
 }
 DEGREE = 12  # edges of a boundary node into a part
 EDGES = 500_000  # of a rank
+STEPS = 10  # of an epoch
 NODES = 60_000  # a rank's mini-batches read in an epoch
 HOLDS = {"none": 0.0, "random": 0.6, "degree": 0.8, "inclusion": 0.9}
 Fails = Callable[[TrialConfig], tuple[str, str] | None]
@@ -86,6 +87,7 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
                     "timing": timing,
                     "barriers": barriers,
                     "epoch_time_s": seconds,
+                    "steps": STEPS,
                     **{key: value if timed else None for key, value in times.items()},
                     "comm_busy_s": busy if timed else None,
                     "comm_exposed_s": times["time_comm_s"] if timed else None,

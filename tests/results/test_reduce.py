@@ -56,6 +56,13 @@ def test_reduce_by_hand() -> None:
     assert (got["noisy"], got["too_short"], got["timed_epochs"]) == (True, True, 3)
 
 
+def test_training_nodes_a_second_are_those_of_all_ranks() -> None:
+    first, second = rank(0, [9.0, 1.0, 2.0], train_nodes=6), rank(1, [9.0, 4.0, 4.0], train_nodes=10)
+    assert reduce([first, second])["train_nodes_per_s"] == 16 / 4.0
+    assert reduce([first, second | {"train_nodes": None}])["train_nodes_per_s"] is None
+    assert reduce([first | {"epochs": []}])["train_nodes_per_s"] is None
+
+
 def told(r: int, stats: list[dict[str, Any]], **figures: Any) -> dict[str, Any]:
     report = rank(r, [1.0] * len(stats), **figures)
     for row, own in zip(report["epochs"], stats, strict=True):
