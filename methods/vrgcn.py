@@ -136,7 +136,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     instead 4 and F values for each remote one of those nodes and their neighbours. Cached ones are not sent.
     For each history, of width d: 4 (control) and d values (embedding) for each remote node whose row is read,
     and as much for each whose row is written. And 8 a peer (control) for the features, for a history's
-    reading and for its writing. Set-up: the boundary's features, but for gat. `stat_history_nodes` and
+    reading and for its writing. `feature_rate` and `feature_loss` are of whatever the first layer reads,
+    aggregated features too. Set-up: the boundary's features, but for gat. `stat_history_nodes` and
     `stat_written_nodes` are the remote nodes read and written. Inference is exact: no sampled scores.
     """
 

@@ -63,6 +63,12 @@ RUNS: dict[str, tuple[str, dict[str, Any], ModelSpec, TrainSpec]] = {
     **{f"{name} exact": (METHOD, VRGCN.exact, spec, ONCE) for name, spec in EXACT.items()},
     **{f"{name} full": ("full", {}, spec, ONCE) for name, spec in EXACT.items()},
     **{name: (METHOD, SMALL, model(name), TWICE) for name in ("sage", "gcn", "gat")},
+    "sage, half the columns": (
+        METHOD,
+        SMALL | {"feature_rate": 0.5, "feature_loss": 0.2},
+        model("sage"),
+        TWICE,
+    ),
     "gcn, one history": (METHOD, SMALL | {"fanouts": [-1, 2]}, model("gcn"), TWICE),
     **{
         f"{name} cached": (METHOD, SMALL | {"cache": "inclusion"}, model(name), TWICE)
@@ -138,6 +144,7 @@ def test_the_first_step_is_sampling_behind_an_exact_layer_and_with_all_neighbour
         ("gcn", FEATURES, [1, 2]),
         ("gcn, one history", FEATURES, [2]),
         ("gat", FEATURES, [1, 2]),
+        ("sage, half the columns", FEATURES, [1, 2]),
     ],
 )
 def test_bytes_are_the_closed_form(
