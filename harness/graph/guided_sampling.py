@@ -82,16 +82,20 @@ def _guided(  # type: ignore[no-untyped-def]
     starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
     entries, chances = np.empty(pointers[-1] + 1, np.int64), np.empty(pointers[-1])
     scale = np.ones(targets.size)
-    work = np.empty((4, largest))
+    # Of one dimension each: numba knows no row of a matrix as contiguous.
+    weight_of, remote_of, chance_of = np.empty(largest), np.empty(largest), np.empty(largest)
+    spare_of = np.empty(largest)
     at = 0
     for i in range(targets.size):
         start, degree = starts[i], degrees[i]
-        weight, far, chance, spare = work[0, :degree], work[1, :degree], work[2, :degree], work[3, :degree]
+        weight, remote = weight_of[:degree], remote_of[:degree]
+        chance, spare = chance_of[:degree], spare_of[:degree]
         edges = None if edge_weights is None else edge_weights[start : start + degree]
-        total = _weigh(indices[start : start + degree], edges, local, importance, weight, far)
+        _look_up(indices[start : start + degree], local, importance, weight, remote)
+        total = _weigh(edges, weight, remote)
         write_inclusion(weight, degree if fanout < 0 else fanout, chance)
         if deviation > 0:
-            _move(weight, far, deviation, most, chance, spare)
+            _move(weight, remote, deviation, most, chance, spare)
         picks = entries[at:]
         count = systematic(chance, stream(seed, targets[i]), spare, picks)
         drawn = 0.0
@@ -107,48 +111,60 @@ def _guided(  # type: ignore[no-untyped-def]
     return pointers, entries[:at].copy(), chances[:at].copy(), scale
 
 
+# By itself: loads from all over the graph, which then wait for nothing.
 @numba.njit(cache=True, nogil=True)
-def _weigh(nodes, edges, local, importance, weight, far):  # type: ignore[no-untyped-def]
-    """Write a row's weights, and those of remote nodes alone (0: local); returns the sum of |w|."""
-    valid, total = True, 0.0
+def _look_up(nodes, local, importance, weight, remote):  # type: ignore[no-untyped-def]
+    """Write neighbours' importance into `weight`, and 1 or 0 into `remote`."""
     for k in range(nodes.size):
         node = np.uint64(nodes[k])
-        edge = 1.0 if edges is None else abs(np.float64(edges[k]))
-        near = local[node]
-        weight[k] = edge * (1.0 if near else np.float64(importance[node]))
-        far[k] = 0.0 if near else weight[k]
-        valid &= (weight[k] >= 0) & (weight[k] < np.inf)
-        total += edge
-    if not valid:
-        raise ValueError("weights of neighbours are finite and not negative")
-    return total
+        weight[k] = importance[node]
+        remote[k] = not local[node]
 
 
 @numba.njit(cache=True, nogil=True)
-def _move(weight, far, deviation, most, chance, near):  # type: ignore[no-untyped-def]
+def _weigh(edges, weight, remote):  # type: ignore[no-untyped-def]
+    """Make `weight` the weights of neighbours, `remote` 0 where that is 0, and return the sum of |w|."""
+    valid, total = True, 0.0
+    for k in range(weight.size):
+        edge = 1.0 if edges is None else abs(np.float64(edges[k]))
+        w, is_remote = weight[k], remote[k]
+        w = edge * (w if is_remote > 0 else 1.0)
+        weight[k] = w
+        remote[k] = is_remote if w > 0 else 0.0
+        valid &= (w >= 0) & (w < np.inf)
+        if edges is not None:
+            total += edge
+    if not valid:
+        raise ValueError("weights of neighbours are finite and not negative")
+    return np.float64(weight.size) if edges is None else total
+
+
+@numba.njit(cache=True, nogil=True)
+def _move(weight, remote, deviation, most, chance, spare):  # type: ignore[no-untyped-def]
     """Move `deviation` of the sum of `chance`, at most `most` of the local ones' sum, to the remote ones.
 
-    `near` is to work in; `weight` becomes that of local nodes alone.
+    `weight` and `spare` are overwritten.
     """
-    of_near, of_far, remote = _split(weight, far, chance)
-    raised = min(of_far + min(deviation * (of_near + of_far), most * of_near), np.float64(remote))
-    if raised <= of_far:
+    near, far, number = _sums(chance, remote)
+    raised = min(far + min(deviation * (near + far), most * near), number)
+    if raised <= far:
         return
-    write_inclusion(weight, max(of_near - (raised - of_far), 0.0), near)
-    write_inclusion(far, raised, chance)
+    for k in range(weight.size):
+        spare[k] = weight[k] * remote[k]
+        weight[k] -= spare[k]
+    write_inclusion(spare, raised, remote)
+    write_inclusion(weight, max(near - (raised - far), 0.0), chance)
     for k in range(chance.size):
-        chance[k] += near[k]
+        chance[k] += remote[k]
 
 
 # Sums in any order, so that the loop runs in vectors.
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def _split(weight, far, chance):  # type: ignore[no-untyped-def]
-    """Sums of local and of remote chances, number of remote ones; `weight` becomes that of local nodes."""
-    of_near, of_far, remote = 0.0, 0.0, 0
+def _sums(chance, remote):  # type: ignore[no-untyped-def]
+    """Sums of local and of remote chances, and the number of these."""
+    near, far, number = 0.0, 0.0, 0.0
     for k in range(chance.size):
-        is_far = far[k] > 0
-        of_far += chance[k] if is_far else 0.0
-        of_near += 0.0 if is_far else chance[k]
-        remote += is_far
-        weight[k] -= far[k]
-    return of_near, of_far, remote
+        near += chance[k] * (1 - remote[k])
+        far += chance[k] * remote[k]
+        number += remote[k]
+    return near, far, number

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.optimize import brentq
-from support.graphs import dense_adjacency, random_graph
+from support.draws import DrawCase, as_matrix, inclusion
 
-from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.layer_sample import LayerSample
 from harness.graph.sampling import draw_neighbours
-from harness.graph.topology import Topology
 
 NODES = 50
 NODE_WEIGHTS = np.random.default_rng(3).lognormal(0, 1.5, NODES)
@@ -20,19 +17,7 @@ NODE_WEIGHTS[::7] = 0
 ALL = np.arange(NODES)
 
 
-class Case:
-    """A graph, memory-mapped for reading, and its matrix; draws from it share their tables."""
-
-    def __init__(self, folder: Path, weighted: bool) -> None:
-        graph = random_graph(61, nodes=NODES, degree=9, weighted=weighted)
-        if graph.weights is not None:
-            graph.weights[::3] *= -1
-        for name in ("indptr", "indices", *(["weights"] if weighted else [])):
-            np.save(folder / f"{name}.npy", getattr(graph, name))
-        self.topology = Topology.open(folder, weighted)
-        self.matrix = dense_adjacency(graph)
-        self.tables = Tables(NODES)
-
+class Case(DrawCase):
     def draw(
         self, targets: np.ndarray, fanout: int, seed: int, node_weights: np.ndarray | None = None
     ) -> LayerSample:
@@ -41,33 +26,7 @@ class Case:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "weighted"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("graph"), request.param)
-
-
-def as_matrix(sample: LayerSample) -> np.ndarray:
-    """Return what the sample's edges count, float64 [targets, N]."""
-    rows = np.repeat(np.arange(sample.num_dst), np.diff(sample.indptr))
-    counts = np.ones(rows.size) if sample.values is None else sample.values.copy()
-    if sample.dst_scale is not None:
-        counts *= sample.dst_scale[rows]
-    matrix = np.zeros((sample.num_dst, NODES))
-    np.add.at(matrix, (rows, sample.sources[sample.indices]), counts)
-    return matrix
-
-
-def inclusion(weights: np.ndarray, size: int) -> np.ndarray:
-    """Return p = min(1, c w) with sum p = size by search for c, row by row."""
-    p = np.zeros_like(weights)
-    for row, out in zip(weights, p, strict=True):
-        if size >= np.count_nonzero(row):
-            out[row > 0] = 1
-        elif size > 0:
-            high = 2 * size / row[row > 0].min()
-            c = brentq(
-                lambda c, row=row: np.minimum(1, c * row).sum() - size, 0, high, xtol=1e-16, rtol=1e-15
-            )
-            out[:] = np.minimum(1, c * row)
-    return p
+    return Case(tmp_path_factory.mktemp("graph"), NODES, request.param)
 
 
 @pytest.mark.parametrize("fanout", [0, 1, 3, 100, -1])
@@ -83,7 +42,7 @@ def test_a_sample_holds_neighbours_of_the_right_number(
         np.testing.assert_array_equal(sample.destinations, targets)
         assert np.unique(sample.sources).size == sample.sources.size
         assert set(range(20, sample.sources.size)) <= set(sample.indices)
-        drawn = as_matrix(sample) != 0
+        drawn = as_matrix(sample, NODES) != 0
         assert not (drawn & ~candidates[targets]).any()
         np.testing.assert_array_equal(
             np.diff(sample.indptr), number if fanout < 0 else number.clip(max=fanout)
@@ -95,7 +54,7 @@ def test_a_sample_holds_neighbours_of_the_right_number(
 @pytest.mark.parametrize("node_weights", [None, np.ones(NODES)], ids=["uniform", "by weight"])
 def test_all_neighbours_are_exact(case: Case, node_weights: np.ndarray | None) -> None:
     for fanout in (-1, NODES):
-        np.testing.assert_array_equal(as_matrix(case.draw(ALL, fanout, 5, node_weights)), case.matrix)
+        np.testing.assert_array_equal(as_matrix(case.draw(ALL, fanout, 5, node_weights), NODES), case.matrix)
 
 
 def test_every_subset_of_neighbours_is_drawn_equally_often(case: Case) -> None:
@@ -113,7 +72,9 @@ def test_draws_of_two_targets_are_independent(case: Case) -> None:
     counts = np.zeros((2, NODES, NODES))
     for seed in range(4000):
         for form, node_weights in enumerate((None, np.ones(NODES))):
-            first, second = (row.argmax() for row in as_matrix(case.draw(pair, 1, seed, node_weights)) != 0)
+            first, second = (
+                row.argmax() for row in as_matrix(case.draw(pair, 1, seed, node_weights), NODES) != 0
+            )
             counts[form, first, second] += 1
     for table in counts:
         seen = table[table.any(1)][:, table.any(0)]
@@ -127,7 +88,7 @@ def test_weighted_inclusion_is_exact_and_counts_its_inverse(case: Case, fanout: 
     assert fanout == 1 or (p == 1).sum() > (np.count_nonzero(p, axis=1) <= fanout).sum()  # some are clipped
     often, draws = np.zeros((NODES, NODES)), 3000
     for seed in range(draws):
-        matrix = as_matrix(case.draw(ALL, fanout, seed, NODE_WEIGHTS))
+        matrix = as_matrix(case.draw(ALL, fanout, seed, NODE_WEIGHTS), NODES)
         drawn = matrix != 0
         np.testing.assert_allclose(matrix[drawn], (case.matrix[drawn] / p[drawn]), rtol=1e-9)
         often += drawn
@@ -141,7 +102,7 @@ def test_weighted_inclusion_is_exact_and_counts_its_inverse(case: Case, fanout: 
 @pytest.mark.parametrize("node_weights", [None, NODE_WEIGHTS + 0.1], ids=["uniform", "by weight"])
 def test_sums_are_unbiased(case: Case, node_weights: np.ndarray | None) -> None:
     h = np.random.default_rng(0).normal(size=NODES)
-    sums = np.array([as_matrix(case.draw(ALL, 2, seed, node_weights)) @ h for seed in range(3000)])
+    sums = np.array([as_matrix(case.draw(ALL, 2, seed, node_weights), NODES) @ h for seed in range(3000)])
     error = sums.mean(0) - case.matrix @ h
     deviation = sums.std(0, ddof=1) / np.sqrt(len(sums))
     varies = deviation > 1e-9
@@ -152,11 +113,11 @@ def test_sums_are_unbiased(case: Case, node_weights: np.ndarray | None) -> None:
 
 @pytest.mark.parametrize("node_weights", [None, NODE_WEIGHTS], ids=["uniform", "by weight"])
 def test_a_draw_depends_on_its_seed_and_node_alone(case: Case, node_weights: np.ndarray | None) -> None:
-    whole = as_matrix(case.draw(ALL, 3, 11, node_weights))
+    whole = as_matrix(case.draw(ALL, 3, 11, node_weights), NODES)
     order = np.random.default_rng(1).permutation(NODES)[:30]
     case.draw(order, 5, 12, node_weights)
-    np.testing.assert_array_equal(as_matrix(case.draw(order, 3, 11, node_weights)), whole[order])
-    assert (as_matrix(case.draw(ALL, 3, 12, node_weights)) != whole).any()
+    np.testing.assert_array_equal(as_matrix(case.draw(order, 3, 11, node_weights), NODES), whole[order])
+    assert (as_matrix(case.draw(ALL, 3, 12, node_weights), NODES) != whole).any()
 
 
 @pytest.mark.parametrize("node_weights", [None, NODE_WEIGHTS], ids=["uniform", "by weight"])
@@ -164,7 +125,7 @@ def test_threads_draw_what_one_draws(case: Case, node_weights: np.ndarray | None
     def work(seed: int) -> list[np.ndarray]:
         targets = np.random.default_rng(seed).permutation(NODES)[: seed % NODES]
         sample = case.draw(targets, 4, seed, node_weights)
-        return [sample.sources, sample.indptr, sample.indices, as_matrix(sample)]
+        return [sample.sources, sample.indptr, sample.indices, as_matrix(sample, NODES)]
 
     serial = [work(seed) for seed in range(300)]
     with ThreadPoolExecutor(4) as pool:
