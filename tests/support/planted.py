@@ -14,7 +14,7 @@ from harness.data.graph import GraphData
 class Planted:
     """A graph of two parts, and the plant.
 
-    Each part has a core of two classes of its own, seven of ten nodes of the first, and a rim. Edges join
+    Each part has a core of two classes of its own, four of five nodes of the first, and a rim. Edges join
     nodes of a core, most of them of one class, and lead from the rim of one part to the core of the other:
     the rim of the one is what is remote to the other, at any number of hops. A third of a rim are like nodes
     of the core they lead to, the others noise of the same size. A third of the features tell the class.
@@ -32,7 +32,9 @@ class Planted:
     telling_features: NDArray[np.bool_]
 
 
-def planted(seed: int, core: int = 400, rim: int = 150, features: int = 60, signal: float = 0.6) -> Planted:
+def planted(
+    seed: int, core: int = 600, rim: int = 240, features: int = 60, signal: float = 1.0, share: float = 0.9
+) -> Planted:
     """Return a planted graph of 2 (core + rim) nodes; `signal`: size of the class means, noise being 1."""
     rng = np.random.default_rng(seed)
     part_size = core + rim
@@ -40,16 +42,17 @@ def planted(seed: int, core: int = 400, rim: int = 150, features: int = 60, sign
     in_core = np.tile(np.arange(part_size) < core, 2)
     telling = ~in_core & np.tile(np.arange(part_size) < core + rim // 3, 2)
     home = np.where(in_core, parts, 1 - parts)  # whose classes a node has
-    labels = 2 * home + (rng.random(parts.size) >= 0.7)
+    labels = 2 * home + (rng.random(parts.size) >= share)
     telling_features = rng.permutation(features) < features // 3
 
-    means = signal * rng.choice([-1.0, 1.0], (4, features)) * telling_features
+    part_means, class_means = rng.choice([-1.0, 1.0], (2, features)), rng.choice([-1.0, 1.0], (4, features))
+    means = signal * (part_means.repeat(2, 0) + 0.3 * class_means) * telling_features
     shown = (in_core | telling)[:, None]
     noise = rng.normal(size=(parts.size, features))
-    x = np.where(shown, means[labels] + noise * np.sqrt(1 - signal**2 * telling_features), noise)
+    x = np.where(shown, means[labels] + noise, noise)
 
     indptr, indices = _edges(rng, in_core, home, labels)
-    split = np.where(in_core, rng.integers(0, 3, parts.size), 3)
+    split = np.where(in_core, rng.choice(4, parts.size, p=[0.6, 0.2, 0.2, 0.0]), 3)
     graph = GraphData(
         name=f"planted{seed}",
         indptr=indptr,
