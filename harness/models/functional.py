@@ -115,8 +115,8 @@ def drop_values(x: Tensor, rate: float, seed: int) -> Tensor:
         generator = torch.Generator(x.device).manual_seed(seed)
         lost = torch.rand(x.shape, generator=generator, device=x.device) < rate
         return x.masked_fill_(lost, 0)
-    first, second = np.random.SeedSequence(seed).generate_state(2).tolist()
-    _apply(_mask, x, x, rate, (first, second), 1)
+    first, second = np.random.SeedSequence(seed).generate_state(2)
+    _drop(_flat(x), first, second, _threshold(rate))
     return x
 
 
@@ -149,30 +149,29 @@ class _ReluDropout(torch.autograd.Function):
         (out,) = ctx.saved_tensors
         grad = grads[0].contiguous()
         result = torch.empty_like(grad)
-        scale = _value(grad, 1 / (1 - ctx.rate))
-        _where_positive(_flat(out), _flat(grad), _flat(result), scale)
+        _where_positive(_flat(out), _flat(grad), _flat(result), _scale(grad, ctx.rate))
         return result, None, None
 
 
 def _masked(kernel: Any, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    _apply(kernel, x, out, rate, seeds, 1 / (1 - rate))
+    kernel(_flat(x), _flat(out), *map(np.uint32, seeds), _threshold(rate), _scale(x, rate))
     return out
 
 
-def _apply(kernel: Any, x: Tensor, out: Tensor, rate: float, seeds: tuple[int, int], scale: float) -> None:
-    threshold = np.uint32(round(rate * (2**32 - 1)))
-    kernel(_flat(x), _flat(out), *map(np.uint32, seeds), threshold, _value(x, scale))
+def _threshold(rate: float) -> np.uint32:
+    """Return what a share `rate` of hashes are below."""
+    return np.uint32(round(rate * (2**32 - 1)))
 
 
 def _flat(x: Tensor) -> NDArray[Any]:
     return x.view(-1).numpy()
 
 
-def _value(x: Tensor, value: float) -> np.floating[Any]:
-    found: np.floating[Any] = x[:0].numpy().dtype.type(value)
-    return found
+def _scale(x: Tensor, rate: float) -> np.floating[Any]:
+    scale: np.floating[Any] = x[:0].numpy().dtype.type(1 / (1 - rate))
+    return scale
 
 
 @numba.njit(inline="always")
@@ -196,6 +195,13 @@ def _mask(x, out, first, second, threshold, scale):  # type: ignore[no-untyped-d
     for i in range(x.size):
         scaled = x[i] * scale
         out[i] = scaled if _hash(i, first, second) >= threshold else zero
+
+
+@numba.njit(cache=True, nogil=True)
+def _drop(x, first, second, threshold):  # type: ignore[no-untyped-def]
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        x[i] = x[i] if _hash(i, first, second) >= threshold else zero  # always written: so it is vectorised
 
 
 @numba.njit(cache=True, nogil=True)
