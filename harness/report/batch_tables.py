@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from harness.report.aggregate import Figures, figures_of
 from harness.report.grid import by_parts
 from harness.report.numbers import common_places, fixed, percent
+from harness.report.savings import uniform_of
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Table, missing
 from harness.report.variants import Variant
@@ -61,7 +62,8 @@ def batch_table(section: Section) -> Table | None:
         "seeds. Input nodes: read by the first layers of all steps, once a step; remote: those of other "
         "ranks; cached: remote ones found in the cache; communicated: remote ones whose features their "
         "owners sent. Saved: communicated nodes of the same method that is not skewed (version=full) / own; "
-        "where there is none, of the method that communicates most; “all”: nothing is communicated (with "
+        "where there is none, of graphsage with all features, of several variants the one most like it in "
+        "its options; else of the method that communicates most; “all”: nothing is communicated (with "
         "storage=host features are copied from the host's memory instead, see traffic: swap). Trained: "
         "training nodes of all ranks / epoch time, in thousands a second.",
         "Method",
@@ -74,7 +76,8 @@ def baseline(section: Section, sent: Figures, variant: Variant, parts: int) -> V
     """Return what a variant's saving is relative to."""
     there = [other for other in section.variants if (other, parts) in sent]
     plain = [other for other in there if other.options.get("version") == "full" and _alike(other, variant)]
-    return (plain or [max(there, key=lambda other: sent[other, parts].mean)])[0]
+    most = max(there, key=lambda other: sent[other, parts].mean)
+    return plain[0] if plain else uniform_of(sent, variant, parts) or most
 
 
 def _alike(one: Variant, other: Variant) -> bool:

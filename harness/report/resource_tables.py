@@ -68,7 +68,7 @@ def use_table(section: Section) -> Table | None:
         dict.fromkeys(columns, 1.0) | {"gpu_utilisation": 0.01},
         "Utilisation and energy",
         "Means over the epochs that epoch time is of, then over seeds. CPU: cores that a rank keeps busy "
-        "(CPU seconds of all threads, also of those beside the training, / seconds), mean over ranks; one core "
+        "(CPU seconds of all its threads, those beside the training too, / seconds), mean over ranks; a core "
         "is the 100 % of papers. Memory: see the tables of memory. CPU energy: joules an epoch of all "
         f"processor packages, whoever uses them.{gpu}",
     )

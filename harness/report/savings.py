@@ -22,16 +22,16 @@ def exchanges(section: Section) -> Figures:
     return {key: stat for key, stat in sent.items() if key[1] in compared}
 
 
-def saving(sent: Figures, variant: Variant, parts: int) -> float | None:
-    """Return 1 - own bytes / those of `graphsage`, of several the one most like it in its options.
-
-    None if one of them is not in `sent`.
-    """
-    if (variant, parts) not in sent:
-        return None
+def uniform_of(sent: Figures, variant: Variant, parts: int) -> Variant | None:
+    """Return the variant of `graphsage` with all features that is most like another in its options."""
     found = [other for other in _of(sent, parts) if _plain(other)]
-    base = max(found, key=lambda other: (_shared(variant, other), sent[other, parts].mean), default=None)
-    if base is None or not sent[base, parts].mean:
+    return max(found, key=lambda other: (_shared(variant, other), sent[other, parts].mean), default=None)
+
+
+def saving(sent: Figures, variant: Variant, parts: int) -> float | None:
+    """Return 1 - own bytes / those of `uniform_of`; None if one of them is not in `sent`."""
+    base = uniform_of(sent, variant, parts)
+    if base is None or (variant, parts) not in sent or not sent[base, parts].mean:
         return None
     return 1 - sent[variant, parts].mean / sent[base, parts].mean
 

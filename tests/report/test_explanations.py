@@ -110,10 +110,13 @@ def test_bytes_saved_against_the_graphsage_most_alike(write: Write, tmp_path: Pa
             fanout = options["fanouts"] if options["fanouts"] == 64 else 5
             total = sent[fanout, record["config"]["method"]["name"], options["feature_rate"]]
             result.update({f"bytes_{name}": 2**20 * total * share for name, share in purposes.items()})
-            result["stats"] = {"remote_nodes": 10, "input_nodes": 20}
+            result["stats"] = {"remote_nodes": total, "input_nodes": 2000}
 
     change(tmp_path, send)
-    table = section_tables(one_section(tmp_path))["traffic"]
+    tables = section_tables(one_section(tmp_path))
+    nodes = {label: texts(tables["batches"], f"dgs ({label})", 2) for label in ("fanouts=64", "fanouts=5")}
+    assert [row["Saved (×)"] for row in nodes.values()] == [f"{1000 / 700:.2f}", f"{500 / 600:.2f}"]
+    table = tables["traffic"]
     assert table.columns[-3:] == ("Total", "Exchanged", "Saved (%)")
     size = 2**30 if "GiB" in table.title else 2**20
     shown = {label: texts(table, label, 2) for label in listed(table) if not label.startswith("P =")}
