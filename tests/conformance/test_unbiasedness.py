@@ -28,6 +28,7 @@ SAMPLERS = {
     "psc variance": ("psc-gcn", {"rate": 0.3, "staleness": 0, "refresh": 100}),
     "graphsage": ("graphsage", {"fanouts": 3, "batch_size": 8}),
     "graphsage weighted": ("graphsage", {"fanouts": 3, "batch_size": 8, "weights": "propagation"}),
+    "guided": ("support.methods:Guided", {"fanouts": 3, "batch_size": 8}),
     "fastgcn": ("fastgcn", {"sizes": 25, "batch_size": 8}),
     "ladies": ("ladies", {"sizes": 10, "batch_size": 8}),
     "skewed": ("skewed", {"sizes": 10, "batch_size": 8, "distortion": 8}),
@@ -77,6 +78,7 @@ def test_the_z_test_sees_a_bias(tmp_path: Path) -> None:
         "UnscaledBNS": {"rate": 0.3},
         "UnscaledPSC": {"rate": 0.3, "staleness": 0},
         "UnscaledLADIES": {"sizes": 10, "batch_size": 8},
+        "AveragedGuided": {"fanouts": 3, "batch_size": 8},
     }
     cases = [(Case(data, f"support.methods:{name}", options, spec), 200) for name, options in faults.items()]
     for name, *got in zip(faults, *run_ranks(aggregations, WORLD, cases), strict=True):

@@ -1,4 +1,4 @@
-"""Methods with planted faults, which the checks must catch."""
+"""Methods with planted faults, which the checks must catch, and with a planted guidance."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import Step, Worker
+from harness import GuidedSampler, Sampler, Source, Step, Worker, per_layer
 from harness.runtime.stale import Pipeline, TrainGraph
 from methods.bns_gcn import BNSGCN
 from methods.full import Full
+from methods.graphsage import GraphSAGE
 from methods.ladies import LADIES
 from methods.psc_gcn import PSCGCN, PSCOptions
 
@@ -46,6 +47,24 @@ class UnscaledLADIES(LADIES):
             if values is not None:  # not all candidates were drawn
                 values.fill_(1)
             yield step
+
+
+class Guided(GraphSAGE):
+    """Neighbour sampling by an importance of remote nodes that no explanation has to find first."""
+
+    unbiased = True
+
+    def make_sampler(self, source: Source) -> Sampler:
+        """See `MiniBatchMethod`."""
+        importance = np.random.default_rng(5).uniform(0.1, 1, source.topology.num_nodes).astype(np.float32)
+        fanouts = per_layer(self.options.fanouts, source.depth, "fanouts")
+        return GuidedSampler(source, fanouts, importance, deviation=0.1, unbiased=self.unbiased)
+
+
+class AveragedGuided(Guided):
+    """Guided sampling that averages the drawn neighbours."""
+
+    unbiased = False
 
 
 class Drifting(Full):
