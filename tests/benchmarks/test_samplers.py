@@ -1,11 +1,13 @@
-"""Neighbour sampling, blocks included: batches a second beside DGL's, and growth with the edges drawn.
+"""Neighbour sampling: batches a second beside DGL's, growth with the edges drawn, and what weights cost.
 
+Beside DGL's and in growth, blocks are included.
 On the graph case233k, see `cases`. Run with `-s` to see the figures. DGL's two threads wait for each other by
 spinning, so its rate collapses where other processes want the cores, unless OMP_WAIT_POLICY=passive.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -18,7 +20,8 @@ import torch
 from benchmarks.cases import case_topology
 from benchmarks.growth import WARMUP, slope
 
-from harness.graph.layer_sample import Tables
+from harness.graph.guided_sampling import draw_guided
+from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.sampling import draw_neighbours
 from harness.graph.spmm import dgl_problem
 from harness.graph.topology import Topology
@@ -76,6 +79,50 @@ def test_growth(benchmark: Any) -> None:
     least = benchmark.pedantic(work, rounds=1, warmup_rounds=1)
     per_edge = ", ".join(f"{1e9 * seconds / edges:.1f} ns at {edges:,}" for edges, seconds in least.items())
     print(f"\ntime ~ (drawn edges)^{slope(least)}; an edge takes {per_edge}")
+
+
+def test_guided(benchmark: Any) -> None:
+    """A batch with fan-outs [25, 10]: uniform, by node weight, and guided, a quarter of the nodes local."""
+    topology = case_topology("case233k")
+    rng = np.random.default_rng(0)
+    tables, nodes = Tables(topology.num_nodes), topology.num_nodes
+    local, importance = np.arange(nodes) < nodes // 4, rng.random(nodes).astype(np.float32)
+    weights = np.where(local, 1, importance).astype(np.float64)
+    guide = {"local": local, "importance": importance}
+
+    def guided(targets: np.ndarray, fanout: int, seed: int, **how: Any) -> LayerSample:
+        return draw_guided(topology, targets, fanout, seed, tables, **guide, **how)
+
+    forms: dict[str, Callable[[np.ndarray, int, int], LayerSample]] = {
+        "uniform": lambda t, k, seed: draw_neighbours(topology, t, k, seed, tables),
+        "by weight": lambda t, k, seed: draw_neighbours(topology, t, k, seed, tables, node_weights=weights),
+        "guided": guided,
+        "guided, deviation 0.1": functools.partial(guided, deviation=0.1),
+        "the same, unbiased": functools.partial(guided, deviation=0.1, unbiased=True),
+    }
+
+    def batch(form: str, targets: np.ndarray, seed: int) -> int:
+        """Draw two layers; returns the degrees of all that neighbours were drawn for."""
+        entries = 0.0
+        for layer, fanout in enumerate((10, 25)):
+            entries += topology.degree(targets).sum()
+            targets = forms[form](targets, fanout, 2 * seed + layer).sources
+        return int(entries)
+
+    def turn(seed: int) -> list[tuple[float, float, int]]:
+        targets = rng.choice(nodes, BATCH, replace=False)
+        order = list(forms)[:: 1 if seed % 2 else -1]
+        done = {form: timed(lambda t, form=form: batch(form, t, seed), targets) for form in order}
+        return [done[form] for form in forms]
+
+    turns = benchmark.pedantic(lambda: [turn(i) for i in range(WARMUP + TURNS)], rounds=1)
+    _, cpu, entries = np.moveaxis(np.array(turns[WARMUP:]), -1, 0)  # each [turns, forms]
+    for form, column, of_form in zip(forms, cpu.T, entries.T, strict=True):
+        print(
+            f"\n{form}: {1e3 * np.median(column):.1f} ms a batch, {np.median(column / of_form) * 1e9:.1f} ns"
+            f" by degree; median ratio to draws by weight {np.median(column / cpu[:, 1]):.2f}",
+            end="",
+        )
 
 
 def timed(work: Callable[[Any], int], argument: Any) -> tuple[float, float, int]:
