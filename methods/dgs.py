@@ -181,9 +181,9 @@ class DGS(MiniBatchMethod[DGSOptions]):
         """See `MiniBatchMethod`."""
         batch, step = loaded.drawn.batch, super().step(loaded)
         assert isinstance(batch, GuidedBatch)
-        if batch.guidance is not None:
-            step.stats.update(guided_steps=1, mask_age=self.explainer.steps - batch.guidance.step)
-        step.stats.update(self.explainer.news())
+        guidance = batch.guidance
+        age = 0 if guidance is None else self.explainer.steps - guidance.step
+        step.stats.update(self.explainer.news(), guided_steps=int(guidance is not None), mask_age=age)
         return step
 
     @property

@@ -23,6 +23,17 @@ from harness.models.gnn import GNN
 from harness.runtime.clock import Clock
 
 NICENESS = 10  # of the thread: where no core is free, the training goes first
+FIGURES = (
+    "explanations",
+    "explain_failed",
+    "explain_late",
+    "explain_s",
+    "explain_cpu_s",
+    "explain_steps",
+    "explain_loss",
+)
+"""What an Explainer counts: explanations that ended well, failed, were left out; seconds of both kinds that
+ended, steps and last losses of the good ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +100,7 @@ class Explainer:
         )
         self._stopped = threading.Event()
         self._running: tuple[int, Future[_Done]] | None = None
-        self._news: dict[str, float] = {}
+        self._news = dict.fromkeys(FIGURES, 0.0)
         self._problems: list[str] = []
 
     def observe(self, model: GNN, loss: Tensor) -> None:
@@ -124,8 +135,8 @@ class Explainer:
             self._take(step, future.result())
 
     def news(self) -> dict[str, float]:
-        """Return the figures that came up since the last call."""
-        news, self._news = self._news, {}
+        """Return what `FIGURES` have grown by since the last call."""
+        news, self._news = self._news, dict.fromkeys(FIGURES, 0.0)
         return news
 
     @property
@@ -133,9 +144,11 @@ class Explainer:
         """What a reader of the figures must know: that explanations failed, and why the last one did."""
         if not self._problems:
             return []
-        times = f"{len(self._problems)} explanation{'s' if len(self._problems) > 1 else ''} failed"
         since = "the last good masks" if self.guidance else "no masks"
-        return [f"{times} (the last: {self._problems[-1]}); trained on with {since}"]
+        return [
+            f"explanations failed: {len(self._problems)} (the last: {self._problems[-1]}); "
+            f"trained on with {since}"
+        ]
 
     def close(self) -> None:
         """End what is under way, between two of its steps."""
@@ -171,7 +184,7 @@ class Explainer:
         self._count("explain_loss", masks.losses[-1])
 
     def _count(self, name: str, value: float) -> None:
-        self._news[name] = self._news.get(name, 0) + value
+        self._news[name] += value
 
 
 class _Best:

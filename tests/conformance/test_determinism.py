@@ -24,6 +24,7 @@ SMALL = {  # where the defaults would draw all of 60 nodes
     "skewed": {"sizes": 10, "batch_size": 5},
     "saint-node": {"size": 20},
     "clustergcn": {"clusters": 6, "per_batch": 2},
+    "dgs": {"fanouts": 2, "batch_size": 5, "period": 2, "explain": "inline"},
 }
 
 
