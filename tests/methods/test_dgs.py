@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.explanations import run_with_faults
+from support.explanations import learnt_guidance, run_with_faults
 from support.graphs import OnDisk, on_disk, random_graph
+from support.planted import auc, planted
 from support.ranks import run_ranks
 from support.training import Case, Outcome, train
 
@@ -177,6 +178,20 @@ def test_a_sound_trial_has_nothing_to_remark(reports: dict[tuple[str, str], list
 def test_without_remote_nodes_nothing_is_explained(reports: dict[tuple[str, str], list[Report]]) -> None:
     for report in reports[ALONE]:
         assert total(report, "explanations") == total(report, "guided_steps") == 0
+
+
+def test_training_finds_what_is_planted(tmp_path: Path) -> None:
+    plant = planted(5)
+    data = on_disk(plant.graph, plant.parts, 2, False, tmp_path)
+    spec = TrainSpec(epochs=6, lr=0.01, threads=1, eval_every=0)
+    options = {"fanouts": 8, "batch_size": 50, "period": 15, "explain": "inline"}
+    models = [ModelSpec(name=name, layers=2, hidden=16, dropout=0) for name in ("sage", "gcn")]
+    cases = [Case(data, METHOD, options, model, spec) for model in models]
+    for rank, learnt in enumerate(run_ranks(learnt_guidance, 2, cases)):
+        rim = (plant.parts != rank) & (np.diff(plant.graph.indptr) == 0)  # what leads to the rank's core
+        for importance, features in learnt:
+            assert auc(importance[rim], plant.telling_nodes[rim]) > 0.9
+            assert auc(features, plant.telling_features) > 0.9
 
 
 def test_one_rank_alone_is_graphsage(tmp_path: Path) -> None:

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import numpy as np
+from numpy.typing import NDArray
 from support.training import Case, run_to_the_end
 
 from harness.explain import explainer
 from harness.explain.graph import ExplanationGraph
 from harness.explain.masks import ExplainSpec, Masks, explain
 from harness.models.gnn import GNN
+from harness.runtime.trainer import Trainer
+from methods.dgs import DGS
 
 Explain = Callable[[GNN, ExplanationGraph, ExplainSpec, Callable[[], bool]], Masks | None]
 
@@ -24,6 +28,21 @@ def run_with_faults(rank: int, world: int, cases: list[tuple[Case, str]]) -> lis
         with mock.patch.object(explainer, "explain", FAULTS[fault]()):
             reports.append(run_to_the_end(rank, world, case))
     return reports
+
+
+def learnt_guidance(
+    rank: int, world: int, cases: list[Case]
+) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Train cases of `dgs`; returns a rank's last importance of nodes [N] and of features [F] of each."""
+    learnt = []
+    for case in cases:
+        worker, report = case.worker(rank, world)
+        Trainer(worker, report).run()
+        assert isinstance(worker.method, DGS)
+        guidance = worker.method.explainer.guidance
+        assert guidance is not None
+        learnt.append((guidance.importance, guidance.features.numpy()))
+    return learnt
 
 
 def _failing_from_the_second() -> Explain:
