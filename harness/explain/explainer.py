@@ -31,9 +31,11 @@ FIGURES = (
     "explain_cpu_s",
     "explain_steps",
     "explain_loss",
+    "explain_sn",
+    "explain_sf",
 )
 """What an Explainer counts: explanations that ended well, failed, were left out; seconds of both kinds that
-ended, steps and last losses of the good ones."""
+ended; sums over the good ones of steps, last losses, mean SN and mean SF."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,12 +178,15 @@ class Explainer:
         if done.masks is None:
             return
         masks = done.masks
-        importance = np.full(self._num_nodes, masks.nodes.mean().item(), np.float32)
+        mean = masks.nodes.mean().item()
+        importance = np.full(self._num_nodes, mean, np.float32)
         importance[self._graph.remote] = masks.nodes.numpy()
         self.guidance = Guidance(importance, masks.features, step)
         self._count("explanations", 1)
         self._count("explain_steps", masks.steps)
         self._count("explain_loss", masks.losses[-1])
+        self._count("explain_sn", mean)
+        self._count("explain_sf", masks.features.mean().item())
 
     def _count(self, name: str, value: float) -> None:
         self._news[name] += value

@@ -13,9 +13,10 @@ from harness.report.table import Cell, Group, Table, missing
 from harness.report.variants import Variant
 
 COUNTS = ("explanations", "explain_failed", "explain_late")
-SPENT = ("explain_s", "explain_cpu_s", "explain_loss")
+SPENT = ("explain_s", "explain_cpu_s")
+FOUND = ("explain_loss", "explain_sn", "explain_sf")
 USED = ("guided_steps", "mask_age")
-TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *USED)}
+TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *FOUND, *USED)}
 NONE = Cell("none")  # of a quotient whose divisor is 0
 HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest figure needs)
     "explanations": ("Explanations", 1),
@@ -24,7 +25,9 @@ HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest figur
     "seconds": ("Each (s)", None),
     "cpu_seconds": ("CPU (s)", None),
     "share": ("Of epochs (%)", 1),
-    "loss": ("Loss", None),
+    "explain_loss": ("Loss", None),
+    "explain_sn": ("SN", 2),
+    "explain_sf": ("SF", 2),
     "guided": ("Guided steps (%)", 1),
     "age": ("Age (steps)", 1),
 }
@@ -59,7 +62,8 @@ def explanation_table(section: Section) -> Table | None:
         "failed ones included, and CPU time of its thread. Of epochs: wall time of all of them / epoch time. "
         "In a background thread they run beside the epochs, and on through evaluations: they are in none of "
         "the epochs' phases and may come to more than 100 %; with explain=inline they are the phase explain. "
-        "Loss: at the end of an explanation, mean. Guided steps: drawn by masks, share of all; age: steps "
+        "Loss: at the end of an explanation; SN, SF: means of its masks of remote nodes and of features. "
+        "Guided steps: drawn by masks, share of all; age: steps "
         "since the explained model's, mean over guided steps. “none”: there is nothing to take a mean of.",
         "Method",
         (Group("", tuple(heading for heading, _ in HEADS.values())),),
@@ -90,7 +94,7 @@ def _trials(section: Section) -> pd.DataFrame | None:
             "seconds": sums["explain_s"] / ended.where(ended > 0),
             "cpu_seconds": sums["explain_cpu_s"] / ended.where(ended > 0),
             "share": 100 * sums["explain_s"] / sums["epoch_time_s"],
-            "loss": sums["explain_loss"] / sums["explanations"].where(sums["explanations"] > 0),
+            **{name: sums[name] / sums["explanations"].where(sums["explanations"] > 0) for name in FOUND},
             "guided": 100 * sums["guided_steps"] / sums["steps"],
             "age": sums["mask_age"] / sums["guided_steps"].where(sums["guided_steps"] > 0),
         }

@@ -60,6 +60,8 @@ def test_totals_of_all_ranks_and_epochs_whoever_tells_when(write: Write) -> None
         explain_s=lambda e: np.where(e["rank"] == 0, 0.5, 0.25),
         explain_cpu_s=once(0, 0, 2.0),
         explain_loss=once(0, 0, 0.75),
+        explain_sn=once(0, 0, 1.2),
+        explain_sf=once(1, 2, 1.8),
         guided_steps=lambda e: np.where(e["epoch"] < EPOCHS / 2, np.nan, STEPS),
         mask_age=lambda e: np.where(e["epoch"] < EPOCHS / 2, np.nan, 4.5 * STEPS),
     )
@@ -72,6 +74,7 @@ def test_totals_of_all_ranks_and_epochs_whoever_tells_when(write: Write) -> None
     assert float(shown["Each (s)"]) == pytest.approx(seconds / 4, abs=6e-3)
     assert float(shown["CPU (s)"]) == pytest.approx(2 / 4)
     assert float(shown["Loss"]) == pytest.approx(0.75 / 3)
+    assert (shown["SN"], shown["SF"]) == ("0.40", "0.60")
     trained = section.epochs.loc[section.epochs["stat_explain_s"].notna(), "epoch_time_s"].sum()
     assert float(shown["Of epochs (%)"]) == pytest.approx(100 * seconds / trained, abs=0.06)
     assert (float(shown["Guided steps (%)"]), float(shown["Age (steps)"])) == (50.0, 4.5)
