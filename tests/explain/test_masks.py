@@ -73,7 +73,7 @@ def test_masks_find_what_is_planted(name: str, seeds: tuple[int, ...], tmp_path:
                 (auc(nodes, plant.telling_nodes[graph.remote]), auc(features, plant.telling_features))
             )
     means = np.mean(areas, axis=0)
-    assert means[0] > 0.9, areas
+    assert means[0] > (0.9 if name == "sage" else 0.95), areas
     assert means[1] > (0.8 if name == "gat" else 0.9), areas
     assert np.min(areas) > 0.7, areas
 
@@ -137,6 +137,9 @@ def test_gradients_of_the_objective(name: str, multilabel: bool) -> None:
     model, graph = made(name, small(multilabel))
     model.eval().requires_grad_(False)
     kept = _kept(model, graph)
+    mean = model([graph.local_block] * model.depth, graph.local_features).mean(0).numpy()
+    chances = 1 / (1 + np.exp(-mean)) if multilabel else np.exp(mean) / np.exp(mean).sum()
+    assert_allclose(kept.numpy(), chances, rtol=1e-12)
     logits = [mask.logit().requires_grad_() for mask in random_masks(graph)]
     assert torch.autograd.gradcheck(lambda n, f: objective(model, graph, ExplainSpec(), kept, n, f), logits)
 
