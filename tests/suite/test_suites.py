@@ -17,8 +17,15 @@ NAMES = ["amazon", "arxiv", "planetoid", "ppi", "products", "quickstart", "reddi
 PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fig8")]
 SKEWED = [f"papers/skewed-{what}" for what in ("fig3", "fig4", "fig5", "centralised")]
 TABLE1 = "papers/skewed-table1"  # of real graphs that are small enough, so that it needs no twin
-PAPERS = [*PSC, *(f"{name}-twin" for name in PSC), *SKEWED, *(f"{name}-twin" for name in SKEWED), TABLE1]
-NEED_DATA = ["anchor", "papers/psc-table2-arxiv"]
+DGS = [
+    f"papers/dgs-{what}"
+    for what in ("fig2", "fig5-7", "fig8", "fig9", "fig10", "table2", "table3", "table4", "table5")
+]
+TWINNED = [*PSC, *SKEWED, *DGS]
+PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1]
+COMPUTERS = ["papers/dgs-table3-computers", "papers/dgs-table4-computers"]
+NEED_DATA = ["anchor", "papers/psc-table2-arxiv", *COMPUTERS]
+PAPER = {"psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, "}
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +76,7 @@ def test_it_expands_without_data(name: str) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_papers_suite_claims_what_the_paper_does(name: str) -> None:
     claims = load_suite(SUITES / f"{name}.yaml").claims
-    paper = "Skewed sampling, " if "skewed" in name else "PSC-GCN, "
+    paper = PAPER[Path(name).name.split("-")[0]]
     assert any(claim.source.startswith(paper) for claim in claims)
     assert len({claim.name for claim in claims}) == len(claims)
 
@@ -116,6 +123,50 @@ def test_the_settings_of_skewed_sampling(name: str) -> None:
     assert {(t.dataset.name, t.train.threads, t.partition.parts, t.model.layers) for t in twins} <= {
         ("twin", 1, 4, 5)
     }
+
+
+@pytest.mark.parametrize("name", DGS)
+def test_the_settings_of_dgs(name: str) -> None:
+    found, own = trials(name), trials(f"{name}-twin")
+    for trial in found:
+        assert (trial.model.hidden, trial.model.norm, trial.train.lr) == (16, "none", 0.003)
+        assert trial.model.layers == 2 or name.endswith("fig9")
+        assert trial.partition.parts == 8 or name.endswith(("fig2", "fig5-7", "table4"))
+        if trial.method.name != "clustergcn":
+            assert trial.method.options["batch_size"] == 1024
+        if trial.method.name in ("graphsage", "dgs"):
+            assert trial.method.options["fanouts"] in (64, -1, [25, 10])
+        if trial.method.name == "dgs":
+            assert (trial.method.options["explain_steps"], trial.method.options["threshold"]) == (50, 0.01)
+            assert trial.method.options["explain"] == "background"
+    assert {t.method.name for t in own} == {t.method.name for t in found}
+    assert {t.model.hidden for t in own} == {16}
+    assert {t.dataset.name for t in own} <= {"twin", "sbm"}
+    assert all(t.train.threads == 1 and t.partition.parts in (1, 2, 4) for t in own)
+    inline = {t.method.options["explain"] == "inline" for t in own if t.method.name == "dgs"}
+    assert inline <= {not name.endswith("table5")}
+
+
+@pytest.mark.parametrize("name", ["papers/dgs-table4", "papers/dgs-table4-twin"])
+def test_the_rows_of_dgs_table_4(name: str) -> None:
+    found = trials(name)
+    most = max(t.partition.parts for t in found)
+    rows = {(t.method.name, t.method.options["feature_rate"]) for t in found if t.partition.parts == most}
+    baselines = ("graphsage", "fastgcn", "ladies", "clustergcn")
+    assert rows == {("dgs", 0.85), *((method, rate) for method in baselines for rate in (1, 0.85))}
+    assert {t.method.options["period"] for t in found if t.method.name == "dgs"} == {30, 60, 90}
+    full = [t for t in found if t.method.options.get("fanouts") == -1]
+    assert {t.dataset.name for t in full} == {t.dataset.name for t in found}
+    assert {t.method.name for t in found if t.partition.parts < most} == {"dgs"}
+
+
+@pytest.mark.parametrize("name", COMPUTERS)
+def test_computers_of_the_data_directory(name: str, tmp_path: Path) -> None:
+    tiny_graph(tmp_path / "amazon_computers.npz")
+    found = expand(load_suite(SUITES / f"{name}.yaml"), device="cpu", data_dir=tmp_path)
+    like = trials(name.replace("computers", "twin"))
+    assert {t.method.name for t in found} == {t.method.name for t in like}
+    assert {t.partition.parts for t in found} == {t.partition.parts for t in like}
 
 
 @pytest.mark.parametrize("name", ["papers/psc-table2", "papers/psc-table3"])
