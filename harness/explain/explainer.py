@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -213,6 +213,6 @@ class _Best:
 
 
 def _yield_to_training() -> None:
-    """Make the calling thread the last to be given a core."""
-    with suppress(OSError):  # only Linux knows threads by number
+    """Make the calling thread, and those it starts, the last to be given a core."""
+    if sys.platform == "linux":  # elsewhere the number may be another process's
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

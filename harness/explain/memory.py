@@ -11,7 +11,7 @@ def explanation_memory(case: MemoryCase) -> Components:
 
     Of the remote nodes within K hops only bounds are known: at least the boundary, at most all there are.
     """
-    if case.cuda or case.parts == 1:
+    if case.cuda:
         return {"explanation": 0}
     remote = case.train.boundary if case.least else case.nodes - case.train.inner
     width, hidden = case.model.widths[0]

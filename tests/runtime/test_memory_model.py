@@ -159,13 +159,15 @@ def test_against_ranks(tmp_path: Path) -> None:
     a resident set is up to twice the tensors.
     """
 
-    def case(nodes: int, hidden: int, method: str, **options: float) -> Case:
+    def case(nodes: int, hidden: int, method: str, **options: float | str) -> Case:
         graph = GENERATORS["sbm"].make(nodes=nodes, degree=8, features=64, work=tmp_path)
         data = on_disk(graph, np.arange(nodes) * 2 // nodes, 2, False, tmp_path / f"{nodes}")
         model = ModelSpec(layers=2, hidden=hidden, norm="layer")
         return Case(data, method, options, model, TrainSpec(epochs=2, threads=1))
 
-    cases = [case(400, 16, "bns-gcn", rate=0.1), case(40_000, 512, "bns-gcn", rate=0.1)]
+    explained = {"batch_size": 4096, "period": 2, "explain": "inline", "explain_steps": 1}
+    cases = [case(400, 16, "bns-gcn", rate=0.1), case(40_000, 512, "dgs", fanouts=2, **explained)]
+    cases += [case(40_000, 512, "bns-gcn", rate=0.1)]
     cases += [case(40_000, 512, "full"), case(40_000, 512, "pipegcn", smoothing=True)]
     for (libraries, _), *large in run_ranks(memory_peaks, 2, cases):
         for peak, modelled in large:
