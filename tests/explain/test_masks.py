@@ -65,10 +65,10 @@ def test_masks_find_what_is_planted(name: str, seeds: tuple[int, ...], tmp_path:
             assert masks is not None
             assert masks.losses[-1] < 0.7 * masks.losses[0]
             nodes, features = masks.nodes.double().numpy(), masks.features.double().numpy()
-            for mask in (nodes, features):
+            for mask, spread in ((nodes, 0.3), (features, 0.7)):
                 assert mask.min() >= 0
                 assert mask.max() <= 1
-                assert np.ptp(mask) > 0.7
+                assert np.ptp(mask) > spread
             areas.append(
                 (auc(nodes, plant.telling_nodes[graph.remote]), auc(features, plant.telling_features))
             )
