@@ -98,7 +98,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
     nodes; `estimator: unbiased` lets them count 1/p. Inference by samples is drawn uniformly.
 
     Exact with all neighbours, all features and all training nodes in one batch. Bytes: see `MiniBatchMethod`,
-    with round(`feature_rate` F) columns for F once a rank is guided; as control 4 bytes a column to each peer
+    with max(1, round(`feature_rate` F)) columns for F once a rank is guided; as control 4 bytes a column to each peer
     when its columns change. Set-up: the features of all explained remote nodes, once.
     """
 

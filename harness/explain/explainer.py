@@ -33,9 +33,10 @@ FIGURES = (
     "explain_loss",
     "explain_sn",
     "explain_sf",
+    "explain_bytes",
 )
 """What an Explainer counts: explanations that ended well, failed, were left out; seconds of both kinds that
-ended; sums over the good ones of steps, last losses, mean SN and mean SF."""
+ended; sums over the good ones of steps, last losses, mean SN, mean SF, and bytes the host holds for them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,8 @@ class Explainer:
 
     def observe(self, model: GNN, loss: Tensor) -> None:
         """Be told a step's loss of all ranks and the model that it is of, not yet updated."""
-        self._best.observe(model, loss, self.steps)
+        if self._graph.remote.size:
+            self._best.observe(model, loss, self.steps)
         self.steps += 1
 
     def due(self, period: int) -> bool:
@@ -187,6 +189,7 @@ class Explainer:
         self._count("explain_loss", masks.losses[-1])
         self._count("explain_sn", mean)
         self._count("explain_sf", masks.features.mean().item())
+        self._count("explain_bytes", self._graph.nbytes + importance.nbytes)
 
     def _count(self, name: str, value: float) -> None:
         self._news[name] += value

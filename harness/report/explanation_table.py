@@ -15,8 +15,9 @@ from harness.report.variants import Variant
 COUNTS = ("explanations", "explain_failed", "explain_late")
 SPENT = ("explain_s", "explain_cpu_s")
 FOUND = ("explain_loss", "explain_sn", "explain_sf")
+HELD = "explain_bytes"
 USED = ("guided_steps", "mask_age")
-TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *FOUND, *USED)}
+TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *FOUND, HELD, *USED)}
 NONE = Cell("none")  # of a quotient whose divisor is 0
 HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest figure needs)
     "explanations": ("Explanations", 1),
@@ -25,6 +26,7 @@ HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest figur
     "seconds": ("Each (s)", None),
     "cpu_seconds": ("CPU (s)", None),
     "share": ("Of epochs (%)", 1),
+    "held": ("Held (MiB)", None),
     "explain_loss": ("Loss", None),
     "explain_sn": ("SN", 2),
     "explain_sf": ("SF", 2),
@@ -59,7 +61,9 @@ def explanation_table(section: Section) -> Table | None:
         "Explanations",
         "Of the whole training, all ranks; means over seeds. Explanations: done and used; failed: the last "
         "good masks stay; left out: due while the one before was still under way. Each: wall time of one, "
-        "failed ones included, and CPU time of its thread. Of epochs: wall time of all of them / epoch time. "
+        "failed ones included, and CPU time of its thread (not of others that share its products, if a rank "
+        "has several). Of epochs: wall time of all of them / epoch time. Held: by a rank in the host's memory, "
+        "the graph with the features of remote nodes and the importance of all nodes. "
         "In a background thread they run beside the epochs, and on through evaluations: they are in none of "
         "the epochs' phases and may come to more than 100 %; with explain=inline they are the phase explain. "
         "Loss: at the end of an explanation; SN, SF: means of its masks of remote nodes and of features. "
@@ -94,6 +98,7 @@ def _trials(section: Section) -> pd.DataFrame | None:
             "seconds": sums["explain_s"] / ended.where(ended > 0),
             "cpu_seconds": sums["explain_cpu_s"] / ended.where(ended > 0),
             "share": 100 * sums["explain_s"] / sums["epoch_time_s"],
+            "held": sums[HELD] / 2**20 / sums["explanations"].where(sums["explanations"] > 0),
             **{name: sums[name] / sums["explanations"].where(sums["explanations"] > 0) for name in FOUND},
             "guided": 100 * sums["guided_steps"] / sums["steps"],
             "age": sums["mask_age"] / sums["guided_steps"].where(sums["guided_steps"] > 0),

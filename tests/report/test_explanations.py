@@ -62,6 +62,7 @@ def test_totals_of_all_ranks_and_epochs_whoever_tells_when(write: Write) -> None
         explain_loss=once(0, 0, 0.75),
         explain_sn=once(0, 0, 1.2),
         explain_sf=once(1, 2, 1.8),
+        explain_bytes=once(0, 0, 6 * 2**20),
         guided_steps=lambda e: np.where(e["epoch"] < EPOCHS / 2, np.nan, STEPS),
         mask_age=lambda e: np.where(e["epoch"] < EPOCHS / 2, np.nan, 4.5 * STEPS),
     )
@@ -74,6 +75,7 @@ def test_totals_of_all_ranks_and_epochs_whoever_tells_when(write: Write) -> None
     assert float(shown["Each (s)"]) == pytest.approx(seconds / 4, abs=6e-3)
     assert float(shown["CPU (s)"]) == pytest.approx(2 / 4)
     assert float(shown["Loss"]) == pytest.approx(0.75 / 3)
+    assert float(shown["Held (MiB)"]) == 2
     assert (shown["SN"], shown["SF"]) == ("0.40", "0.60")
     trained = section.epochs.loc[section.epochs["stat_explain_s"].notna(), "epoch_time_s"].sum()
     assert float(shown["Of epochs (%)"]) == pytest.approx(100 * seconds / trained, abs=0.06)
