@@ -62,7 +62,7 @@ def explanation_table(section: Section) -> Table | None:
         "Of the whole training, all ranks; means over seeds. Explanations: done and used; failed: the last "
         "good masks stay; left out: due while the one before was still under way. Each: wall time of one, "
         "failed ones included, and CPU time of its thread (not of others that share its products, if a rank "
-        "has several). Of epochs: wall time of all of them / epoch time. Held: by a rank in the host's memory, "
+        "has several). Of epochs: wall time of all of them / epoch time. Held: by a rank, on the host, "
         "the graph with the features of remote nodes and the importance of all nodes. "
         "In a background thread they run beside the epochs, and on through evaluations: they are in none of "
         "the epochs' phases and may come to more than 100 %; with explain=inline they are the phase explain. "

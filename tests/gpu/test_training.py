@@ -49,6 +49,19 @@ def test_losses_and_gradients_are_those_of_the_cpu(
         assert found.scores == expected.scores
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_explanations_of_a_gpus_model_guide_like_those_of_a_cpus(model: str, tmp_path: Path) -> None:
+    """Draws and columns are the host's: they are the same as long as masks differ by rounding only."""
+    options = {"fanouts": 2, "batch_size": 8, "period": 1, "explain": "inline", "explain_steps": 5}
+    expected, found = (
+        run_ranks(train, 2, [case(tmp_path, 2, "dgs", options, model, device)]) for device in ("cpu", "cuda")
+    )
+    for [wanted], [own] in zip(expected, found, strict=True):
+        assert own.rows[-1]["stats"]["guided_steps"] > 0
+        assert [row["bytes_feature"] for row in own.rows] == [row["bytes_feature"] for row in wanted.rows]
+        assert [row["loss"] for row in own.rows] == pytest.approx([r["loss"] for r in wanted.rows], rel=1e-6)
+
+
 def test_an_epoch_of_plain_timing_never_waits_for_the_device(tmp_path: Path) -> None:
     [losses] = run_ranks(unsynchronised_epochs, 1, case(tmp_path, 1, "full", {}, "sage", "cuda"))
     assert losses[2] < losses[0]
