@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import cached_property
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.graph.layer_sample import Tables
 from harness.runtime.comm import Communicator
 from harness.runtime.features import FeatureStore
 from harness.runtime.row_plan import RowPlan, fresh, take, upload
@@ -28,17 +27,10 @@ class ColumnStore(FeatureStore):
     to each peer (control).
     """
 
-    def __init__(
-        self,
-        comm: Communicator,
-        inner: Tensor,
-        owner: NDArray[np.int32],
-        row: NDArray[np.int32],
-        *,
-        tables: Tables | None = None,
-    ) -> None:
-        super().__init__(comm, inner, owner, row, tables=tables)
-        self._told: list[Tensor | None] = [None] * comm.world  # what each rank has told, this one too
+    @cached_property
+    def _told(self) -> list[Tensor | None]:
+        """The columns that each rank has told, this one too."""
+        return [None] * self.comm.world
 
     def _fetch(self, plan: RowPlan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
         news = self._news(columns) << _HALF
