@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -98,8 +97,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
     nodes; `estimator: unbiased` lets them count 1/p. Inference by samples is drawn uniformly.
 
     Exact with all neighbours, all features and all training nodes in one batch. Bytes: see `MiniBatchMethod`,
-    with max(1, round(`feature_rate` F)) columns for F once a rank is guided; as control 4 bytes a column to each peer
-    when its columns change. Set-up: the features of all explained remote nodes, once.
+    with max(1, round(`feature_rate` F)) columns for F once a rank is guided; as control 4 bytes a column to
+    each peer when its columns change. Set-up: the features of all explained remote nodes, once.
     """
 
     name = "dgs"
@@ -122,7 +121,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
             worker.model,
             worker.clock,
             self.source.topology.num_nodes,
-            options.explain,
+            period=options.period,
+            where=options.explain,
         )
 
     def make_sampler(self, source: Source) -> Sampler:
@@ -137,22 +137,14 @@ class DGS(MiniBatchMethod[DGSOptions]):
         assert isinstance(store, FeatureStore)
         return ColumnStore(store.comm, store.inner, store.owner, store.row, tables=store.tables)
 
-    def steps(self, epoch: int) -> Iterator[Step]:
-        """Yield one step for each batch, and explain now and then."""
-        for loaded in self.loader.load(map(self._guide, self.batches(epoch))):
-            loaded.hold()
-            yield self.step(loaded)
-            if self.explainer.due(self.options.period):
-                self.explainer.start()
+    def hand_out(self, batch: Batch) -> GuidedBatch:
+        """See `MiniBatchMethod`; explanations begin and end here, between two steps."""
+        return GuidedBatch(**vars(batch), guidance=self.explainer.advance())
 
     def observe(self, loss: Tensor) -> None:
         """See `Method`."""
         with self.worker.clock.phase("explain"):
             self.explainer.observe(self.worker.model, loss)
-
-    def _guide(self, batch: Batch) -> GuidedBatch:
-        self.explainer.poll()
-        return GuidedBatch(**vars(batch), guidance=self.explainer.guidance)
 
     def sampler_for(self, batch: Batch) -> Sampler:
         """See `MiniBatchMethod`."""

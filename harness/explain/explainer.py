@@ -77,6 +77,7 @@ class Explainer:
         model: the replica; copied, so that its weights may change meanwhile.
         clock: of the trainer; explanations in line are its phase `explain`.
         num_nodes: N, of the training graph.
+        period: steps between explanations.
         where: in a thread, or in line.
 
     Attributes:
@@ -91,12 +92,14 @@ class Explainer:
         model: GNN,
         clock: Clock,
         num_nodes: int,
+        *,
+        period: int,
         where: Literal["background", "inline"],
     ) -> None:
         self._graph, self._spec, self._clock, self._num_nodes = graph, spec, clock, num_nodes
         self._model = copy.deepcopy(model).cpu()
         self.guidance: Guidance | None = None
-        self.steps = 0
+        self.steps, self._period, self._due = 0, period, period
         self._best = _Best(model)
         self._thread = (
             ThreadPoolExecutor(1, "explanations", _yield_to_training) if where != "inline" else None
@@ -112,13 +115,15 @@ class Explainer:
             self._best.observe(model, loss, self.steps)
         self.steps += 1
 
-    def due(self, period: int) -> bool:
-        """Whether a multiple of `period` steps has been observed."""
-        return self.steps > 0 and self.steps % period == 0
+    def advance(self) -> Guidance | None:
+        """Return the latest guidance, after an explanation was taken over or, every `period` steps, begun."""
+        self._poll()
+        if self.steps >= self._due:
+            self._due = (self.steps // self._period + 1) * self._period
+            self._start()
+        return self.guidance
 
-    def start(self) -> None:
-        """Begin an explanation; if one is still under way, leave this one out, and count that."""
-        self.poll()
+    def _start(self) -> None:
         if self._running is not None:
             self._count("explain_late", 1)
             return
@@ -131,8 +136,7 @@ class Explainer:
         with self._clock.phase("explain"):
             self._take(step, self._explain(weights))
 
-    def poll(self) -> None:
-        """Take over what an explanation in the thread has come to, if it is done."""
+    def _poll(self) -> None:
         if self._running is not None and self._running[1].done():
             step, future = self._running
             self._running = None
@@ -159,7 +163,7 @@ class Explainer:
         self._stopped.set()
         if self._thread is not None:
             self._thread.shutdown()
-        self.poll()
+        self._poll()
 
     def _explain(self, weights: Tensor) -> _Done:
         start, cpu = time.perf_counter(), time.thread_time()

@@ -143,9 +143,13 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
-        for loaded in self.loader.load(self.batches(epoch)):
+        for loaded in self.loader.load(map(self.hand_out, self.batches(epoch))):
             loaded.hold()
             yield self.step(loaded)
+
+    def hand_out(self, batch: Batch) -> Batch:
+        """Return a batch as it is to be drawn, when its turn comes: `prefetch` steps before its training."""
+        return batch
 
     def draw(self, batch: Batch) -> Drawn:
         """Draw a batch; threads may call it at the same time."""

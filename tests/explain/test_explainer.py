@@ -17,6 +17,7 @@ from harness.models.spec import ModelSpec
 from harness.runtime.clock import Clock
 
 NODES, WIDTH, REMOTE = 7, 3, np.array([1, 4])
+PERIOD = 4
 LOSSES = [3.0, 1.0, 2.0, float("nan")]
 
 
@@ -33,15 +34,25 @@ def test_the_model_of_the_lowest_loss_is_explained(where: str) -> None:
         return Masks(torch.tensor([0.2, 0.6]), torch.tensor([0.1, 0.5, 0.9]), [2.0, 1.5])
 
     clock = Clock(torch.device("cpu"))
-    ours = Explainer(graph, ExplainSpec(), model, clock, NODES, where)  # type: ignore[arg-type]
-    for step, loss in enumerate(LOSSES):
-        with torch.no_grad():
-            next(model.parameters()).fill_(step)
-        ours.observe(model, torch.tensor(loss))
-        assert ours.due(2) == (step in (1, 3))
+    ours = Explainer(
+        graph,
+        ExplainSpec(),
+        model,
+        clock,
+        NODES,
+        period=PERIOD,
+        where=where,  # type: ignore[arg-type]
+    )
     with mock.patch.object(explainer, "explain", fake):
-        ours.start()
+        for step, loss in enumerate(LOSSES):
+            assert ours.advance() is None
+            with torch.no_grad():
+                next(model.parameters()).fill_(step)
+            ours.observe(model, torch.tensor(loss))
+        for _ in range(2):  # once is enough: it is due again after so many steps
+            ours.advance()
         ours.close()
+    assert len(explained) == 1
     assert torch.equal(explained[0], torch.ones_like(explained[0]))
     assert ours.guidance is not None
     assert ours.guidance.step == 1
