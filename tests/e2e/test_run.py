@@ -117,6 +117,8 @@ def test_options_are_complete(done: Done) -> None:
         "storage": "sharded",
         "cache": "none",
         "capacity": 0.3,
+        "feature_rate": 1.0,
+        "feature_loss": 0.0,
         "batch_size": 600,
         "fanouts": 5,
         "weights": "uniform",
