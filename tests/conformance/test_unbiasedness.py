@@ -63,7 +63,7 @@ def test_the_mean_over_draws_is_the_full_aggregation(model: str, tmp_path: Path)
         (Case(data, method, options, spec), DRAWS if "rate" in options else MINI_BATCHES)
         for method, options in SAMPLERS.values()
     ]
-    for name, *got in zip(SAMPLERS, *run_ranks(aggregations, WORLD, cases), strict=True):
+    for name, *got in zip(SAMPLERS, *run_ranks(aggregations, WORLD, cases, timeout_s=200), strict=True):
         z = z_scores(got, model)
         assert z.size > 40, name
         # For z of unit variance; entries of one node are correlated, hence the wide band.
