@@ -165,9 +165,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
         guidance, options = drawn.batch.guidance, self.options
         if guidance is None or options.variant == "ns-only" or options.feature_rate == 1:
             return None
-        kept = max(1, round(options.feature_rate * guidance.features.numel()))
         order = guidance.features.argsort(descending=True, stable=True)
-        return order[:kept].sort().values.to(self.worker.device)
+        return order[: self.kept_columns].sort().values.to(self.worker.device)
 
     def step(self, loaded: Loaded) -> Step:
         """See `MiniBatchMethod`."""

@@ -203,7 +203,7 @@ class _Best:
     """The weights of the lowest loss so far, kept on the model's device, so that no step waits for it."""
 
     def __init__(self, model: GNN) -> None:
-        self._weights = parameters_to_vector(model.parameters()).detach().clone()
+        self._weights = parameters_to_vector(model.parameters()).detach()
         self._loss = self._weights.new_full((), torch.inf, dtype=torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=self._weights.device)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.poisson import write_inclusion
 from harness.graph.random import stream
-from harness.graph.sampling import number_nodes, systematic, take, target_rows
+from harness.graph.sampling import number_sources, systematic, take, target_rows
 from harness.graph.topology import Topology
 
 
@@ -42,11 +42,7 @@ def draw_guided(
     weight is drawn, and that is all neighbours, both are the full sum.
 
     Args:
-        topology: the graph.
-        targets: int64 [n], distinct nodes.
-        fanout: neighbours of a target at most; -1 for all.
-        seed: in [0, 2^63).
-        tables: of the graph's size.
+        topology, targets, fanout, seed, tables: as for `draw_neighbours`.
         local: bool [N], the nodes of this rank.
         importance: float32 [N], finite and not negative; that of local nodes is not read. 0: never drawn.
         deviation: share of k, in [0, 1].
@@ -68,9 +64,7 @@ def draw_guided(
         values = take(topology.weights, entries, np.empty(entries.size))
     if unbiased:
         values = (1.0 if values is None else values) / chances
-    columns = take(topology.indices, entries, np.empty(entries.size, np.int32))
-    with tables.borrow() as table:
-        sources = number_nodes(targets, columns, table)
+    sources, columns = number_sources(topology, targets, entries, tables)
     return LayerSample(sources, pointers, columns, values, None if unbiased else scale)
 
 

@@ -57,10 +57,17 @@ def draw_neighbours(
     else:
         graph = topology.indptr, topology.indices, topology.weights
         pointers, entries, values = _weighted(*graph, node_weights, targets, fanout, seed)
+    sources, columns = number_sources(topology, targets, entries, tables)
+    return LayerSample(sources, pointers, columns, values, scale)
+
+
+def number_sources(
+    topology: Topology, targets: NDArray[np.int64], entries: NDArray[np.int64], tables: Tables
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the distinct nodes of a draw, the targets first, and the drawn `entries`' numbers among them."""
     columns = take(topology.indices, entries, np.empty(entries.size, np.int32))
     with tables.borrow() as table:
-        sources = number_nodes(targets, columns, table)
-    return LayerSample(sources, pointers, columns, values, scale)
+        return _number(targets, columns, table), columns
 
 
 @numba.njit(cache=True, nogil=True)
@@ -188,7 +195,7 @@ def take(array, entries, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def number_nodes(targets, columns, table):  # type: ignore[no-untyped-def]
+def _number(targets, columns, table):  # type: ignore[no-untyped-def]
     """Return the distinct nodes, the targets first, and put their numbers into `columns`, int32 nodes."""
     sources = np.empty(min(table.size, targets.size + columns.size) + 1, np.int32)
     for i in range(targets.size):

@@ -61,14 +61,14 @@ def explanation_table(section: Section) -> Table | None:
         "Explanations",
         "Of the whole training, all ranks; means over seeds. Explanations: done and used; failed: the last "
         "good masks stay; left out: due while the one before was still under way. Each: wall time of one, "
-        "failed ones included, and CPU time of its thread (not of others that share its products, if a rank "
-        "has several). Of epochs: wall time of all of them / epoch time. Held: by a rank, on the host, "
-        "the graph with the features of remote nodes and the importance of all nodes. "
-        "In a background thread they run beside the epochs, and on through evaluations: they are in none of "
-        "the epochs' phases and may come to more than 100 %; with explain=inline they are the phase explain. "
-        "Loss: at the end of an explanation; SN, SF: means of its masks of remote nodes and of features. "
-        "Guided steps: drawn by masks, share of all; age: steps "
-        "since the explained model's, mean over guided steps. “none”: there is nothing to take a mean of.",
+        "failed ones included, and CPU time of its thread (not of others that share its products, if a "
+        "rank has several). Of epochs: wall time of all of them / epoch time. In a background thread they "
+        "run beside the epochs, and on through evaluations: they are in none of the epochs' phases and may "
+        "come to more than 100 %; with explain=inline they are the phase explain. Held: by a rank, on the "
+        "host, the graph with the features of remote nodes and the importance of all nodes. Loss: at the "
+        "end of an explanation; SN, SF: means of its masks of remote nodes and of features. Guided steps: "
+        "drawn by masks, share of all; age: steps since the explained model's, mean over guided steps. "
+        "“none”: there is nothing to take a mean of.",
         "Method",
         (Group("", tuple(heading for heading, _ in HEADS.values())),),
         by_parts(section, cells),
@@ -88,18 +88,18 @@ def _trials(section: Section) -> pd.DataFrame | None:
     sums = told.sum(min_count=1).rename(columns={column: name for name, column in columns.items()})
     tells = sums[list(COUNTS)].notna().any(axis=1)
     sums[list(TOLD)] = sums[list(TOLD)].fillna(0)  # what never happened is not told
-    ended = sums["explanations"] + sums["explain_failed"]
+    made, ended = sums["explanations"], sums["explanations"] + sums["explain_failed"]
     figures = pd.DataFrame(
         {
             "tells": tells,
-            "explanations": sums["explanations"],
+            "explanations": made,
             "failed": sums["explain_failed"],
             "late": sums["explain_late"],
             "seconds": sums["explain_s"] / ended.where(ended > 0),
             "cpu_seconds": sums["explain_cpu_s"] / ended.where(ended > 0),
             "share": 100 * sums["explain_s"] / sums["epoch_time_s"],
-            "held": sums[HELD] / 2**20 / sums["explanations"].where(sums["explanations"] > 0),
-            **{name: sums[name] / sums["explanations"].where(sums["explanations"] > 0) for name in FOUND},
+            "held": sums[HELD] / 2**20 / made.where(made > 0),
+            **{name: sums[name] / made.where(made > 0) for name in FOUND},
             "guided": 100 * sums["guided_steps"] / sums["steps"],
             "age": sums["mask_age"] / sums["guided_steps"].where(sums["guided_steps"] > 0),
         }

@@ -58,10 +58,7 @@ class Method(ABC, Generic[OptionsT]):
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of this trial's figures must know; in the record, and in a report's notes.
-
-        Read before the first epoch, and again at the end.
-        """
+        """What a reader of this trial's figures must know, read at its end; in the record and in a report."""
         return []
 
     def sampled_scores(self) -> dict[str, float | None]:

@@ -190,14 +190,18 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def columns(self, drawn: Drawn) -> Tensor | None:
         """Return the columns of remote rows that a batch reads, int64 ascending on the device; None: all.
 
-        The default are max(1, round(F feature_rate)) random ones, the same on all ranks.
+        The default are `kept_columns` random ones, the same on all ranks.
         """
-        rate, width = self.options.feature_rate, self.store.width
-        if rate == 1:
+        if self.options.feature_rate == 1:
             return None
         rng = np.random.default_rng(drawn.batch.common)
-        chosen = rng.choice(width, max(1, round(width * rate)), replace=False)
+        chosen = rng.choice(self.store.width, self.kept_columns, replace=False)
         return upload(np.sort(chosen), self.worker.device)
+
+    @property
+    def kept_columns(self) -> int:
+        """How many columns of F are the share `feature_rate` of them, at least 1."""
+        return max(1, round(self.store.width * self.options.feature_rate))
 
     def step(self, loaded: Loaded) -> Step:
         """Return the step of a batch."""

@@ -69,7 +69,6 @@ class RankReport:
             "edges": partition.full_block.adjacency.nnz,
             "train_nodes": worker.train_counts[worker.rank],
             "memory_model": worker.method.memory_components(),
-            "remarks": worker.method.remarks,
         }
         self.progress(event="setup", setup_s=seconds)
 
