@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ class LayerSample:
         values: float64 [nnz] or None: what an edge counts beside the model's propagation weight, that is, its
             own weight if the graph has any, times the inverse of its chance to be drawn. None: 1.
         dst_scale: float64 [num_dst] or None: multiplies the sum over a destination's neighbours.
+        src_scale: float64 [num_src] or None: multiplies what a source counts for its neighbours.
+        symmetric: whether the matrix is square and equals its transpose, in `structure` or in its values too;
+            columns then ascend in each row.
     """
 
     sources: NDArray[np.int64]
@@ -35,6 +38,8 @@ class LayerSample:
     indices: NDArray[np.int32]
     values: NDArray[np.float64] | None = None
     dst_scale: NDArray[np.float64] | None = None
+    src_scale: NDArray[np.float64] | None = None
+    symmetric: Literal["no", "structure", "values"] = "no"
 
     @property
     def num_dst(self) -> int:
@@ -50,18 +55,19 @@ class LayerSample:
         self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto"
     ) -> Block:
         """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
-        values, scale = (
-            None if array is None else torch.from_numpy(array).to(dtype)
-            for array in (self.values, self.dst_scale)
+        values, to_dst, from_src = (
+            None if array is None else torch.from_numpy(array).to(device, dtype)
+            for array in (self.values, self.dst_scale, self.src_scale)
         )
-        adjacency = CSR(
-            torch.from_numpy(self.indptr), torch.from_numpy(self.indices), self.sources.size, values
-        )
+        structure = torch.from_numpy(self.indptr).to(device), torch.from_numpy(self.indices).to(device)
+        adjacency = CSR(*structure, self.sources.size, values)
         return Block(
-            adjacency.to(device),
+            adjacency,
             torch.from_numpy(topology.degree(self.sources)).to(device, dtype),
-            dst_scale=None if scale is None else scale.to(device),
+            dst_scale=to_dst,
+            src_scale=from_src,
             engine=engine,
+            transposed=adjacency if self.symmetric == "values" else None,
         )
 
 
