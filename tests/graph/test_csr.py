@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import given
@@ -41,6 +42,49 @@ def test_transpose_equals_scipys(seed: int, rows: int, cols: int, density: float
     for row in range(cols):
         part = back.indices[back.indptr[row] : back.indptr[row + 1]].numpy()
         assert (np.diff(part) > 0).all()
+
+
+def symmetric_structure(seed: int, size: int, density: float) -> CSR:
+    """Return a matrix of symmetric structure, whose values are not, and some of whose rows are empty."""
+    rng = np.random.default_rng(seed)
+    pattern = np.triu(rng.random((size, size)) < density)
+    pattern |= pattern.T
+    empty = rng.random(size) < 0.2
+    pattern[empty] = pattern[:, empty] = False
+    matrix = sp.csr_matrix(pattern * (1 + rng.random((size, size))))
+    structure = torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices)
+    return CSR(*structure, size, torch.from_numpy(matrix.data))
+
+
+@given(seed=st.integers(0, 1000), size=st.integers(0, 30), density=st.sampled_from([0, 0.1, 0.5, 1]))
+def test_transpose_of_a_symmetric_structure_permutes_values(seed: int, size: int, density: float) -> None:
+    csr = symmetric_structure(seed, size, density)
+    back = csr.transpose_symmetric()
+    assert back.indptr is csr.indptr
+    assert back.indices is csr.indices
+    np.testing.assert_array_equal(as_scipy(back).toarray(), as_scipy(csr).toarray().T)
+    assert back.values is not None
+    np.testing.assert_array_equal(back.values.numpy(), csr.transpose().values)
+    plain = CSR(csr.indptr, csr.indices, size)
+    assert plain.transpose_symmetric() is plain
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "cols"),
+    [
+        ([0, 2, 2], [0, 1], 2),  # (0, 1) without (1, 0)
+        ([0, 1, 2, 3], [1, 2, 0], 3),  # a directed cycle: as many entries in each row as in each column
+        ([0, 2, 4], [1, 0, 0, 1], 2),  # symmetric, but columns descend
+        ([0, 1, 2], [0, 2], 3),  # not square: a column without a row
+        ([0, 1, 2], [0, 1], 3),
+        ([0, 1, 2], [1, 5], 2),
+    ],
+)
+def test_transpose_symmetric_refuses_what_is_not(indptr: list[int], indices: list[int], cols: int) -> None:
+    values = torch.arange(len(indices), dtype=torch.float64)
+    csr = CSR(torch.tensor(indptr), torch.tensor(indices, dtype=torch.int32), cols, values)
+    with pytest.raises(ValueError, match="not symmetric"):
+        csr.transpose_symmetric()
 
 
 @given(seed=st.integers(0, 1000), first=st.integers(0, 8), total=st.integers(8, 16))
