@@ -44,7 +44,7 @@ _HOMES = {
     "MiniBatchMethod": "harness.runtime.minibatch",
     "MiniBatchOptions": "harness.runtime.minibatch",
     "NodeBatchOptions": "harness.runtime.minibatch",
-    "NodeSampler": "harness.graph.subgraph",
+    "NodeSampler": "harness.graph.node_sampling",
     "PartSize": "harness.runtime.memory_model",
     "PipelinedMethod": "harness.runtime.pipelined",
     "PipelinedOptions": "harness.runtime.pipelined",
@@ -172,10 +172,11 @@ if TYPE_CHECKING:
     from harness.graph.history import HistorySample, with_history
     from harness.graph.layer_sample import LayerSample, propagation_scales
     from harness.graph.layer_sampling import GlobalSampler, LayerSampler
+    from harness.graph.node_sampling import NodeSampler
     from harness.graph.random import batch_seed
     from harness.graph.sampling import draw_neighbours
     from harness.graph.skew import Skew
-    from harness.graph.subgraph import NodeSampler, clusters, induce
+    from harness.graph.subgraph import clusters, induce
     from harness.models.gnn import GNN
     from harness.results.frames import load_epochs, load_results
     from harness.runtime.arena import Arena

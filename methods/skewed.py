@@ -90,7 +90,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
                 source.topology, source.norm, source.tables, options.size,
                 local=source.local, skew=skew, local_only=local_only,
             )  # fmt: skip
-            return SubgraphSampler(nodes, source.depth)
+            return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
         layers = LayerSampler(
             source.topology, source.norm, source.tables,
             local=source.local, skew=skew, estimator=options.estimator, local_only=local_only,

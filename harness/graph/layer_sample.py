@@ -56,18 +56,21 @@ class LayerSample:
     ) -> Block:
         """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
         values, to_dst, from_src = (
-            None if array is None else torch.from_numpy(array).to(device, dtype)
+            None if array is None else torch.from_numpy(array).to(dtype)
             for array in (self.values, self.dst_scale, self.src_scale)
         )
-        structure = torch.from_numpy(self.indptr).to(device), torch.from_numpy(self.indices).to(device)
-        adjacency = CSR(*structure, self.sources.size, values)
+        adjacency = CSR(
+            torch.from_numpy(self.indptr), torch.from_numpy(self.indices), self.sources.size, values
+        )
+        transposed = adjacency.transpose_symmetric().to(device) if self.symmetric == "structure" else None
+        adjacency = adjacency.to(device)
         return Block(
             adjacency,
             torch.from_numpy(topology.degree(self.sources)).to(device, dtype),
-            dst_scale=to_dst,
-            src_scale=from_src,
+            dst_scale=None if to_dst is None else to_dst.to(device),
+            src_scale=None if from_src is None else from_src.to(device),
             engine=engine,
-            transposed=adjacency if self.symmetric == "values" else None,
+            transposed=adjacency if self.symmetric == "values" else transposed,
         )
 
 

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A whole graph: `indptr` int64 [N + 1], `indices` int32 [E] of in-neighbours, `weights` [E] or None."""
+    """A whole graph: `indptr` int64 [N + 1], `indices` int32 [E] of in-neighbours, `weights` [E] or None.
+
+    Every edge is there in both directions, with a weight of its own; the in-neighbours of a node ascend.
+    """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]

@@ -19,7 +19,7 @@ from harness.runtime.source import Sample, Source
 
 if TYPE_CHECKING:
     from harness.graph.layer_sampling import GlobalSampler, LayerSampler
-    from harness.graph.subgraph import NodeSampler
+    from harness.graph.subgraph_sampling import Subgraphs
     from harness.runtime.minibatch import MiniBatchOptions, NodeBatchOptions
 
 
@@ -127,21 +127,20 @@ class LayerwiseSampler:
 class SubgraphSampler:
     """Draws the nodes of a subgraph, on which every layer runs; takes no targets.
 
-    Figures: `stat_alpha`, the factor of local nodes, of which `stat_alphas` are summed over an epoch.
-
     Args:
-        sampler: what draws.
+        subgraphs: what draws.
         depth: the model's graph layers.
+        stats: figures that are recorded with each draw, e.g. `alpha`, the factor of local nodes, of which
+            `alphas` are summed over an epoch.
     """
 
-    def __init__(self, sampler: NodeSampler, depth: int) -> None:
-        self._sampler, self._depth = sampler, depth
+    def __init__(self, subgraphs: Subgraphs, depth: int, stats: dict[str, float] | None = None) -> None:
+        self._subgraphs, self._depth, self._stats = subgraphs, depth, stats or {}
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""
-        drawn = self._sampler.sample(seed)
-        stats = {"alpha": self._sampler.alpha, "alphas": 1}
-        return Sample([drawn.layer] * self._depth, None, drawn.weights, stats)
+        drawn = self._subgraphs.sample(seed)
+        return Sample([drawn.layer] * self._depth, None, drawn.weights, self._stats)
 
 
 def _by_layer(
