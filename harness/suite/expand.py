@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from harness.data.catalog import DatasetInfo
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
@@ -30,7 +31,8 @@ S = TypeVar("S", ModelSpec, TrainSpec)
 def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:
     """Return the trials of a suite, each once, in an order that only the suite's own lists decide.
 
-    Data sets vary slowest, then models, partitions, networks, methods and seeds. Needs no data to be present.
+    Data sets vary slowest, then models, training, partitions, networks, methods and seeds. Needs no data to
+    be present.
 
     Args:
         suite: what `load_suite` returned.
@@ -49,6 +51,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
     if errors:
         raise gather(errors)
     trials: dict[str, TrialConfig] = {}
+    varied = _varied(suite.train)
     for (dataset, model, train), partition, network, method, seed in itertools.product(
         datasets, partitions, suite.network, methods, suite.seeds
     ):
@@ -63,6 +66,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             traffic=suite.traffic,
             seed=seed,
             device=resolve_device(device or suite.device),
+            varied=varied,
         )
         if not any(all(holds(trial, key, values) for key, values in keys.items()) for keys in excludes):
             _add(trials, trial, suite)
@@ -80,6 +84,11 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     if device in ("cpu", "cuda"):
         return "cpu" if device == "cpu" else "cuda"
     raise UserError(f"bad value '{device}', allowed: auto, cpu, cuda", key="device")
+
+
+def _varied(trainings: Sequence[TrainSpec]) -> tuple[str, ...]:
+    """Return the keys that have several values, in their usual order."""
+    return tuple(key for key in TrainSpec.model_fields if len({getattr(t, key) for t in trainings}) > 1)
 
 
 def _add(trials: dict[str, TrialConfig], trial: TrialConfig, suite: Suite) -> None:
@@ -100,7 +109,7 @@ def _datasets(
 
     settings = _per_dataset(suite, errors)
     for i, entry in enumerate(suite.datasets):
-        models, train = settings.get(entry.name, (list(suite.model), suite.train))
+        models, trainings = settings.get(entry.name, (list(suite.model), list(suite.train)))
         for options in grid(entry.options):
             try:
                 info = dataset_info(DatasetSpec(name=entry.name, options=options), data_dir)
@@ -112,24 +121,33 @@ def _datasets(
             defaults = {key: option.default for key, option in info.options.items()}
             complete = {key: _as(value, defaults[key]) for key, value in (defaults | options).items()}
             spec = DatasetSpec(name=entry.name, options=complete)
-            if train.pos_weight != 1 and not info.multilabel:
-                errors.append(_needs_label_sets(suite, entry.name, train.pos_weight))
-            inductive = info.inductive if train.inductive is None else train.inductive
-            yield from ((spec, model, train.model_copy(update={"inductive": inductive})) for model in models)
+            if not info.multilabel:
+                errors += _need_label_sets(suite, entry.name, trainings)
+            resolved = [_resolved(train, info) for train in trainings]
+            yield from ((spec, model, train) for model in models for train in resolved)
 
 
-def _needs_label_sets(suite: Suite, name: str, pos_weight: float) -> UserError:
+def _resolved(train: TrainSpec, info: DatasetInfo) -> TrainSpec:
+    """Return the training with what the data set decides filled in."""
+    inductive = info.inductive if train.inductive is None else train.inductive
+    return train.model_copy(update={"inductive": inductive})
+
+
+def _need_label_sets(suite: Suite, name: str, trainings: Sequence[TrainSpec]) -> list[UserError]:
+    """Return an error if nodes with one label each are to be weighted as if they had sets of them."""
+    weight = next((train.pos_weight for train in trainings if train.pos_weight != 1), None)
+    if weight is None:
+        return []
     own = "pos_weight" in suite.per_dataset.get(name, DatasetSettings()).train
     path = ("per_dataset", name, "train", "pos_weight") if own else ("train", "pos_weight")
-    message = (
-        f"bad value {pos_weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
-    )
-    return suite.source.error(path, message, "remove it, or give it to the multi-label sets by per_dataset")
+    message = f"bad value {weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
+    fix = "remove it, or give it to the multi-label sets by per_dataset"
+    return [suite.source.error(path, message, fix)]
 
 
-def _per_dataset(suite: Suite, errors: list[UserError]) -> dict[str, tuple[list[ModelSpec], TrainSpec]]:
-    """Return the models and the training of the data sets that have settings of their own."""
-    found: dict[str, tuple[list[ModelSpec], TrainSpec]] = {}
+def _per_dataset(suite: Suite, errors: list[UserError]) -> dict[str, tuple[list[ModelSpec], list[TrainSpec]]]:
+    """Return the models and the trainings of the data sets that have settings of their own."""
+    found: dict[str, tuple[list[ModelSpec], list[TrainSpec]]] = {}
     names = {entry.name for entry in suite.datasets}
     for name, own in suite.per_dataset.items():
         path = ("per_dataset", name)
@@ -138,7 +156,7 @@ def _per_dataset(suite: Suite, errors: list[UserError]) -> dict[str, tuple[list[
         at = partial(_at_option, suite, (*path, "model"))
         models = [_laid_over(model, own.model, at, errors) for model in suite.model]
         at = partial(_at_option, suite, (*path, "train"))
-        found[name] = (models, _laid_over(suite.train, own.train, at, errors))
+        found[name] = (models, [_laid_over(train, own.train, at, errors) for train in suite.train])
     return found
 
 

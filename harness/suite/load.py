@@ -28,7 +28,7 @@ SECTIONS: dict[str, type[Spec]] = {
     "timeouts": Timeouts,
     "per_dataset": DatasetSettings,
 }
-GRIDS = ("model", "partition", "network")  # sections whose keys may hold lists
+GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
 
 

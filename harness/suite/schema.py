@@ -28,6 +28,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "timing": "plain",
     "traffic": "count",
     "dataset.options.split": "public",
+    "dataset.options.train": 0.6,
     "model.heads": 4,
     "train.pos_weight": 1.0,
     "train.sampled_eval": False,
@@ -60,6 +61,9 @@ class TrialConfig(Spec):
     traffic: TrafficMode = "count"
     seed: int = Field(ge=0)
     device: Literal["cpu", "cuda"]
+    varied: tuple[str, ...] = Field(
+        (), exclude=True, description="keys of train that the suite has several values of; for labels only"
+    )
 
     @property
     def id(self) -> str:
@@ -83,8 +87,8 @@ class TrialConfig(Spec):
     def label(self) -> str:
         """One line for people, e.g. "digits sage-2x64 bns-gcn(rate=0.5) P=2 seed=0".
 
-        Names what differs from the defaults of the data set, the partitioner and the method, and the
-        method's numbers (rates, fan-outs, sizes) too, as long as it has few.
+        Names what differs from the defaults of the data set, the partitioner and the method, the method's
+        numbers (rates, fan-outs, sizes) too, as long as it has few, and of training what varies in the suite.
         """
         dataset = _call(self.dataset.name, self.dataset.options, dataset_defaults(self.dataset))
         method = _call(self.method.name, self.method.options, self._unsaid())
@@ -94,8 +98,10 @@ class TrialConfig(Spec):
         how = partition.pop("method", "")
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network is None else f" {self.network.label}"
+        train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
         return (
-            f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network} seed={self.seed}"
+            f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network}{train}"
+            f" seed={self.seed}"
         )
 
     def _unsaid(self) -> dict[str, Any]:
@@ -186,11 +192,8 @@ def _listed(value: Any) -> Any:
 
 def _variants(value: Any) -> Any:
     """Expand each mapping whose values are lists into all its combinations, in the order written."""
-    listed = [value] if isinstance(value, str | dict) or value is None else value
-    if not isinstance(listed, list | tuple):
-        return listed
     variants: list[Any] = []
-    for mapping in listed:
+    for mapping in value if isinstance(value, list | tuple) else [value]:
         if not isinstance(mapping, dict):
             variants.append(mapping)
             continue
@@ -223,7 +226,7 @@ class Suite(Spec):
         tuple[Annotated[DatasetSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
     ] = Field(min_length=1)
     model: Annotated[tuple[ModelSpec, ...], BeforeValidator(_variants)] = Field((ModelSpec(),), min_length=1)
-    train: TrainSpec = TrainSpec()
+    train: Annotated[tuple[TrainSpec, ...], BeforeValidator(_variants)] = Field((TrainSpec(),), min_length=1)
     partition: Annotated[tuple[PartitionSpec, ...], BeforeValidator(_variants)] = Field(
         (PartitionSpec(),), min_length=1
     )

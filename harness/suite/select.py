@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
 from harness.suite import document
 from harness.suite.schema import TrialConfig
 
@@ -22,8 +23,9 @@ def matches(trial: TrialConfig, expr: str) -> bool:
         trial: the trial.
         expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the
             values after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id
-            (its beginning is enough), the options of methods, and with a dot those of data sets and models
-            (`dataset.scale`, `model.hidden`); a trial that lacks the option does not match.
+            (its beginning is enough), the options of methods, and with a dot those of data sets, models and
+            training (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does not
+            match.
 
     Raises:
         UserError: malformed, or a key that nothing has.
@@ -51,6 +53,7 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
         return any(trial.id.startswith(str(value)) for value in values)
     known |= {f"dataset.{option}": value for option, value in trial.dataset.options.items()}
     known |= {f"model.{field}": value for field, value in trial.model.model_dump().items()}
+    known |= {f"train.{field}": value for field, value in trial.train.model_dump().items()}
     if key not in known and key not in trial.method.options:
         return False
     return (known[key] if key in known else trial.method.options[key]) in values
@@ -72,6 +75,7 @@ def check_keys(keys: Iterable[str]) -> None:
     from harness.runtime.registry import load_method, method_names
 
     known: set[str] = {*KEYS, *(f"model.{field}" for field in ModelSpec.model_fields)}
+    known |= {f"train.{field}" for field in TrainSpec.model_fields}
     for name in method_names():
         with contextlib.suppress(UserError):  # a broken plugin is not this expression's mistake
             known |= set(load_method(name).Options.model_fields)

@@ -56,6 +56,28 @@ def test_the_grid_in_order() -> None:
     )
 
 
+def test_training_is_a_grid_that_labels_and_claims_tell_apart() -> None:
+    claim = {
+        "name": "two threads are faster",
+        "source": "ours",
+        "metric": "epoch_time_s",
+        "of": {"train.threads": 2},
+        "over": {"train.threads": 1},
+        "expect": {"at_most": 1},
+    }
+    written = {"threads": [1, 2, 1], "epochs": 3, "lr": [0.1]}
+    trials = expand(suite(train=written, claims=[claim], exclude=[{"train.threads": 2, "parts": 2}],
+                          partition={"parts": [1, 2]}, device="cpu"))  # fmt: skip
+    assert [(t.train.threads, t.partition.parts) for t in trials] == [(1, 1), (1, 2), (2, 1)]
+    assert [t.label.split(" full ")[1] for t in trials] == [
+        *["P=1 threads=1 seed=0", "P=2 threads=1 seed=0", "P=1 threads=2 seed=0"]
+    ]
+    alone = expand(suite(train={"threads": 2, "epochs": 3, "lr": 0.1}, device="cpu"))
+    assert [t.id for t in alone] == [trials[-1].id]  # what else the suite has is no part of a trial
+    assert "threads" not in alone[0].label
+    assert "varied" not in trials[0].model_dump()
+
+
 def test_options_and_defaults_are_complete() -> None:
     sections = {
         "datasets": ["digits", {"twin": {"scale": 1}}],

@@ -39,6 +39,14 @@ def test_settings_per_dataset() -> None:
     assert [t.id for t in same] == [t.id for t in found[:2]]
 
 
+def test_a_data_set_lays_its_training_over_each_of_the_grid() -> None:
+    own = {"twin": {"train": {"lr": 0.5}}}
+    found = expand(suite(datasets=["digits", "twin"], train={"threads": [1, 2]}, per_dataset=own))
+    assert [(t.dataset.name, t.train.threads, t.train.lr) for t in found] == [
+        *[("digits", 1, 0.01), ("digits", 2, 0.01), ("twin", 1, 0.5), ("twin", 2, 0.5)]
+    ]
+
+
 def test_a_multi_label_set_has_its_own_loss() -> None:
     own = {"twin": {"train": {"pos_weight": 50}}}
     found = expand(suite(datasets=["digits", {"twin": {"of": "youtube"}}], per_dataset=own))

@@ -101,8 +101,9 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
          "s.yaml:4: train.epochs: bad value 'ten': must be a valid integer, unable to parse string as an "
          "integer"),
         (PLAIN + "train: 3\n", "s.yaml:4: train: bad value 3: must be a section of `key: value` lines"),
-        (PLAIN + "train: {epochs: [1, 2]}\n",
-         "s.yaml:4: train.epochs: bad value [1, 2]: must be a valid integer"),
+        (PLAIN + "train: {epochs: [1, two]}\n",
+         "s.yaml:4: train.epochs: bad value 'two': must be a valid integer, unable to parse string as an "
+         "integer"),
         (PLAIN + "partition:\n  parts: [1, 0]\n",
          "s.yaml:5: partition.parts: bad value 0: must be greater than or equal to 1"),
         (PLAIN + "partition:\n  - parts: [1, 2]\n  - method: metsi\n",
@@ -197,7 +198,12 @@ def test_overrides_replace_add_and_reach_into_lists(write) -> None:
             "train.patience=null",
         ],
     )
-    assert (suite.train.epochs, suite.train.lr, suite.timeouts.trial_s, suite.seeds) == (3, 0.001, 5, (4,))
+    assert (suite.train[0].epochs, suite.train[0].lr, suite.timeouts.trial_s, suite.seeds) == (
+        3,
+        0.001,
+        5,
+        (4,),
+    )
     assert suite.methods == (
         MethodSpec(name="full", options={"narrow": True}),
         MethodSpec(name="bns-gcn", options={"rate": 0.5}),
@@ -207,7 +213,7 @@ def test_overrides_replace_add_and_reach_into_lists(write) -> None:
 
 def test_a_later_override_wins_and_the_blame_is_its_own(write) -> None:
     path = write(RICH)
-    assert load_suite(path, ["train.epochs=3", "train.epochs=4"]).train.epochs == 4
+    assert load_suite(path, ["train.epochs=3", "train.epochs=4"]).train[0].epochs == 4
     assert complaint(path, "train.epochs=x", "train={epochs: -1}").startswith(
         "--set train={epochs: -1}: train.epochs"
     )

@@ -40,6 +40,8 @@ TRIAL = TrialConfig(
         ("dataset.scale=0.1", False),
         ("dataset.neighbours=5", False),
         ("model.layers=2", False),
+        ("train.epochs=1500|3,train.lr=0.01", True),
+        ("train.epochs=3", False),
         (f"id={TRIAL.id}", True),
         (f"id={TRIAL.id[:5]}", True),
         ("id=zzz", False),
