@@ -25,11 +25,11 @@ def reduce(ranks: Sequence[Json]) -> Json:
     """Return a trial's figures from what its ranks reported; a figure nobody reported is None.
 
     Epoch time in seconds: median over the epochs after warm-up, those without barriers, of the slowest
-    rank's time of that epoch; `train_nodes_per_s`: training nodes of all ranks / epoch time. Phases in
-    seconds: means over the epochs with barriers, if there are any, of *one* rank, the slowest, so that they
-    add up to its mean epoch. Bytes an epoch: mean over all epochs of the sum over ranks. Memory in bytes:
-    largest of the ranks. Energy in joules an epoch: sum over devices. `stats`: the method's own figures of
-    an epoch, see `_stats`.
+    rank's time of that epoch, step time that of its time / steps; `train_nodes_per_s`: training nodes of all
+    ranks / epoch time. Phases in seconds: means over the epochs with barriers, if there are any, of *one*
+    rank, the slowest, so that they add up to its mean epoch. Bytes an epoch: mean over all epochs of the sum
+    over ranks. Memory in bytes: largest of the ranks. Energy in joules an epoch: sum over devices. `stats`:
+    the method's own figures of an epoch, see `_stats`.
     """
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
     result: Json = {key: summary.get(key) for key in _FROM_SUMMARY}
@@ -126,6 +126,7 @@ def _timing(ranks: Sequence[Json], summary: Json) -> Json:
         "too_short": len(epochs.plain) < ENOUGH,
         "noisy": interval.noisy,
         "throughput_epochs_s": _per_second(1, interval.median),
+        **_steps(epochs, times.max(axis=0)),
         "imbalance": float(medians.max() / medians.mean()) if medians.mean() > 0 else None,
         "rank_epoch_time_s": medians.tolist(),
         "cpu_utilisation": _cpu_utilisation(epochs),
@@ -138,10 +139,19 @@ def _timing(ranks: Sequence[Json], summary: Json) -> Json:
 
 _TIMING = (
     *("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s", "timed_epochs", "too_short", "noisy"),
+    *("steps", "step_time_s"),
     *("throughput_epochs_s", "imbalance", "rank_epoch_time_s", "rank_phases", "residue", "barrier_cost"),
     *("comm_busy_s", "comm_exposed_s", "cpu_utilisation", "gpu_utilisation", "gpu_power_w"),
     *("energy_gpu_j", "energy_cpu_j"),
 )
+
+
+def _steps(epochs: _Epochs, slowest: np.ndarray) -> Json:
+    """Updates of an epoch (mean), and seconds of one of them: the median over epochs, of the slowest rank."""
+    steps = np.array([epochs.mean(0, "steps", [epoch]) or 0.0 for epoch in epochs.plain])
+    if not steps.all():
+        return {}
+    return {"steps": float(steps.mean()), "step_time_s": float(np.median(slowest / steps))}
 
 
 def _cpu_utilisation(epochs: _Epochs) -> float | None:

@@ -183,6 +183,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         stats = {
             **figures,
             "drawn_edges": sum(layer.indices.size for layer in sample.layers),
+            **{f"nodes_layer{i}": layer.sources.size for i, layer in enumerate(sample.layers)},
+            f"nodes_layer{len(sample.layers)}": sample.layers[-1].num_dst,
             **sample.stats,
         }
         return Loaded(drawn, inputs, self._loss(drawn, comm), stats)

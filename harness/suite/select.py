@@ -24,8 +24,8 @@ def matches(trial: TrialConfig, expr: str) -> bool:
         expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the
             values after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id
             (its beginning is enough), the options of methods, and with a dot those of data sets, models and
-            training (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does not
-            match.
+            training (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does
+            not match.
 
     Raises:
         UserError: malformed, or a key that nothing has.

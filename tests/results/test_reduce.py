@@ -63,6 +63,16 @@ def test_training_nodes_a_second_are_those_of_all_ranks() -> None:
     assert reduce([first | {"epochs": []}])["train_nodes_per_s"] is None
 
 
+def test_a_steps_time_is_that_of_the_slowest_rank_in_its_epoch() -> None:
+    ranks = [rank(0, [9.0, 1.0, 2.0, 3.0]), rank(1, [9.0, 4.0, 1.0, 4.0])]
+    assert reduce(ranks)["step_time_s"] is None  # older ranks do not tell their steps
+    for one in ranks:
+        for row, steps in zip(one["epochs"], (1, 2, 4, 1), strict=True):
+            row["steps"] = steps
+    got = reduce(ranks)  # 4 s in 2 steps, 2 s in 4, 4 s in 1
+    assert (got["step_time_s"], got["steps"]) == (2.0, pytest.approx(7 / 3))
+
+
 def told(r: int, stats: list[dict[str, Any]], **figures: Any) -> dict[str, Any]:
     report = rank(r, [1.0] * len(stats), **figures)
     for row, own in zip(report["epochs"], stats, strict=True):
