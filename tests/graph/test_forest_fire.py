@@ -1,0 +1,74 @@
+"""Forest fires, against one in plain Python."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from support.picks import (
+    Nodes,
+    assert_alike,
+    assert_chances,
+    assert_seed_decides,
+    drawn,
+    neighbours,
+    topology_of,
+)
+
+from harness.graph.forest_fire import ForestFirePicker
+from harness.graph.topology import Topology
+
+# A hub that most of a fire tries in vain, a triangle of its own, and a node without neighbours.
+EDGES = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (5, 6), (6, 7), (5, 7)]
+GRAPH = topology_of(9, EDGES)
+DRAWS = 8_000
+
+
+def naive_fire(topology: Topology, size: int, burn: float, rng: random.Random) -> Nodes:
+    caught: list[int] = []
+    queue: list[int] = []
+    while True:
+        if not queue:
+            queue = [rng.choice([node for node in range(topology.num_nodes) if node not in caught])]
+            caught += queue
+        if len(caught) == size:
+            return frozenset(caught)
+        left = [other for other in neighbours(topology, queue.pop(0)) if other not in caught]
+        wanted = 0
+        while rng.random() < burn:
+            wanted += 1
+        new = rng.sample(left, min(wanted, len(left), size - len(caught)))
+        caught += new
+        queue += new
+
+
+@pytest.mark.parametrize(("size", "burn"), [(3, 0.7), (4, 0.4), (5, 0.95), (8, 0.7)])
+def test_sets_come_as_often_as_those_of_a_fire_in_plain_python(size: int, burn: float) -> None:
+    rng = random.Random(size)
+    reference = Counter(naive_fire(GRAPH, size, burn, rng) for _ in range(DRAWS))
+    assert_alike(drawn(ForestFirePicker(GRAPH, size, burn=burn), DRAWS), reference)
+
+
+def test_a_fire_that_never_spreads_picks_uniform_nodes() -> None:
+    """Of one node each: that all sets of two are as likely also says that starts are distinct."""
+    chances = {frozenset([a, b]): 1 / 36 for a in range(9) for b in range(a)}
+    assert_chances(drawn(ForestFirePicker(GRAPH, 2, burn=0), DRAWS), chances)
+
+
+@pytest.mark.parametrize("burn", [0, 0.5, 0.999])
+def test_as_many_nodes_as_asked_for_or_all(burn: float) -> None:
+    for size in (1, 8, 9, 10, 1000):
+        picker = ForestFirePicker(GRAPH, size, burn=burn)
+        for seed in range(100):
+            assert picker.pick(seed).size == min(size, 9)
+
+
+def test_a_seed_is_a_set_whatever_thread_picks_it() -> None:
+    assert_seed_decides(ForestFirePicker(topology_of(400, [(k, 7 * k % 400) for k in range(1, 400)]), 50))
+
+
+@pytest.mark.parametrize(("size", "burn"), [(0, 0.7), (5, 1), (5, -0.1)])
+def test_values_out_of_range_are_refused(size: int, burn: float) -> None:
+    with pytest.raises(ValueError, match=f"not {size} and {burn}"):
+        ForestFirePicker(GRAPH, size, burn=burn)
