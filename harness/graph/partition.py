@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.graph.block import Block
 from harness.graph.csr import CSR, induce_columns, select_rows
 from harness.graph.edge_sampling import EdgeSample
+from harness.graph.spmm import choose_engine
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,17 @@ class Partition:
     def num_boundary(self) -> int:
         """Number of boundary nodes."""
         return self.boundary.size
+
+    @property
+    def num_edges(self) -> int:
+        """Number of in-edges of the inner nodes, found without reading them."""
+        edges: int = self.meta["table"][self.rank]["edges"]
+        return edges
+
+    @property
+    def engine(self) -> str:
+        """Name of the SpMM engine of the part's blocks."""
+        return choose_engine(self._engine, weighted=self.meta["weighted"], device=self._device).name
 
     @cached_property
     def structure(self) -> CSR:

@@ -110,7 +110,8 @@ class _Sizes:
 
     def case(self, rank: int, train: Table | None, full: Table | None, least: bool) -> MemoryCase:
         spec = self.trial.train
-        part, evaluated = self._part(rank, train, least), self._part(rank, full, least)
+        part = self._part(rank, train, least)
+        evaluated = self._part(rank, full, least) if spec.scored else None
         if train is None:
             nodes, edges = (0, 0) if self.inductive and least else (self.graph.nodes, self.graph.edges)
             train_nodes = 0 if least else part.inner

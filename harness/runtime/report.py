@@ -66,7 +66,7 @@ class RankReport:
             "link": describe(worker.interface) if worker.interface else None,
             "inner": partition.num_inner,
             "boundary": partition.num_boundary,
-            "edges": partition.full_block.adjacency.nnz,
+            "edges": partition.num_edges,
             "train_nodes": worker.train_counts[worker.rank],
             "memory_model": worker.method.memory_components(),
         }

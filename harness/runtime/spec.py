@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.data.spec import Spec
 from harness.models.spec import ModelSpec
@@ -34,6 +34,9 @@ class TrainSpec(Spec):
     optimizer: Literal["adam", "sgd"] = Field("adam", description="optimizer")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
     eval_every: int = Field(10, ge=0, description="epochs between evaluations; 0: only after the last")
+    final_eval: bool = Field(
+        True, description="evaluate after the last epoch, too; with neither there are no scores"
+    )
     patience: int | None = Field(
         None, ge=1, description="stop after so many evaluations without a better one"
     )
@@ -55,6 +58,23 @@ class TrainSpec(Spec):
     sampled_eval: bool = Field(
         False, description="mini-batch methods only: also score by the method's own sampler"
     )
+
+    @model_validator(mode="after")
+    def _scores_that_are_asked_for(self) -> Self:
+        asked = [key for key in ("target", "patience", "sampled_eval") if getattr(self, key)]
+        if asked and not self.scored:
+            raise ValueError(f"`{asked[0]}` needs an evaluation: set `final_eval: true` or `eval_every`")
+        return self
+
+    def evaluates(self, epoch: int) -> bool:
+        """Return whether an evaluation follows `epoch`, counted from 0."""
+        due = self.eval_every > 0 and (epoch + 1) % self.eval_every == 0
+        return due or (self.final_eval and epoch + 1 == self.epochs)
+
+    @property
+    def scored(self) -> bool:
+        """Whether there is any evaluation, unless the trial stops before."""
+        return self.final_eval or 0 < self.eval_every <= self.epochs
 
 
 class RunConfig(BaseModel):

@@ -59,7 +59,7 @@ class Trainer:
         return torch.optim.SGD(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
 
     def run(self) -> None:
-        """Train to the end, evaluate, and report.
+        """Train to the end, evaluate as the suite says, and report.
 
         Raises:
             TrialError: the loss is not finite (diverged), or replicas differ (invalid).
@@ -68,10 +68,9 @@ class Trainer:
         for epoch in range(spec.epochs):
             row = self.train_epoch(epoch)
             self.report.epochs.append(row)
-            last = epoch + 1 == spec.epochs
             if (epoch + 1) % spec.checksum_every == 0:
                 self.check_replicas(epoch)
-            if last or (spec.eval_every and (epoch + 1) % spec.eval_every == 0):
+            if spec.evaluates(epoch):
                 self._evaluate(row)
             self._tell(row)
             if self.progress.stopped:
@@ -195,7 +194,7 @@ class Trainer:
     def _summary(self) -> dict[str, Any]:
         return self.progress.summary(self.report.epochs) | {
             "checksum": self.check_replicas(len(self.report.epochs) - 1),
-            "spmm": self.worker.partition.full_block.engine.name,
+            "spmm": self.worker.partition.engine,
             "parameters": self.flat.values.numel(),
         }
 

@@ -32,6 +32,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "model.heads": 4,
     "train.pos_weight": 1.0,
     "train.sampled_eval": False,
+    "train.final_eval": True,
 }
 
 FEW = 3  # numbers of a method that its trials' labels always name

@@ -192,6 +192,12 @@ def test_kronecker_quadrants():
     assert even.edges == pytest.approx(GENERATORS["kronecker"].info({}).edges, rel=0.02)
 
 
+def test_kronecker_splits_by_share():
+    graph = make("kronecker", scale=10, train=0.5)
+    assert [mask.sum() for mask in (graph.train_mask, graph.val_mask, graph.test_mask)] == [512, 256, 256]
+    assert np.array_equal(graph.indices, make("kronecker", scale=10).indices)
+
+
 def test_every_published_set_has_a_twin():
     assert set(SHAPES) == set(published())
 

@@ -25,10 +25,17 @@ TABLE = [
 
 
 def guess(
-    parts: int = 2, *, inductive: bool = False, table=None, method: str = "full", model=MODEL, **options
+    parts: int = 2,
+    *,
+    inductive: bool = False,
+    table=None,
+    method: str = "full",
+    model=MODEL,
+    train=None,
+    **options,
 ) -> MemoryEstimate:
     trial = TrialConfig.model_validate(
-        {"dataset": {"name": "reddit"}, "model": model, "train": {}, "partition": {"parts": parts},
+        {"dataset": {"name": "reddit"}, "model": model, "train": train or {}, "partition": {"parts": parts},
          "method": {"name": method, "options": options}, "seed": 0, "device": "cpu"}
     )  # fmt: skip
     gnn = GNN(model, REDDIT.features, REDDIT.classes, seed=0, dtype=torch.float32)
@@ -63,6 +70,14 @@ def test_a_known_partition_is_one_figure_by_rank() -> None:
 def test_an_unknown_training_subgraph_is_nothing_at_least() -> None:
     assert guess(inductive=True).least["layers (Eq. 3)"] == 0
     assert guess(inductive=True).least["evaluation"] > 4 * REDDIT.nodes // 2 * REDDIT.features
+
+
+@pytest.mark.parametrize("table", [None, TABLE])
+def test_no_evaluation_no_memory_for_it(table) -> None:
+    batches = {"method": "graphsage", "fanouts": 5, "table": table}
+    scored, unscored = guess(**batches), guess(**batches, train={"eval_every": 0, "final_eval": False})
+    assert all(part.pop("evaluation") > 0 for part in (*scored.low, *scored.high))
+    assert scored == unscored
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "model: {hiden: 3}\n", "s.yaml:4: model.hiden: unknown key (did you mean 'hidden'?)"),
         (PLAIN + "partitions: 3\n", "s.yaml:4: partitions: unknown key (did you mean 'partition'?)"),
         (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checksum_every, epochs, "
-         "eval_every, inductive, lr, optimizer, patience, pos_weight, precision, sampled_eval, spmm, "
+         "eval_every, final_eval, inductive, lr, optimizer, patience, pos_weight, precision, sampled_eval, spmm, "
          "stop_at_target, target, threads, warmup, weight_decay)"),
         (PLAIN + "train: {optimizer: adma}\n",
          "s.yaml:4: train.optimizer: bad value 'adma', allowed: adam, sgd (did you mean 'adam'?)"),

@@ -39,6 +39,7 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     config = json.loads(GOLDEN.model_dump_json()) | {"network": "none"}
     assert (config.pop("timing"), config.pop("traffic")) == ("plain", "count")
     assert (config["train"].pop("pos_weight"), config["train"].pop("sampled_eval")) == (1, False)
+    assert config["train"].pop("final_eval") is True
     assert config["model"].pop("heads") == 4
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.graphs import on_disk, random_graph
+from support.training import Case
+
+from harness.graph.partition import Partition
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
+from harness.runtime.trainer import Trainer
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_mini_batches_without_scores_never_read_the_parts_edges(
+    final: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph may be too large for a layer on all of it; only the evaluation needs one."""
+    read: list[str] = []
+    load = Partition._load
+
+    def watched(self: Partition, name: str) -> np.ndarray:
+        read.append(name)
+        return load(self, name)
+
+    monkeypatch.setattr(Partition, "_load", watched)
+    graph = random_graph(3)
+    data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
+    spec = TrainSpec(epochs=2, threads=1, eval_every=0, final_eval=final)
+    model = ModelSpec(name="sage", layers=2, hidden=8)
+    worker, report = Case(data, "graphsage", {"fanouts": 3, "batch_size": 8}, model, spec).worker(0, 1)
+    with report.settle():
+        report.setup(worker, 0.0)
+        Trainer(worker, report).run()
+    assert ("indices" in read) == final
+    found: dict[str, Any] = json.loads((worker.job.out / "rank0.json").read_text())
+    assert (found["status"], found["edges"]) == ("ok", graph.edges)
+    scores = [found["summary"][key] for key in ("best_val", "test_at_best_val", "final_val", "final_test")]
+    assert [score is not None for score in scores] == [final] * 4
+    assert [row["val_score"] is not None for row in found["epochs"]] == [False, final]
+    assert (found["eval_s"] > 0) == final
+    assert found["summary"]["spmm"] == worker.partition.full_block.engine.name
