@@ -9,7 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.layer_sample import Tables
+from harness.graph.prefetch import prefetch
 from harness.graph.topology import Topology
+
+AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast
+FILTER_BITS = 2**18  # 32 KiB, what most processors' nearest cache holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,46 +46,84 @@ def induced(topology: Topology, nodes: NDArray[np.int64], tables: Tables, *, pla
         ValueError: a node is given twice.
     """
     with tables.borrow() as table:
-        indptr, columns, found, _ = _induce(topology.indptr, topology.indices, nodes, table, places)
+        indptr, columns, found = _induce(topology.indptr, topology.indices, nodes, table, places)
     return Induced(indptr, columns, found if places else None)
 
 
 @numba.njit(cache=True, nogil=True)
 def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-untyped-def]
-    """Return the subgraph's `indptr`, columns, with `with_places` where in `indices` they are, and a number.
+    """Return the subgraph's `indptr`, columns, and with `with_places` where in `indices` they are.
 
-    What takes time is to wait for rows that no cache has: each is touched while the one before is looked up.
+    Most entries lead out of the subgraph. A filter that the nearest cache holds stops nearly all of those;
+    only what passes is looked up in the table, which is too large for it. Both loops write every entry, and
+    keep it by moving on: a branch would be guessed wrong for every entry that is kept.
     """
+    entries = _number(indptr, nodes, table)
+    bits, mask = _filter(nodes)
+    pointers = np.empty(nodes.size + 1, np.int64)
+    columns = np.empty(entries + 1, np.int32)  # one more: what is not kept is written too, and overwritten
+    places = np.empty(entries + 1 if with_places else 0, np.int64)
+    for k in range(min(AHEAD, nodes.size)):
+        _fetch(indptr, indices, nodes[k])
+    at = np.uint64(0)  # unsigned: numba asks of a signed index whether it counts from the end
+    pointers[0] = 0
+    for k in range(nodes.size):
+        _fetch(indptr, indices, nodes[min(k + AHEAD, nodes.size - 1)])
+        passed = at
+        for e in range(np.uint64(indptr[nodes[k]]), np.uint64(indptr[nodes[k] + 1])):
+            columns[passed] = indices[e]
+            if with_places:
+                places[passed] = e
+            passed += _bit(bits, mask, np.uint32(indices[e]))
+        for e in range(at, passed):
+            column = table[np.uint32(columns[e])]
+            columns[at] = column
+            if with_places:
+                places[at] = places[e]
+            at += np.uint64(column >= 0)
+        pointers[k + 1] = at
+    for k in range(nodes.size):
+        table[nodes[k]] = -1
+    return pointers, columns[:at].copy(), places[: at if with_places else 0].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _number(indptr, nodes, table):  # type: ignore[no-untyped-def]
+    """Write each node's position into `table` int32 [N] of -1; return the sum of their degrees."""
     entries = 0
     for k in range(nodes.size):
         if table[nodes[k]] >= 0:
             raise ValueError("a node of a subgraph is given twice")
         table[nodes[k]] = k
         entries += indptr[nodes[k] + 1] - indptr[nodes[k]]
-    pointers = np.empty(nodes.size + 1, np.int64)
-    columns = np.empty(entries + 1, np.int32)  # one more: what is not kept is written too, and overwritten
-    places = np.empty(entries + 1 if with_places else 0, np.int64)
-    at = np.uint64(0)  # unsigned: numba asks of a signed index whether it counts from the end
-    touched = 0
-    pointers[0] = 0
-    for k in range(nodes.size):
-        touched += _touch(indptr, indices, nodes[min(k + 1, nodes.size - 1)])
-        for e in range(np.uint64(indptr[nodes[k]]), np.uint64(indptr[nodes[k] + 1])):
-            column = table[np.uint32(indices[e])]
-            columns[at] = column
-            if with_places:
-                places[at] = e
-            at += np.uint64(column >= 0)
-        pointers[k + 1] = at
-    for k in range(nodes.size):
-        table[nodes[k]] = -1
-    return pointers, columns[:at].copy(), places[: at if with_places else 0].copy(), touched
+    return entries
 
 
 @numba.njit(cache=True, nogil=True)
-def _touch(indptr, indices, row):  # type: ignore[no-untyped-def]
-    """Read an entry of every cache line of a row; their sum, or the compiler would leave the reads out."""
-    touched = 0
+def _filter(nodes):  # type: ignore[no-untyped-def]
+    """Return bits, uint64, of which those are 1 that nodes' last digits point to, and the mask of the digits.
+
+    A node that is not given finds a 1 with a chance of 1/16 at most; in a graph of as many nodes as there
+    are bits, never.
+    """
+    size = FILTER_BITS
+    while size < 16 * nodes.size:
+        size *= 2
+    bits, mask = np.zeros(size >> 6, np.uint64), np.uint64(size - 1)
+    for k in range(nodes.size):
+        digits = np.uint64(nodes[k]) & mask
+        bits[digits >> np.uint64(6)] |= np.uint64(1) << (digits & np.uint64(63))
+    return bits, mask
+
+
+@numba.njit(cache=True, nogil=True)
+def _bit(bits, mask, node):  # type: ignore[no-untyped-def]
+    digits = np.uint64(node) & mask
+    return (bits[digits >> np.uint64(6)] >> (digits & np.uint64(63))) & np.uint64(1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _fetch(indptr, indices, row):  # type: ignore[no-untyped-def]
+    """Ask for every cache line of a row ahead of its use; to wait for them took half of the time."""
     for e in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1]), np.uint64(16)):
-        touched += indices[e]
-    return touched
+        prefetch(indices, e)

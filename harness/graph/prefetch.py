@@ -1,0 +1,31 @@
+"""Prefetch: asks for memory that a kernel will soon read, and goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+
+def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of an entry of a contiguous one-dimensional array: `prefetch(array, index)`.
+
+    Nothing happens where the processor has no such instruction, nor where the address is none to be read.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        form = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), form)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        read, keep_near, of_data = flag(0), flag(3), flag(1)
+        builder.call(function, [address, read, keep_near, of_data])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
