@@ -31,9 +31,11 @@ class Latest:
     epoch: int = 0
     epochs: int = 0
     figures: dict[str, float] = field(default_factory=dict)
+    stage: str = ""
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take over what an event tells."""
+        """Take over what an event tells; a stage lasts until another event."""
+        self.stage = str(event.get("text", "")) if event.get("event") == "stage" else ""
         if event.get("event") == "epoch":
             self.epoch = int(event.get("epoch", 0)) + 1
         self.epochs = int(event.get("epochs") or self.epochs)
@@ -45,6 +47,12 @@ class Latest:
         """Return loss, validation score and seconds per epoch, those that are known."""
         shown = {"loss": "loss {:.4f}", "val": "val {:.4f}", "s_per_epoch": "{:.3g} s/epoch"}
         return "  ".join(shown[key].format(self.figures[key]) for key in shown if key in self.figures)
+
+    def line(self) -> str:
+        """Return how far the trial is: the stage, or the epoch; "" before there is either."""
+        if self.stage or not self.epoch:
+            return self.stage
+        return f"epoch {self.epoch}/{self.epochs}  {self.text()}"
 
 
 def outcome_text(record: Record) -> str:
@@ -94,11 +102,11 @@ class Lines:
         self.write(f"    {text}")
 
     def trial_event(self, event: dict[str, Any]) -> None:
-        """Say how training goes, unless that was said just now."""
+        """Say how far the trial is, unless that was said just now."""
         self._latest.take(event)
-        if self._latest.epoch and self.clock() - self._last >= QUIET_S:
+        if (line := self._latest.line()) and self.clock() - self._last >= QUIET_S:
             self._last = self.clock()
-            self.write(f"    epoch {self._latest.epoch}/{self._latest.epochs}  {self._latest.text()}")
+            self.write(f"    {line}")
 
     def trial_finished(self, number: int, record: Record) -> None:
         """Say how the trial ended."""
@@ -156,9 +164,8 @@ class Bars:
         self._latest.take(event)
         if self._trial is not None:
             now = self._latest
-            self._progress.update(
-                self._trial, total=now.epochs or None, completed=now.epoch, figures=now.text()
-            )
+            figures = now.stage or now.text()
+            self._progress.update(self._trial, total=now.epochs or None, completed=now.epoch, figures=figures)
 
     def trial_finished(self, number: int, record: Record) -> None:
         """Write the trial's line and move the suite's bar."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import traceback
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -197,6 +198,7 @@ def write_job(
         "store": str(out / "rendezvous"),
         "out": str(out),
         "threads": threads,
+        "attempt": uuid.uuid4().hex,
         "collective_timeout_s": collective_s,
     }
     if meeting is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.results.record import Record
-from harness.results.reduce import between_ranks
+from harness.results.wire import between_ranks
 
 SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters of which one rank tells for several
 RANK, RANK_SUFFIX = "rank_", "_epoch_s"

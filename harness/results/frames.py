@@ -29,7 +29,7 @@ COLUMNS = (
     *("cpu_utilisation", "gpu_utilisation", "gpu_power_w", "energy_gpu_j", "energy_cpu_j"),
     *("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes", "memory_model_bytes"),
     *("wire_estimate_bytes", "wire_bytes", "wire_ratio", "eval_s", "edges", "sampled_test_at_best_val"),
-    *("train_nodes_per_s", "steps", "step_time_s"),
+    *("train_nodes_per_s", "steps", "step_time_s", "presampled", "presample_s", "presample_threads"),
 )
 TEXT = frozenset(
     (

@@ -28,7 +28,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.results.record import Record
-from harness.results.reduce import ETHERNET, IP_AND_TCP
+from harness.results.wire import ETHERNET, IP_AND_TCP
 from harness.suite.network import NetworkSpec
 
 MTU = 1500

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from harness.results.record import Json, epoch_rows
+from harness.results.record import Json
 from harness.results.stats import ENOUGH, default_warmup, median_interval
+from harness.results.wire import traffic
 
 # What BNS-GCN and the papers after it report, as sums of phases.
 SUMS = {
@@ -18,7 +18,6 @@ SUMS = {
     "wait": ("wait",),
     "reduce": ("reduce",),
 }
-ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers
 
 
 def reduce(ranks: Sequence[Json]) -> Json:
@@ -29,13 +28,13 @@ def reduce(ranks: Sequence[Json]) -> Json:
     ranks / epoch time. Phases in seconds: means over the epochs with barriers, if there are any, of *one*
     rank, the slowest, so that they add up to its mean epoch. Bytes an epoch: mean over all epochs of the sum
     over ranks. Memory in bytes: largest of the ranks. Energy in joules an epoch: sum over devices. `stats`:
-    the method's own figures of an epoch, see `_stats`.
+    the method's own figures of an epoch, see `_stats`; those of its set-up by their names, see `_setup`.
     """
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
-    result: Json = {key: summary.get(key) for key in _FROM_SUMMARY}
+    result: Json = _setup(ranks) | {key: summary.get(key) for key in _FROM_SUMMARY}
     result |= _timing(ranks, summary)
     result["train_nodes_per_s"] = _per_second(_over_ranks(sum, ranks, "train_nodes"), result["epoch_time_s"])
-    result |= _traffic(ranks)
+    result |= traffic(ranks)
     result |= _memory(ranks)
     result["stats"] = _stats(ranks, summary)
     result["inner_nodes"] = _over_ranks(sum, ranks, "inner")
@@ -224,6 +223,16 @@ def _stats(ranks: Sequence[Json], summary: Json) -> Json:
     return means
 
 
+def _setup(ranks: Sequence[Json]) -> Json:
+    """Return the figures of the method's set-up by name, the largest of the ranks that have them.
+
+    One rank may have worked for the others.
+    """
+    told = [rank.get("setup") or {} for rank in ranks]
+    names = dict.fromkeys(name for figures in told for name in figures)
+    return {name: max(_known(figures.get(name) for figures in told), default=None) for name in names}
+
+
 def _memory(ranks: Sequence[Json]) -> Json:
     """Peaks of the rank that has most, and the memory model of the rank that it says needs most."""
     largest = max(
@@ -240,59 +249,4 @@ def _memory(ranks: Sequence[Json]) -> Json:
     return result | {
         "memory_model": model,
         "memory_model_bytes": sum(model.values()) if model else None,
-    }
-
-
-def _traffic(ranks: Sequence[Json]) -> Json:
-    """Bytes sent by all ranks in a mean epoch, by purpose, and what the interface saw of them."""
-    epochs: set[int] = set()
-    totals: defaultdict[str, int] = defaultdict(int)
-    for row in epoch_rows(ranks):
-        epochs.add(row["epoch"])
-        for key, value in row.items():
-            if key.startswith("bytes_") and value is not None:
-                totals[key] += value
-    result: Json = {key: total / len(epochs) for key, total in totals.items()}
-    result["wire_estimate_bytes"] = _wire_estimate(ranks, between_ranks(result))
-    return result | {"wire_bytes": None, "wire_ratio": None} | _wire(ranks, len(epochs))
-
-
-def between_ranks(result: Json) -> float:
-    """Return the payload an epoch that a trial's ranks sent each other: all its bytes but the swaps."""
-    return float(
-        sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap")
-    )
-
-
-def _wire_estimate(ranks: Sequence[Json], payload: float) -> float | None:
-    """Return the bytes an epoch with headers of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps.
-
-    Acknowledgements, barriers and frames that are not full come on top. None on the loopback, and where the
-    size of a frame is not known.
-    """
-    links = [rank.get("link") for rank in ranks]
-    if not links or any(link is None or link["loopback"] or not link["mtu"] for link in links):
-        return None
-    mtu: int = min(link["mtu"] for link in links if link)
-    return payload * (mtu + ETHERNET) / (mtu - IP_AND_TCP)
-
-
-def _wire(ranks: Sequence[Json], epochs: int) -> Json:
-    """What the interfaces sent an epoch, and its ratio to what was counted; nothing unless verified.
-
-    An interface is counted once: on the loopback it carries all ranks' traffic. Where several ranks share a
-    host's link, what they send each other does not pass it, so the ratio is left out.
-    """
-    checks = [rank["traffic_check"] for rank in ranks if rank.get("traffic_check")]
-    if not checks or not epochs or any(check["sent_bytes"] is None for check in checks):
-        return {}
-    links: dict[tuple[Any, Any], list[Json]] = defaultdict(list)
-    for check in checks:
-        links[check["network"], check["interface"]].append(check)
-    sent = sum(max(check["sent_bytes"] for check in link) for link in links.values())
-    counted = sum(check["counted_sent_bytes"] for check in checks)
-    comparable = all(len(link) == 1 or link[0]["loopback"] for link in links.values())
-    return {
-        "wire_bytes": sent / epochs,
-        "wire_ratio": sent / counted if comparable and counted else None,
     }

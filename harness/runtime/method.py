@@ -61,6 +61,10 @@ class Method(ABC, Generic[OptionsT]):
         """What a reader of this trial's figures must know, read at its end; in the record and in a report."""
         return []
 
+    def setup_figures(self) -> dict[str, float | None]:
+        """Return figures of the method's set-up by name, for the record; None where this trial has none."""
+        return {}
+
     def sampled_scores(self) -> dict[str, float | None]:
         """Score validation and test nodes by the method's own sampler; every rank must call.
 

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         torch.set_num_threads(job.threads)
         join_group(job, rank, world)
         start = time.perf_counter()
-        worker = Worker(job, rank, world)
+        worker = Worker(job, rank, world, report.stage)
         report.setup(worker, time.perf_counter() - start)
         Trainer(worker, report).run()
     return report.exit_code

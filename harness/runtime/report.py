@@ -43,7 +43,7 @@ class RankReport:
             "epochs": [],
         }
         self._worker: Worker | None = None
-        self._progress = (out / "progress.jsonl").open("a", buffering=1) if rank == 0 else None
+        self._progress = (out / "progress.jsonl").open("a", buffering=1)
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
@@ -69,13 +69,18 @@ class RankReport:
             "edges": partition.num_edges,
             "train_nodes": worker.train_counts[worker.rank],
             "memory_model": worker.method.memory_components(),
+            "setup": worker.method.setup_figures(),
         }
         self.progress(event="setup", setup_s=seconds)
 
     def progress(self, **event: Any) -> None:
         """Tell the launcher how far the trial is (rank 0 only)."""
-        if self._progress is not None:
-            self._progress.write(json.dumps(event) + "\n")
+        if self._rank == 0:
+            self._write_progress(event)
+
+    def stage(self, text: str) -> None:
+        """Tell the launcher how far work before the first epoch is; whichever rank does it."""
+        self._write_progress({"event": "stage", "text": text})
 
     def finish(self, summary: dict[str, Any], eval_s: float) -> None:
         """Record the figures of a trial that ran to its end."""
@@ -99,6 +104,9 @@ class RankReport:
             self._fail("oom" if any(w in text.lower() for w in MEMORY_WORDS) else "error", text)
         finally:
             self._write()
+
+    def _write_progress(self, event: dict[str, Any]) -> None:
+        self._progress.write(json.dumps(event) + "\n")  # appended in one piece: ranks share the file
 
     def _fail(self, status: str, reason: str) -> None:
         self._data |= {"status": status, "reason": reason}

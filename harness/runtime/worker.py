@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -42,11 +43,14 @@ class Worker:
         train_counts: training nodes of each rank.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
+        tell: is told, in words, how far work is that takes long before the first epoch.
     """
 
-    def __init__(self, job: Job, rank: int, world: int) -> None:
+    def __init__(
+        self, job: Job, rank: int, world: int, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
         config = job.config
-        self.job, self.rank, self.world = job, rank, world
+        self.job, self.rank, self.world, self.tell = job, rank, world, tell
         self.device = rank_device(config.device)
         self.dtype = getattr(torch, config.train.precision)
         measured = config.timing != "wall"

@@ -60,6 +60,18 @@ def test_lines_are_at_most_one_in_five_seconds() -> None:
     ]
 
 
+def test_a_stage_is_shown_until_another_event() -> None:
+    lines: list[str] = []
+    now = 0.0
+    view = Lines(lines.append, lambda: now)
+    view.suite_started(1, 0)
+    view.trial_started(1, trial())
+    for event in ({"event": "stage", "text": "counted 256 of 300"}, {"event": "setup"}, epoch(0)):
+        now += 6
+        view.trial_event(event)
+    assert lines[2:] == ["    counted 256 of 300", "    epoch 1/100  loss 0.5000  0.0123 s/epoch"]
+
+
 def test_an_end_with_a_reason() -> None:
     assert outcome_text(record("error", "rank 1 was killed")) == "error  (1 min 23 s): rank 1 was killed"
     skipped = "skipped: reddit is not here; get it with: harness data get reddit"
@@ -79,6 +91,7 @@ def test_bars_keep_a_line_for_each_trial() -> None:
         view.suite_started(2, 0)
         view.trial_started(1, trial())
         view.trial_stage("preparing digits")
+        view.trial_event({"event": "stage", "text": "counted 256 of 300"})
         view.trial_event(epoch(3))
         view.trial_finished(1, record("oom", "out [red]of memory"))
         view.trial_started(2, trial())

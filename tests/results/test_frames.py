@@ -34,6 +34,8 @@ def root(tmp_path: Path, make_record) -> Path:
         "peak_memory_source": "VmHWM",
         "boundary_nodes": 6,
         "noisy": False,
+        "presampled": 40,
+        "presample_s": None,
         "checksum": "aa",
     }
     store.commit("0" * 12, make_record("0" * 12, result=result), EPOCHS, "")
@@ -60,6 +62,8 @@ def test_one_row_a_trial(root: Path) -> None:
     assert (row["dataset_note"], row["origin"], row["status"]) == ("", "real", "ok")
     assert (row["epoch_time_s"], row["time_mine_s"], row["peak_memory_bytes"]) == (0.5, 0.1, 1 << 30)
     assert row["wall_s"] == 12.5
+    assert row["presampled"] == 40
+    assert math.isnan(row["presample_s"])  # the cache had the counts
 
 
 def test_a_methods_own_figures_have_columns(tmp_path: Path, make_record) -> None:

@@ -73,6 +73,13 @@ def test_a_steps_time_is_that_of_the_slowest_rank_in_its_epoch() -> None:
     assert (got["step_time_s"], got["steps"]) == (2.0, pytest.approx(7 / 3))
 
 
+def test_figures_of_the_set_up_are_the_largest_of_the_ranks_that_have_them() -> None:
+    told = [{"drawn": 5, "drawn_s": None, "by": None}, {"drawn": 7, "drawn_s": 1.5, "by": None}, {}]
+    ranks = [rank(r, [1.0], setup=figures) for r, figures in enumerate(told)]
+    got = reduce(ranks)
+    assert (got["drawn"], got["drawn_s"], got["by"]) == (7, 1.5, None)
+
+
 def told(r: int, stats: list[dict[str, Any]], **figures: Any) -> dict[str, Any]:
     report = rank(r, [1.0] * len(stats), **figures)
     for row, own in zip(report["epochs"], stats, strict=True):
