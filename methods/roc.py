@@ -67,9 +67,12 @@ class ROC(FullGraphMethod[ROCOptions]):
         if self.aggregated is not None:
             self.aggregated = self._home(self.aggregated)
         self._build_structure()
-        layers = [*worker.model.graph_layers, *worker.model.linear_layers]
-        for index, layer in enumerate(layers):
+        model = worker.model
+        layers = dict(enumerate(model.linear_layers, start=model.depth))
+        layers |= {i * model.spec.hops: layer for i, layer in enumerate(model.graph_layers)}
+        for index, layer in layers.items():
             layer.register_forward_pre_hook(lambda *_, index=index: self.arena.enter(index))
+        self._sync = SyncExchange(worker.comm, worker.partition.full_halo)
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield the step of `full`, its matrices in the arena."""
@@ -77,13 +80,17 @@ class ROC(FullGraphMethod[ROCOptions]):
         yield Step(
             blocks=[worker.partition.full_block] * worker.model.depth,
             inputs=partial(self.arena.load, self._features),
-            exchange=SyncExchange(worker.comm, worker.partition.full_halo),
+            exchange=self._exchange,
             loss=worker.train_loss,
             narrow=self.options.narrow,
             aggregated=None if self.aggregated is None else partial(self.arena.load, self.aggregated),
             stats=stats,
             around=partial(self.arena.step, stats),
         )
+
+    def _exchange(self, h: Tensor, layer: int) -> Tensor:
+        self.arena.enter(layer)  # in mixhop each hop is one
+        return self._sync(h, layer)
 
     @property
     def remarks(self) -> list[str]:

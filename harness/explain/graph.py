@@ -40,7 +40,7 @@ class ExplanationGraph:
         local_features: [n_in, F], the store's own rows where those are on the CPU.
         local_block: the inner nodes and all edges between them, with full degrees; sums over neighbours are
             multiplied by the full degree over that of these edges, so that means are of what is there.
-        blocks: one a graph layer: the star, but that the last one has no destination but v_G.
+        blocks: of each layer, or hop of one: the star, but that the last one has no destination but v_G.
         multilabel: whether a node has any number of classes.
     """
 
@@ -61,7 +61,7 @@ class ExplanationGraph:
             view: the graph that is trained on.
             store: of its input features.
             hops: how far remote nodes may be.
-            depth: the model's graph layers.
+            depth: the blocks that the model runs on (`GNN.depth`).
             dtype: of its weights.
 
         Traffic: what `store.gather` counts for each remote node, once, and 8 bytes a peer (control).

@@ -201,12 +201,13 @@ def _star_logits(model: GNN, graph: ExplanationGraph, nodes: Tensor, features: T
         return rows * sent
 
     inputs, folded = graph.features, {}
-    if model.spec.residual and model.widths[0][0] == model.widths[0][1]:
+    first, _ = model.layer_of(0)
+    if model.spec.residual and first.inputs == first.outputs:
         inputs = inputs * features
     else:
         folded = {
             f"graph_layers.0.{name}": weight * features.unsqueeze(1)
-            for name, weight in model.graph_layers[0].named_parameters()
+            for name, weight in first.named_parameters()
             if name in INPUT_WEIGHTS
         }
     logits: Tensor = functional_call(model, folded, (graph.blocks, inputs, exchange), {"narrow": True})

@@ -14,7 +14,7 @@ def explanation_memory(case: MemoryCase) -> Components:
     if case.cuda:
         return {"explanation": 0}
     remote = case.train.boundary if case.least else case.nodes - case.train.inner
-    width, hidden = case.model.widths[0]
+    width, hidden = max(case.model.widths[: case.model.spec.hops])
     own = BlockSize(case.train.inner, case.train.inner, case.train.edges - case.train.cut)
     star = BlockSize(remote + 1, remote + 1, 2 * remote + 1)
     rows = (remote + 1) * (width + 2 * case.model.depth * hidden) + case.train.inner * hidden

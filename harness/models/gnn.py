@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from harness.errors import UserError
 from harness.graph.block import Block, Norm
 from harness.models.functional import Linear, dropout, relu_dropout
-from harness.models.layers import Exchange, GraphLayer, graph_layer
-from harness.models.spec import ModelSpec
+from harness.models.layers import Exchange, GATLayer, GCNLayer, GraphLayer, SageLayer
+from harness.models.mixhop import MixHopLayer
+from harness.models.spec import ModelSpec, Products
 
+T = TypeVar("T")
 Rows = Tensor | Callable[[], Tensor]
 """A matrix of rows, or what gives it when it is read: nobody else then holds it while it is used."""
 
@@ -21,7 +24,8 @@ class GNN(nn.Module):
     """`layers` graph layers, then `linear_layers` linear ones; the last yields logits.
 
     Each layer's input is dropped out, before any exchange, so that a node has one mask wherever its row
-    goes; behind every layer but the last come the normalisation (if any) and ReLU.
+    goes; behind every layer but the last come the normalisation (if any) and ReLU. A layer runs on one block
+    for each of its hops: one, or `order` in mixhop.
 
     Args:
         spec: the architecture.
@@ -29,15 +33,26 @@ class GNN(nn.Module):
         outputs: number of classes.
         seed: of the initial weights, which do not depend on rank or device.
         dtype: of the weights.
+        products: the order of A H W in the graph layers.
     """
 
-    def __init__(self, spec: ModelSpec, inputs: int, outputs: int, *, seed: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        inputs: int,
+        outputs: int,
+        *,
+        seed: int,
+        dtype: torch.dtype,
+        products: Products = "auto",
+    ) -> None:
         super().__init__()
         total = spec.layers + spec.linear_layers
         widths = [inputs, *[spec.hidden] * (total - 1), outputs]
-        self.spec, self.depth, self.outputs = spec, spec.layers, outputs
+        self.spec, self.depth, self.outputs = spec, spec.layers * spec.hops, outputs
         self.graph_layers = nn.ModuleList(
-            graph_layer(spec, widths[i], widths[i + 1], last=i + 1 == total) for i in range(spec.layers)
+            _graph_layer(spec, widths[i], widths[i + 1], last=i + 1 == total, products=products)
+            for i in range(spec.layers)
         )
         self.linear_layers = nn.ModuleList(
             _Linear(widths[i], widths[i + 1]) for i in range(spec.layers, total)
@@ -54,12 +69,12 @@ class GNN(nn.Module):
     @property
     def propagation(self) -> Norm:
         """The weighting of edges this model aggregates with; if it attends, what samplers take for one."""
-        return self._layer(0).propagation
+        return self.layer_of(0)[0].propagation
 
     @property
     def attends(self) -> bool:
         """Whether aggregations depend on the weights."""
-        return self._layer(0).attends
+        return self.layer_of(0)[0].attends
 
     def require_fixed_aggregation(self) -> None:
         """Refuse to aggregate the input features before the training.
@@ -71,13 +86,17 @@ class GNN(nn.Module):
             raise UserError(
                 f"{self.spec.name} aggregates with weights that it learns: nothing can be computed before",
                 key="precompute",
-                fix="leave it at false, or use sage or gcn",
+                fix="leave it at false, or use sage, gcn or mixhop",
             )
 
     @property
     def widths(self) -> list[tuple[int, int]]:
-        """Input and output width of each graph layer."""
-        return [(layer.inputs, layer.outputs) for layer in self.graph_layers if isinstance(layer, GraphLayer)]
+        """Width of what each block aggregates, and of what comes behind it, input layer first."""
+        return [
+            (layer.inputs, layer.outputs if hop + 1 == layer.hops else layer.inputs)
+            for layer in self._layers()
+            for hop in range(layer.hops)
+        ]
 
     @property
     def linear_widths(self) -> list[tuple[int, int]]:
@@ -88,22 +107,42 @@ class GNN(nn.Module):
             if isinstance(layer, _Linear)
         ]
 
-    def narrows(self, layer: int) -> bool:
-        """Whether exchanging H W of a graph layer is fewer bytes than H.
+    def narrows(self, block: int) -> bool:
+        """Whether exchanging H W for a block is fewer bytes than H; never in mixhop, which aggregates H only.
 
         The input layer's H needs no gradient sent back, its H W does.
         """
-        module = self._layer(layer)
-        return (2 if layer == 0 else 1) * module.transformed < module.inputs
+        layer, _ = self.layer_of(block)
+        if isinstance(layer, MixHopLayer):
+            return False
+        return (2 if block == 0 else 1) * layer.transformed < layer.inputs
 
-    def _layer(self, index: int) -> GraphLayer:
+    def layer_of(self, block: int) -> tuple[GraphLayer, int]:
+        """Return the graph layer that runs on a block, and which of its hops that is (0-based)."""
+        index, hop = divmod(block, self.spec.hops)
         layer = self.graph_layers[index]
         assert isinstance(layer, GraphLayer)
-        return layer
+        return layer, hop
+
+    def by_layer(self, blocks: Sequence[T]) -> Iterator[tuple[GraphLayer, Sequence[T]]]:
+        """Yield each graph layer and what of `blocks`, one a hop, is its.
+
+        Raises:
+            ValueError: they are not `depth`.
+        """
+        if len(blocks) != self.depth:
+            raise ValueError(f"the model runs on {self.depth} blocks, not {len(blocks)}")
+        for i, layer in enumerate(self._layers()):
+            yield layer, blocks[i * layer.hops : (i + 1) * layer.hops]
+
+    def _layers(self) -> Iterator[GraphLayer]:
+        for layer in self.graph_layers:
+            assert isinstance(layer, GraphLayer)
+            yield layer
 
     def forward(
         self,
-        blocks: list[Block],
+        blocks: Sequence[Block],
         h: Rows,
         exchange: Exchange | None = None,
         *,
@@ -112,15 +151,19 @@ class GNN(nn.Module):
     ) -> Tensor:
         """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
         x = self._drop(h)
-        for i, (layer, block) in enumerate(zip(self.graph_layers, blocks, strict=True)):
-            first = None if i or aggregated is None else self._drop(aggregated)
+        for i, (layer, own) in enumerate(self.by_layer(blocks)):
+            first = i * layer.hops
+            given = None if i or aggregated is None else self._drop(aggregated)
 
-            def fetch(rows: Tensor, layer: int = i) -> Tensor:
-                return rows if exchange is None else exchange(rows, layer)
+            def fetch(rows: Tensor, hop: int = 0, *, first: int = first) -> Tensor:
+                return rows if exchange is None else exchange(rows, first + hop)
 
-            out = layer(block, x, fetch, narrow=narrow and self.narrows(i), aggregated=first)
+            if isinstance(layer, MixHopLayer):
+                out = layer(own, x, fetch, given)
+            else:
+                out = layer(own[0], x, fetch, narrow=narrow and self.narrows(first), aggregated=given)
             x = self._between(i, x, out)
-        for i, linear in enumerate(self.linear_layers, start=self.depth):
+        for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
             x = self._between(i, x, linear(x))
         return x
 
@@ -138,6 +181,16 @@ class GNN(nn.Module):
         if self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + before[: out.shape[0]]
         return relu_dropout(self.norms[index](out), self._rate)
+
+
+def _graph_layer(spec: ModelSpec, inputs: int, outputs: int, *, last: bool, products: Products) -> GraphLayer:
+    """Return a graph layer of the model; `last`: its output is the logits."""
+    if spec.name == "gat":
+        return GATLayer(inputs, outputs, spec.heads, average=last)
+    if spec.name == "mixhop":
+        return MixHopLayer(inputs, outputs, spec.order, add=last)
+    kind = SageLayer if spec.name == "sage" else GCNLayer
+    return kind(inputs, outputs, products=products)
 
 
 class _Linear(nn.Linear):

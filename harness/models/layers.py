@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from harness.graph.block import Block, Norm
 from harness.models.functional import Linear
-from harness.models.spec import ModelSpec
+from harness.models.spec import Products
 
 Fetch = Callable[[Tensor], Tensor]
 Exchange = Callable[[Tensor, int], Tensor]
@@ -27,18 +27,23 @@ class GraphLayer(nn.Module):
         inputs: width of the layer's input.
         outputs: width of its output.
         transformed: width of H W if it is another.
+        products: the order of A H W, where nothing else decides it.
 
     Attributes:
         propagation: the weighting of edges that it aggregates with, or that samplers take for one.
         attends: its aggregation depends on weights that are learnt.
+        hops: aggregations one behind the other, each with a block of its own.
     """
 
     propagation: ClassVar[Norm]
     attends: ClassVar[bool] = False
+    hops: int = 1
 
-    def __init__(self, inputs: int, outputs: int, transformed: int | None = None) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, transformed: int | None = None, *, products: Products = "auto"
+    ) -> None:
         super().__init__()
-        self.inputs, self.outputs, self.linear = inputs, outputs, Linear()
+        self.inputs, self.outputs, self.linear, self.products = inputs, outputs, Linear(), products
         self.transformed = outputs if transformed is None else transformed
         self.weight = nn.Parameter(torch.empty(inputs, self.transformed))
         self.bias = nn.Parameter(torch.zeros(outputs))
@@ -50,8 +55,12 @@ class GraphLayer(nn.Module):
                 bound = math.sqrt(6 / sum(parameter.shape))
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
+    def reached(self, hop: int) -> Tensor:
+        """Return the weights that multiply what a node's row sends in a hop, [inputs, width]."""
+        return self.weight
+
     def propagate(self, block: Block, h: Tensor, fetch: Fetch, narrow: bool) -> Tensor:
-        """Return A H W [num_dst, outputs] in the cheapest order for these sizes.
+        """Return A H W [num_dst, outputs], in the order that `transforms_first` says.
 
         A block that communicates is given H, as the papers send it, but with `narrow`.
 
@@ -64,16 +73,32 @@ class GraphLayer(nn.Module):
         if narrow:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
         source = fetch(h)
-        if not block.communicates and self.transforms_first(
-            block.adjacency.nnz, block.num_dst, block.num_src
-        ):
+        weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, source))
+        sizes = block.adjacency.nnz, block.num_dst, block.num_src
+        if not block.communicates and self.transforms_first(*sizes, weights=weights, inputs=inputs):
             return block.aggregate(self.linear(source, self.weight), self.propagation)
         return self.linear(block.aggregate(source, self.propagation), self.weight)
 
-    def transforms_first(self, entries: int, num_dst: int, num_src: int) -> bool:
-        """Return whether A (H W) is cheaper than (A H) W for a block of these sizes."""
-        gemm, edges = self.inputs * self.outputs, SPMM_COST * entries
-        return edges * self.outputs + num_src * gemm < edges * self.inputs + num_dst * gemm
+    def transforms_first(
+        self, entries: int, num_dst: int, num_src: int, *, weights: bool, inputs: bool
+    ) -> bool:
+        """Return whether to compute A (H W), not (A H) W: as `products` says, or as is cheaper.
+
+        Counted are the multiply-adds of both passes (Zeng et al., JPDC 2021, section 6.1, where every
+        gradient is needed). For the gradient of W, A (H W) takes A^T to the gradient, and (A H) W has A H.
+
+        Args:
+            entries: of the block.
+            num_dst: its destination rows.
+            num_src: its source rows.
+            weights: the gradient of W will be asked for.
+            inputs: that of H will.
+        """
+        if self.products != "auto":
+            return self.products == "transform-first"
+        gemms = (1 + weights + inputs) * self.inputs * self.outputs
+        transformed = SPMM_COST * entries * (1 + (weights or inputs)) * self.outputs + num_src * gemms
+        return transformed < SPMM_COST * entries * (1 + inputs) * self.inputs + num_dst * gemms
 
 
 class SageLayer(GraphLayer):
@@ -81,8 +106,8 @@ class SageLayer(GraphLayer):
 
     propagation = "mean"
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
+    def __init__(self, inputs: int, outputs: int, *, products: Products = "auto") -> None:
+        super().__init__(inputs, outputs, products=products)
         self.weight_self = nn.Parameter(torch.empty(inputs, outputs))
 
     def forward(
@@ -157,11 +182,3 @@ class GATLayer(GraphLayer):
             return block.attend(z, self.weight_src, self.weight_dst, self.bias)
         heads = block.attend(z, self.weight_src, self.weight_dst)
         return heads.view(block.num_dst, self.heads, self.outputs).mean(1) + self.bias
-
-
-def graph_layer(spec: ModelSpec, inputs: int, outputs: int, *, last: bool) -> GraphLayer:
-    """Return a graph layer of the model; `last`: its output is the logits."""
-    if spec.name == "gat":
-        return GATLayer(inputs, outputs, spec.heads, average=last)
-    kind = SageLayer if spec.name == "sage" else GCNLayer
-    return kind(inputs, outputs)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.graph.edge_sampling import draw_edges, inclusion_probabilities, optimal_probabilities
-from harness.models.layers import GraphLayer
 from harness.runtime.background import Background, Pending
 from harness.runtime.boundary_cache import BoundaryCache
 from harness.runtime.cache import CachePolicy, choose
@@ -95,13 +94,15 @@ class EdgeSampler:
         return drawn
 
     def observe(self, h: Tensor, layer: int) -> None:
-        """Add ||h W||^2 of each row of a layer's input `h` [n_in, inputs] to the norms of this iteration."""
-        module = self._worker.model.graph_layers[layer]
-        assert isinstance(module, GraphLayer)
+        """Add ||h W||^2 of each row of a block's input `h` [n_in, inputs] to the norms of this iteration.
+
+        In mixhop hop k's are t_(k-1) [W_k ... W_K]: all powers that they reach.
+        """
+        model = self._worker.model
+        module, hop = model.layer_of(layer)
         with self._worker.clock.phase("sample"), torch.no_grad():
-            product = (
-                h if self._narrow and self._worker.model.narrows(layer) else module.linear(h, module.weight)
-            )
+            narrowed = self._narrow and model.narrows(layer)
+            product = h if narrowed else module.linear(h, module.reached(hop))
             norms = product.square().sum(1)
             self._norms = norms if self._norms is None else self._norms + norms
 

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 
 from harness.models.gnn import GNN
 from harness.models.layers import GATLayer, GraphLayer
+from harness.models.mixhop import MixHopLayer
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def training_values(
 
     Args:
         model: the replica.
-        blocks: sizes of each graph layer's block, input layer first.
+        blocks: sizes of each block, input layer first.
         exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
         precompute: the first layer's aggregation is given.
         narrow: H W is exchanged where it is narrower.
@@ -69,15 +70,16 @@ def training_values(
     """
     if precompute:
         model.require_fixed_aggregation()
-    passes = [
-        _graph_pass(model, i, block, exchanged, precompute and i == 0, narrow and model.narrows(i), least)
-        for i, block in enumerate(blocks)
-    ]
+    passes, outputs = list[_Pass](), list[int]()
+    for module, own in model.by_layer(blocks):
+        first = not passes
+        given, narrowed = precompute and first, narrow and model.narrows(len(passes) * module.hops)
+        passes.append(_graph_pass(model, module, first, own, exchanged, given, narrowed, least))
+        outputs.append(own[-1].dst * module.outputs)
     rows = blocks[-1].dst
     passes += [_Pass(rows * a, rows * b, rows * (a + b)) for a, b in model.linear_widths]
     kept = blocks[0].src * model.widths[0][0] if inputs_fetched else 0
     peak = 0
-    outputs = [block.dst * out for block, (_, out) in zip(blocks, model.widths, strict=True)]
     outputs += [rows * out for _, out in model.linear_widths]
     for i, (layer, output) in enumerate(zip(passes, outputs, strict=True)):
         last = i + 1 == len(passes)
@@ -96,16 +98,21 @@ def training_values(
 def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool, least: bool = False) -> int:
     """Return the peak of an exact evaluation, its own copy of the input features included."""
     rows, peak = block.dst, 0
-    for layer in model.graph_layers:
-        assert isinstance(layer, GraphLayer)
+    for layer, _ in model.by_layer([block] * model.depth):
         d, o = layer.inputs, layer.outputs
         source = block.src * d if exchanged else 0
+        if isinstance(layer, MixHopLayer):
+            hop = source + (block.src + rows * min(layer.hops, 2)) * d
+            peak = max(peak, rows * (d + o) + max(hop, rows * (d + o)))
+            continue
         if layer.attends:
             z = (block.src + rows) * layer.transformed
             peak = max(peak, rows * d + max(source + block.src * layer.transformed, z + 2 * rows * o))
             continue
         transformed, summed = block.src * o, rows * d
-        between = transformed if layer.transforms_first(block.edges, rows, block.src) else summed
+        sizes = block.edges, rows, block.src
+        first = layer.transforms_first(*sizes, weights=False, inputs=False)
+        between = transformed if first else summed
         between = min(transformed, summed) if least else between
         peak = max(peak, rows * d + source + between + 2 * rows * o)
     wide = max((a + b for a, b in model.linear_widths), default=0)
@@ -113,7 +120,14 @@ def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool, least: b
 
 
 def _graph_pass(
-    model: GNN, index: int, size: BlockSize, exchanged: bool, aggregated: bool, narrow: bool, least: bool
+    model: GNN,
+    layer: GraphLayer,
+    first: bool,
+    blocks: Sequence[BlockSize],
+    exchanged: bool,
+    aggregated: bool,
+    narrow: bool,
+    least: bool,
 ) -> _Pass:
     """Values of a graph layer; `GraphLayer.propagate` is what this follows.
 
@@ -121,12 +135,13 @@ def _graph_pass(
     first, the aggregation where A H does. The exchange's backward pass adds what peers send (about
     the boundary) to a copy of the inner rows. The first layer's input needs no gradient.
     """
-    layer = model.graph_layers[index]
-    assert isinstance(layer, GraphLayer)
+    if isinstance(layer, MixHopLayer):
+        return _mixed_pass(model, layer, first, blocks, exchanged, aggregated)
+    (size,) = blocks
     if isinstance(layer, GATLayer):
-        return _attention_pass(model, layer, index == 0, size, exchanged, narrow)
+        return _attention_pass(model, layer, first, size, exchanged, narrow)
     dst, src, d, o = size.dst, size.src, layer.inputs, layer.outputs
-    first, boundary = index == 0, (size.src - size.dst if exchanged else 0)
+    boundary = size.src - size.dst if exchanged else 0
     # Without dropout the first layer's input is the feature matrix itself.
     own = 0 if first and model.spec.dropout == 0 else (dst if exchanged else src) * d
     to_input = 0 if first else dst * d
@@ -145,7 +160,8 @@ def _graph_pass(
     summed = _Pass(own + dst * d, 2 * dst * o + (src * d if exchanged else 0), to_input + max(spread, back))
     if least:
         return _Pass(*map(min, astuple(transformed), astuple(summed)))
-    return transformed if layer.transforms_first(size.edges, dst, src) else summed
+    chosen = layer.transforms_first(size.edges, dst, src, weights=True, inputs=not first)
+    return transformed if chosen else summed
 
 
 def _attention_pass(
@@ -176,3 +192,31 @@ def _attention_pass(
     to_source = 0 if first else src * (w + d)
     back = 0 if first or not exchanged else (src + boundary + dst) * d
     return _Pass(kept, forward, to_input + max(through, to_source, back))
+
+
+def _mixed_pass(
+    model: GNN,
+    layer: MixHopLayer,
+    first: bool,
+    blocks: Sequence[BlockSize],
+    exchanged: bool,
+    aggregated: bool,
+) -> _Pass:
+    """Values of a layer of mixed powers, whose products keep H and every t_k.
+
+    A hop has its source matrix, new of an exchange, and a scaled copy. Backward, a hop has the gradient of
+    t_k, a scaled copy, and that of the source; or that, what peers sent, and their sum.
+    """
+    d, outputs = layer.inputs, blocks[-1].dst * layer.outputs
+    own = (blocks[0].dst if exchanged else blocks[0].src) * d
+    kept = before = 0 if first and model.spec.dropout == 0 else own
+    forward = backward = 0
+    for hop, size in enumerate(blocks):
+        if aggregated and hop == 0:
+            kept += before
+            continue
+        kept += size.dst * d
+        forward = max(forward, kept + (1 + exchanged) * size.src * d)
+        boundary = size.src - size.dst if exchanged else 0
+        backward = max(backward, size.src + size.dst + max(size.dst, boundary))
+    return _Pass(kept, max(forward - kept + outputs, 2 * outputs), outputs if first else backward * d)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
-    """Return an option's number for each graph layer, input layer first.
+    """Return an option's number for each graph layer, input layer first; in mixhop for each of its hops.
 
     Raises:
         UserError: it is a list of another length.
@@ -32,7 +32,11 @@ def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
     if isinstance(value, int):
         return [value] * depth
     if len(value) != depth:
-        raise UserError(f"{len(value)} numbers for {depth} graph layers", key=key, fix="give one a layer")
+        raise UserError(
+            f"{len(value)} numbers for {depth} graph layers",
+            key=key,
+            fix="give one a layer; a layer of mixhop counts `order` times",
+        )
     return value
 
 

@@ -24,7 +24,7 @@ class Source:
         topology: its graph, memory-mapped.
         tables: for kernels that number nodes.
         norm: the model's weighting of edges.
-        depth: the model's graph layers.
+        depth: the blocks that the model runs on (`GNN.depth`).
     """
 
     def __init__(self, view: View, *, norm: Norm, depth: int) -> None:

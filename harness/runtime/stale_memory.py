@@ -50,7 +50,7 @@ def stale_memory(
     ]
     if options.precompute:
         forward[0] = 0
-    late = case.itemsize * boundary * (sum(forward) + sum(forward[1:]))
+    late = case.itemsize * boundary * (sum(forward) + sum(forward[case.model.spec.hops :]))
     found["late rows"] = late * (options.staleness + 1) if options.staleness else 0
     if cached:
         found["cached features"] = round(cached * whole.boundary) * forward[0] * case.itemsize

@@ -38,7 +38,7 @@ class Step:
     """One forward pass, backward pass and update. Every rank yields equally many in an epoch.
 
     Attributes:
-        blocks: one for each graph layer, input layer first.
+        blocks: one for each graph layer (in mixhop for each of its hops), input layer first.
         loss: what is learnt from.
         inputs: the features that the first layer reads (of a full-graph method those of the inner rows), or
             what gives them when read.

@@ -30,9 +30,11 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "dataset.options.split": "public",
     "dataset.options.train": 0.6,
     "model.heads": 4,
+    "model.order": 2,
     "train.pos_weight": 1.0,
     "train.sampled_eval": False,
     "train.final_eval": True,
+    "train.products": "auto",
 }
 
 FEW = 3  # numbers of a method that its trials' labels always name

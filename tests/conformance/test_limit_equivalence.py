@@ -32,6 +32,10 @@ MODELS = {
     "gcn-narrow-input": ModelSpec(name="gcn", layers=2, hidden=3, dropout=0, norm="layer"),
     "gat": ModelSpec(name="gat", layers=3, hidden=6, heads=2, dropout=0, norm="layer", residual=True),
     "gat-tail": ModelSpec(name="gat", layers=2, linear_layers=1, hidden=3, heads=3, dropout=0),
+    "mixhop": ModelSpec(name="mixhop", layers=2, hidden=6, order=2, dropout=0, norm="layer"),
+    "mixhop-tail-residual": ModelSpec(
+        name="mixhop", layers=2, linear_layers=1, hidden=8, order=3, dropout=0, residual=True
+    ),
 }
 GRAPHS: dict[str, tuple[GraphData, bool]] = {
     "transductive": (random_graph(1), False),
@@ -48,10 +52,15 @@ GRAPHS: dict[str, tuple[GraphData, bool]] = {
 
 # `full` runs every model on every graph; the other methods, which share both, two models on each graph, in
 # turn. The options of all full-graph methods run on one model a graph, in turn; in the models that `narrow`
-# leaves out no product is narrower, those of gat are never precomputed.
-PAIRS = [["sage", "gcn"], ["gat", "sage-tail-residual"], ["gcn-narrow-input", "gat-tail"]]
+# leaves out no product is narrower (in mixhop it does nothing), those of gat are never precomputed.
+PAIRS = [
+    ["sage", "gcn"],
+    ["gat", "sage-tail-residual"],
+    ["gcn-narrow-input", "gat-tail"],
+    ["mixhop", "mixhop-tail-residual"],
+]
 EXTRA = {
-    "narrow": ["sage", "gcn-narrow-input", "gcn", "gat-tail"],
+    "narrow": ["sage", "gcn-narrow-input", "gcn", "gat-tail", "mixhop"],
     "precompute": [name for name, model in MODELS.items() if model.name != "gat"],
 }
 
@@ -117,6 +126,7 @@ def expected(graph_name: str, model_name: str) -> dict[str, Any]:
         "linear": model.linear_layers,
         "norm": model.norm == "layer",
         "residual": model.residual,
+        "order": model.order,
     }
     seen = np.flatnonzero(graph.train_mask) if inductive else np.arange(len(x))
     matrix = oracle.propagation_matrix(adjacency[np.ix_(seen, seen)], model.name)

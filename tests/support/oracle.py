@@ -13,7 +13,7 @@ Weights = dict[str, Tensor]
 
 
 def propagation_matrix(adjacency: np.ndarray, model: str) -> Tensor:
-    """Return the dense propagation matrix: D^-1 A (sage), D^-1/2 (A + I) D^-1/2 with D of A + I (gcn).
+    """Return the dense propagation matrix: D^-1 A (sage), D^-1/2 (A + I) D^-1/2 with D of A + I (gcn, mixhop).
 
     For gat, what each edge counts before the softmax is normalised: A + I.
     """
@@ -51,8 +51,9 @@ def logits(
     linear: int,
     norm: bool,
     residual: bool,
+    order: int = 1,
 ) -> Tensor:
-    """Return the logits [N, C] of all nodes."""
+    """Return the logits [N, C] of all nodes; `order`: the highest power of mixhop."""
     h = x
     total = layers + linear
     for i in range(total):
@@ -61,6 +62,8 @@ def logits(
             if model == "gat":
                 heads = attention(matrix, h @ w["weight"], w["weight_src"], w["weight_dst"])
                 out = (heads.flatten(1) if i + 1 < total else heads.mean(1)) + w["bias"]
+            elif model == "mixhop":
+                out = mixed(matrix, h, w["weight"], order, add=i + 1 == total) + w["bias"]
             else:
                 out = matrix @ (h @ w["weight"]) + w["bias"]
             if model == "sage":
@@ -78,6 +81,12 @@ def logits(
             out = torch.where(out > 0, out, 0)  # no gradient at 0, where rows of zeros end up
         h = out
     return h
+
+
+def mixed(matrix: Tensor, h: Tensor, weight: Tensor, order: int, *, add: bool) -> Tensor:
+    """Return the powers' rows M^k H W_k side by side, or added up; the W_k are the columns of `weight`."""
+    powers = [torch.linalg.matrix_power(matrix, k) @ h @ w for k, w in enumerate(weight.chunk(order + 1, 1))]
+    return torch.stack(powers).sum(0) if add else torch.cat(powers, 1)
 
 
 def normalised(out: Tensor, weights: Weights, layer: int) -> Tensor:
