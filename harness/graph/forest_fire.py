@@ -16,8 +16,8 @@ class ForestFirePicker:
 
     A fire starts at a uniform node. A burning node sets fire to x of its neighbours that have not burnt,
     uniform and distinct, or to all where they are fewer; x is geometric with mean burn / (1 - burn). Nodes
-    burn in the order they caught fire. Where a fire dies, another starts at a uniform node that is left, until
-    there are min(size, N) nodes. Edge weights do not count.
+    burn in the order they caught fire. Where a fire dies, another starts at a uniform node of those left,
+    until there are min(size, N) nodes. Edge weights do not count.
 
     Args:
         topology: the graph, symmetric in structure.

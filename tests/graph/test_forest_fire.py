@@ -19,9 +19,11 @@ from support.picks import (
 from harness.graph.forest_fire import ForestFirePicker
 from harness.graph.topology import Topology
 
-# A hub that most of a fire tries in vain, a triangle of its own, and a node without neighbours.
+# A fan, a triangle of its own, and a node without neighbours.
 EDGES = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (5, 6), (6, 7), (5, 7)]
 GRAPH = topology_of(9, EDGES)
+# A clique, of which node 0 has three neighbours more: when it burns, most of its neighbours have burnt.
+CLIQUE = topology_of(16, [(a, b) for a in range(13) for b in range(a)] + [(0, 13), (0, 14), (0, 15)])
 DRAWS = 8_000
 
 
@@ -43,11 +45,17 @@ def naive_fire(topology: Topology, size: int, burn: float, rng: random.Random) -
         queue += new
 
 
-@pytest.mark.parametrize(("size", "burn"), [(3, 0.7), (4, 0.4), (5, 0.95), (8, 0.7)])
-def test_sets_come_as_often_as_those_of_a_fire_in_plain_python(size: int, burn: float) -> None:
+@pytest.mark.parametrize(
+    ("graph", "size", "burn"),
+    [(GRAPH, 3, 0.7), (GRAPH, 4, 0.4), (GRAPH, 5, 0.95), (CLIQUE, 15, 0.9), (CLIQUE, 14, 0.98)],
+    ids=lambda value: None if isinstance(value, Topology) else str(value),
+)
+def test_sets_come_as_often_as_those_of_a_fire_in_plain_python(
+    graph: Topology, size: int, burn: float
+) -> None:
     rng = random.Random(size)
-    reference = Counter(naive_fire(GRAPH, size, burn, rng) for _ in range(DRAWS))
-    assert_alike(drawn(ForestFirePicker(GRAPH, size, burn=burn), DRAWS), reference)
+    reference = Counter(naive_fire(graph, size, burn, rng) for _ in range(DRAWS))
+    assert_alike(drawn(ForestFirePicker(graph, size, burn=burn), DRAWS), reference)
 
 
 def test_a_fire_that_never_spreads_picks_uniform_nodes() -> None:
