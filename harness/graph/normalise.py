@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness.graph.induction import Induced
 from harness.graph.layer_sample import LayerSample
-from harness.graph.subgraph_counts import Counts
+from harness.graph.subgraph_counts import Counts, fetch_ahead
 from harness.graph.subgraph_sampling import SubgraphBatch
 from harness.graph.topology import Topology
 
@@ -99,6 +99,7 @@ def _symmetry(topology: Topology) -> Literal["structure", "values"]:
 def _inverse(counts, places):  # type: ignore[no-untyped-def]
     values = np.empty(places.size)
     for k in range(places.size):
+        fetch_ahead(counts, places, k)
         values[k] = 1.0 / max(counts[places[k]], 1)
     return values
 
@@ -107,6 +108,8 @@ def _inverse(counts, places):  # type: ignore[no-untyped-def]
 def _weighted_inverse(counts, places, weights):  # type: ignore[no-untyped-def]
     values = np.empty(places.size)
     for k in range(places.size):
+        fetch_ahead(counts, places, k)
+        fetch_ahead(weights, places, k)
         values[k] = weights[places[k]] / np.float64(max(counts[places[k]], 1))
     return values
 
@@ -117,6 +120,7 @@ def _weighted(indptr, places, weights):  # type: ignore[no-untyped-def]
     values, sums = np.empty(places.size), np.zeros(indptr.size - 1)
     for row in range(indptr.size - 1):
         for k in range(indptr[row], indptr[row + 1]):
+            fetch_ahead(weights, places, k)
             values[k] = weights[places[k]]
             sums[row] += values[k]
     return values, sums
