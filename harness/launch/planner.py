@@ -17,7 +17,6 @@ from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, cap
 from harness.launch.network import why_not
 from harness.launch.runner import RunOptions, is_done
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
 from harness.suite.network import NetworkSpec
@@ -107,9 +106,7 @@ class _Planner:
             found = self._find_tables(trial, directory, inductive)
             self._tables[key] = found or self._tables.get(key, (None, None))
         train, full = self._tables[key]
-        return estimate(
-            trial, info, self._model(trial.model, info), inductive=inductive, train=train, full=full
-        )
+        return estimate(trial, info, self._model(trial, info), inductive=inductive, train=train, full=full)
 
     def _find_tables(
         self, trial: TrialConfig, graph: Path | None, inductive: bool
@@ -129,10 +126,13 @@ class _Planner:
             self._graphs[key] = dataset_info(spec, options.data_dir), directory
         return self._graphs[key]
 
-    def _model(self, spec: ModelSpec, graph: DatasetInfo) -> GNN:
-        key = f"{spec.model_dump_json()} {graph.features} {graph.classes}"
+    def _model(self, trial: TrialConfig, graph: DatasetInfo) -> GNN:
+        spec, products = trial.model, trial.train.products
+        key = f"{spec.model_dump_json()} {products} {graph.features} {graph.classes}"
         if key not in self._models:
-            self._models[key] = GNN(spec, graph.features, graph.classes, seed=0, dtype=torch.float32)
+            self._models[key] = GNN(
+                spec, graph.features, graph.classes, seed=0, dtype=torch.float32, products=products
+            )
         return self._models[key]
 
 

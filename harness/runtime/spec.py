@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.data.spec import Spec
-from harness.models.spec import ModelSpec
+from harness.models.spec import ModelSpec, Products
 
 Phase = Literal[
     "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "other"
@@ -48,6 +48,10 @@ class TrainSpec(Spec):
     )
     threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: cores / ranks")
     spmm: Literal["auto", "torch", "dgl", "numba"] = Field("auto", description="SpMM engine")
+    products: Products = Field(
+        "auto",
+        description="order of A H W in sage and gcn where precompute, narrow and exchanges leave it open",
+    )
     warmup: int | None = Field(
         None, ge=0, description="epochs left out of timings; default: a tenth of them, 1 to 5, but never all"
     )

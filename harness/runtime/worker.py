@@ -76,6 +76,7 @@ class Worker:
             self.graph.num_classes,
             seed=config.seed,
             dtype=self.dtype,
+            products=config.train.products,
         ).to(self.device)
         self.rng = np.random.default_rng((config.seed, rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))

@@ -41,11 +41,11 @@ def size(name: str = "full", case: MemoryCase = CASE, **options) -> int:
 
 
 def test_components_by_hand() -> None:
-    """Widths 10, 8, 3; the wider first layer multiplies by W first, and so does the second."""
+    """Widths 10, 8, 3; the first layer aggregates first, which it need not reverse, the second H W."""
     found = components()
     weights = 2 * (10 * 8) + 8 + 2 * (8 * 3) + 3
-    # Kept: layer 0 input 100 x 10 and source 120 x 10; layer 1 input 100 x 8 and source 120 x 8.
-    kept = 1000 + 1200 + 800 + 960
+    # Kept: layer 0 input 100 x 10 and aggregation 100 x 10; layer 1 input 100 x 8 and source 120 x 8.
+    kept = 1000 + 1000 + 800 + 960
     # In layer 1's backward: gradient of logits 100 x 3, to the input 100 x 8, and in the exchange a source
     # gradient 120 x 8, what peers sent 20 x 8, the sum 100 x 8.
     peak = kept + 300 + 800 + (960 + 160 + 800)
@@ -59,6 +59,19 @@ def test_components_by_hand() -> None:
         "input features", "labels", "layers (Eq. 3)", "layers, beside Eq. 3", "adjacency",
         "weights and optimizer",
     }  # fmt: skip
+
+
+def test_the_order_of_products_by_hand() -> None:
+    """As above: where H W is aggregated the source is kept, where H is its aggregation."""
+    peaks = {}
+    for order in ("aggregate-first", "transform-first"):
+        model = GNN(ModelSpec(hidden=8), 10, 3, seed=0, dtype=torch.float32, products=order)
+        found = components(case=replace(CASE, model=model))
+        peaks[order] = found["layers (Eq. 3)"] + found["layers, beside Eq. 3"]
+    transformed = 1000 + 1200 + 800 + 960 + 300 + 800 + (960 + 160 + 800)
+    # The gradient of the aggregation 100 x 8, scaled, and that of the source 120 x 8.
+    aggregated = 1000 + 1000 + 800 + 800 + 300 + 800 + (800 + 800 + 960)
+    assert peaks == {"aggregate-first": 4 * aggregated, "transform-first": 4 * transformed}
 
 
 def test_attention_by_hand() -> None:

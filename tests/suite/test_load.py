@@ -88,13 +88,13 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "model: {hiden: 3}\n", "s.yaml:4: model.hiden: unknown key (did you mean 'hidden'?)"),
         (PLAIN + "partitions: 3\n", "s.yaml:4: partitions: unknown key (did you mean 'partition'?)"),
         (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checksum_every, epochs, "
-         "eval_every, final_eval, inductive, lr, optimizer, patience, pos_weight, precision, sampled_eval, spmm, "
-         "stop_at_target, target, threads, warmup, weight_decay)"),
+         "eval_every, final_eval, inductive, lr, optimizer, patience, pos_weight, precision, products, "
+         "sampled_eval, spmm, stop_at_target, target, threads, warmup, weight_decay)"),
         (PLAIN + "train: {optimizer: adma}\n",
          "s.yaml:4: train.optimizer: bad value 'adma', allowed: adam, sgd (did you mean 'adam'?)"),
         (PLAIN + "model:\n  name: transformer\n",
-         "s.yaml:5: model.name: bad value 'transformer', allowed: sage, gcn, gat"),
-        (PLAIN + "model:\n  name: 3\n", "s.yaml:5: model.name: bad value 3, allowed: sage, gcn, gat"),
+         "s.yaml:5: model.name: bad value 'transformer', allowed: sage, gcn, gat, mixhop"),
+        (PLAIN + "model:\n  name: 3\n", "s.yaml:5: model.name: bad value 3, allowed: sage, gcn, gat, mixhop"),
         (PLAIN + "train: {epochs: 0}\n",
          "s.yaml:4: train.epochs: bad value 0: must be greater than or equal to 1"),
         (PLAIN + "train: {epochs: ten}\n",

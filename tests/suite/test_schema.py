@@ -39,8 +39,9 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     config = json.loads(GOLDEN.model_dump_json()) | {"network": "none"}
     assert (config.pop("timing"), config.pop("traffic")) == ("plain", "count")
     assert (config["train"].pop("pos_weight"), config["train"].pop("sampled_eval")) == (1, False)
+    assert config["train"].pop("products") == "auto"
     assert config["train"].pop("final_eval") is True
-    assert config["model"].pop("heads") == 4
+    assert (config["model"].pop("heads"), config["model"].pop("order")) == (4, 2)
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -66,6 +67,7 @@ def test_an_id_depends_on_each_setting_and_on_nothing_else() -> None:
         suite(**base, model={"hidden": 65}),
         suite(**base, train={"epochs": 101}),
         suite(**base, train={"sampled_eval": True}),
+        suite(**base, train={"products": "transform-first"}),
         suite(**base, partition={"parts": 2}),
         suite(**{**base, "methods": [{"full": {"narrow": True}}]}),
         suite(**base, seeds=[1]),
