@@ -33,7 +33,7 @@ class WalkPicker:
         if size < 1 or length < 0:
             raise ValueError(f"walks have a size >= 1 and a length >= 0, not {size} and {length}")
         self._topology, self._length = topology, length
-        self._roots = max(size // (length + 1), 1)
+        self._roots = max(size // (length + 1), 1) if topology.num_nodes else 0
         self._marks = Marks(topology.num_nodes)
 
     def pick(self, seed: int) -> NDArray[np.int64]:
@@ -101,7 +101,7 @@ def _walk_on(indptr, indices, size, walkers, seed, bits, words):  # type: ignore
     at, entries = np.empty(walkers, np.int32), np.full(walkers, -1, np.int64)
     idle = np.zeros(walkers, np.int64)
     count = 0
-    for _ in range(1 + STEPS_A_NODE * size // walkers):
+    for _ in range(-(-STEPS_A_NODE * size // walkers)):
         for i in range(walkers):
             if entries[i] < 0 or idle[i] == PATIENCE:
                 state, value = next_u64(state)

@@ -72,6 +72,10 @@ def test_as_many_nodes_as_asked_for_or_all(burn: float) -> None:
             assert picker.pick(seed).size == min(size, 9)
 
 
+def test_a_graph_without_nodes_has_none_to_pick() -> None:
+    assert ForestFirePicker(topology_of(0, []), 8).pick(1).size == 0
+
+
 def test_a_seed_is_a_set_whatever_thread_picks_it() -> None:
     assert_seed_decides(ForestFirePicker(topology_of(400, [(k, 7 * k % 400) for k in range(1, 400)]), 50))
 

@@ -96,6 +96,11 @@ def test_a_seed_is_a_set_whatever_thread_picks_it(picker: WalkPicker | MultiWalk
     assert_seed_decides(picker)
 
 
+@pytest.mark.parametrize("kind", [WalkPicker, MultiWalkPicker])
+def test_a_graph_without_nodes_has_none_to_pick(kind: type[WalkPicker | MultiWalkPicker]) -> None:
+    assert kind(topology_of(0, []), 8).pick(1).size == 0
+
+
 def test_values_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="not 0 and 3"):
         WalkPicker(GRAPH, 0)
