@@ -12,12 +12,23 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from harness.report.drawing import Picture
+from harness.report.component_tables import breakdown_table
+from harness.report.counting import counted_figure, counted_table
+from harness.report.drawing import Picture, style
 from harness.report.figures import section_figures
 from harness.report.inputs import Inputs
 from harness.report.network import NetworkChapter, network_chapters
 from harness.report.notes import Note, environment_rows, failure_table, make_notes, overview_table
 from harness.report.sections import Section, join_unique, make_sections
+from harness.report.stacks import breakdown_figure
+from harness.report.swept import Swept, sweeps
+from harness.report.swept_views import (
+    nodes_figure,
+    nodes_table,
+    phase_table,
+    step_figure,
+    step_table,
+)
 from harness.report.table import Table
 from harness.report.tables import section_tables
 
@@ -30,6 +41,7 @@ HEADINGS = {  # "": the name of the score
     "sampling": "What sampling saves",
     "batches": "Nodes of mini-batches",
     "cache": "Feature cache",
+    "counting": "Subgraphs counted",
     "explanations": "Explanations",
     "memory": "Memory",
     "use": "Utilisation and energy",
@@ -103,7 +115,11 @@ def make_report(inputs: Inputs) -> Report:
         notes=make_notes(inputs, sections),
         failures=failure_table(sections),
         overview=overview_table(sections),
-        chapters=[*(_chapter(section) for section in sections), *map(_network_chapter, networks)],
+        chapters=[
+            *(_chapter(section) for section in sections),
+            *map(_swept_chapter, sweeps(inputs)),
+            *map(_network_chapter, networks),
+        ],
         networks=networks,
     )
 
@@ -124,6 +140,26 @@ def _chapter(section: Section) -> Chapter:
         if key in tables or key in pictures
     ]
     return Chapter(section, tuple(blocks))
+
+
+def _swept_chapter(swept: Swept) -> Chapter:
+    with style():
+        blocks = [
+            ("step", "Time of a step", step_table(swept), step_figure(swept), phase_table(swept)),
+            (
+                *("breakdown", "Time breakdown"),
+                *(breakdown_table(swept.unfolded), breakdown_figure(swept.unfolded), None),
+            ),
+            ("nodes", "Nodes of a step by layer", nodes_table(swept), nodes_figure(swept), None),
+            ("counted", "Subgraphs counted a second", counted_table(swept), counted_figure(swept), None),
+        ]
+    anchor = swept.section.anchor
+    shown = [
+        Block(f"{anchor}-{key}", title, table, picture, (more,) if more else ())
+        for key, title, table, picture, more in blocks
+        if table
+    ]
+    return Chapter(swept.section, tuple(shown))
 
 
 def _network_chapter(network: NetworkChapter) -> Chapter:

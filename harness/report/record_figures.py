@@ -23,7 +23,7 @@ def record_figures(record: Record | None) -> dict[str, Any]:
     `rank_time_<which>_s`; `model_<component>_bytes`: the memory model's; `counted_bytes`: sent in an
     epoch, all ranks; `wire_seen_by`: the interface that `traffic: verify` compared them with;
     `sample_interval_s`, `pss_interval_s`: of the meters; `why_<figure>`: why it is not available; those of
-    `_sampling`.
+    `_sampling`; `subgraphs_per_s`: drawn while they were counted, before the training.
     """
     if record is None:
         return {}
@@ -33,6 +33,7 @@ def record_figures(record: Record | None) -> dict[str, Any]:
         **_model(record.result.get("memory_model") or {}),
         **_wire(record),
         **_sampling(record),
+        **_counting(record.result),
         **_largest(meters, "sample_interval_s", "interval_s"),
         **_largest(meters, "pss_interval_s", "pss_interval_s"),
         **{f"{WHY}{figure}": why for figure, why in _unavailable(meters).items()},
@@ -80,6 +81,11 @@ def _sampling(record: Record) -> dict[str, float]:
     if asked and stats.get("cached_boundary") is not None:
         found["hit_rate"] = stats["cached_boundary"] / asked
     return found
+
+
+def _counting(result: Mapping[str, Any]) -> dict[str, float]:
+    drawn, seconds = result.get("presampled"), result.get("presample_s")
+    return {"subgraphs_per_s": drawn / seconds} if drawn and seconds else {}
 
 
 def _wire(record: Record) -> dict[str, Any]:

@@ -81,8 +81,8 @@ def flatten(value: object, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _setting(inputs: Inputs, row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return what two trials must share to be compared: all but method, parts and seed."""
+def _setting(inputs: Inputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
+    """Return what two trials must share to be compared: all but method, parts, seed and the ignored key."""
     columns = ["suite", "dataset", "model", "partitioner", "network", "device", "timing"]
     config = inputs.config(row)
     if not config:
@@ -97,6 +97,7 @@ def _setting(inputs: Inputs, row: Mapping[Any, Any]) -> dict[str, Any]:
             setting[key] = value
     if row["parts"] == 1:  # one part is the same whatever the partitioner, and has no network
         setting = {k: v for k, v in setting.items() if not _between_parts(k)}
+    setting.pop(ignoring, None)
     return setting
 
 
@@ -104,12 +105,12 @@ def _between_parts(key: str) -> bool:
     return key in ("partitioner", "network") or key.startswith("partition.")
 
 
-def _group(inputs: Inputs) -> list[tuple[dict[str, Any], list[int]]]:
+def _group(inputs: Inputs, ignoring: str) -> list[tuple[dict[str, Any], list[int]]]:
     """Group row positions by setting; a trial of one part joins every group that agrees otherwise."""
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
     singles: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for position, row in enumerate(inputs.results.to_dict("records")):
-        setting = _setting(inputs, row)
+        setting = _setting(inputs, row, ignoring)
         target = singles if row["parts"] == 1 else groups
         key = json.dumps(setting, sort_keys=True, default=str)
         target.setdefault(key, (setting, []))[1].append(position)
@@ -126,8 +127,11 @@ def _group(inputs: Inputs) -> list[tuple[dict[str, Any], list[int]]]:
     return list(groups.values())
 
 
-def make_sections(inputs: Inputs) -> list[Section]:
-    """Split a report's trials into comparable groups, real data first, then by name and model."""
+def make_sections(inputs: Inputs, ignoring: str = "") -> list[Section]:
+    """Split a report's trials into comparable groups, real data first, then by name and model.
+
+    `ignoring`: a key of the configuration (`train.threads`) in which the trials of a group may differ.
+    """
     variants = find_variants(inputs.results)
     results = inputs.results.reset_index(drop=True)
     results["variant"] = [
@@ -135,7 +139,7 @@ def make_sections(inputs: Inputs) -> list[Section]:
     ]
     own = pd.DataFrame([record_figures(inputs.record(row)) for row in results.to_dict("records")])
     results = results.join(own)
-    groups = _group(Inputs(results, inputs.epochs, inputs.records))
+    groups = _group(Inputs(results, inputs.epochs, inputs.records), ignoring)
     extras = _extras([setting for setting, _ in groups])
     taken: set[str] = set()
     sections = [

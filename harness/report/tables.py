@@ -10,6 +10,7 @@ from harness.report import flags
 from harness.report.aggregate import figures_of
 from harness.report.batch_tables import batch_table
 from harness.report.component_tables import breakdown_table, memory_model_table, sums_table, traffic_table
+from harness.report.counting import counting_table
 from harness.report.explanation_table import explanation_table
 from harness.report.grid import Columns, column, grid, measured, ratios, seeds_note, usual_seeds
 from harness.report.numbers import byte_unit, percent
@@ -36,6 +37,7 @@ def section_tables(section: Section) -> dict[str, Table]:
         "sampling": sampling_table(section),
         "batches": batch_table(section),
         "cache": cache_table(section),
+        "counting": counting_table(section),
         "explanations": explanation_table(section),
         "memory": memory_table(section),
         "memory_sources": memory_sources_table(section),

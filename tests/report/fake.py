@@ -51,6 +51,7 @@ def make_ranks(config: TrialConfig, epochs: int, rng: np.random.Generator) -> li
     rate = float(config.method.options.get("rate", 1.0))
     asked = 1 - (1 - rate) ** DEGREE if name == "psc-gcn" else rate
     speed = {"graphsage": 4.0, "full": 1.0}.get(name, 0.55 + 0.4 * rate) / parts**0.7
+    speed *= config.model.layers / (config.train.threads or 1) ** 0.8 / 2
     sampled = config.train.sampled_eval and name == "skewed"
     top = 0.90 + 0.03 * rate - 0.004 * parts + rng.normal(0, 0.002)
     ranks = []
@@ -134,6 +135,10 @@ def _stats(config: TrialConfig, rank: int, epoch: int, asked: float) -> dict[str
         remote = 0 if options["version"] == "local" else int(drawn / 2 / saved) + epoch % 3
         found = {"input_nodes": NODES + rank, "remote_nodes": remote, "drawn_edges": 9 * NODES}
         return found | {"cached_nodes": remote // 4 if options["cache"] != "none" else 0}
+    if name == "graphsage":
+        layers = config.model.layers
+        nodes = {f"nodes_layer{i}": STEPS * 100 * 8 ** (layers - i) for i in range(1 + layers)}
+        return nodes | {"drawn_edges": 9 * NODES}
     if name != "psc-gcn":
         return {}
     held = HOLDS[options["cache"]] * options["capacity"] ** 0.5
@@ -249,16 +254,18 @@ def write_results(
     seeds: Sequence[int] = (0, 1, 2),
     partitioner: str = "metis",
     model: str = "sage",
+    layers: int = 2,
     epochs: int = 30,
     fails: Fails = lambda config: None,
     environment: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
     train: dict[str, Any] | None = None,
+    figures: dict[str, Any] | None = None,
 ) -> Path:
     """Write a suite's trials below `root` and return `root`.
 
     `datasets`: (name, origin, note); `settings`: keys of TrialConfig (timing, traffic, network, device);
-    `train`: those of TrainSpec.
+    `train`: those of TrainSpec; `figures`: what a record's result has beside what its ranks tell.
     """
     store = ResultStore(root, suite)
     for name, origin, note in datasets:
@@ -267,7 +274,7 @@ def write_results(
                 for seed in seeds:
                     config = TrialConfig(
                         dataset=DatasetSpec(name=name),
-                        model=ModelSpec(name=model),
+                        model=ModelSpec(name=model, layers=layers),
                         train=TrainSpec(epochs=epochs, **(train or {})),
                         partition=PartitionSpec(parts=count, method=partitioner),
                         method=MethodSpec(name=method, options=options),
@@ -288,7 +295,7 @@ def write_results(
                         config=config.model_dump(mode="json"),
                         environment=environment or ENVIRONMENT,
                         dataset={"name": name, "origin": origin, "note": note, "multilabel": False},
-                        result=reduce(ranks) if ranks else {},
+                        result=reduce(ranks) | (figures or {}) if ranks else {},
                         ranks=without_epochs(ranks),
                     )
                     store.stage(config.id)
