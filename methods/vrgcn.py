@@ -43,8 +43,8 @@ class VRGCNOptions(NodeBatchOptions):
 
     fanouts: int | list[int] = Field(
         2,
-        description="neighbours drawn for a node, one number for each graph layer but the first, which draws "
-        "none, or one for all; -1: all neighbours, and no history",
+        description="neighbours drawn for a node, one number for each graph layer (in mixhop each hop of one) "
+        "but the first, which draws none, or one for all; -1: all neighbours, and no history",
     )
 
     @model_validator(mode="after")
@@ -128,6 +128,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
 
     gat has no linear aggregation to correct: its first layer reads the features of all neighbours, the others
     attend over all neighbours, to fresh rows where the batch has any and else to historical ones. Biased.
+
+    In mixhop each hop is such a layer, and what its history keeps are rows of A^k H.
 
     Exact with all neighbours, which needs no history, and all training nodes in one batch.
 

@@ -19,6 +19,9 @@ GRAPH = random_graph(11, NODES, degree=6, features=FEATURES, classes=CLASSES)
 PARTS = np.random.default_rng(0).integers(0, WORLD, NODES)
 MODEL = ModelSpec(name="sage", layers=3, hidden=HIDDEN, dropout=0.5)
 WIDTHS = [FEATURES, HIDDEN, HIDDEN]
+# Two hops a layer, orders of width 2; `narrow` does nothing, and no hop of the input layer needs a gradient.
+MIXHOP = ModelSpec(name="mixhop", layers=2, order=2, hidden=6, dropout=0.5)
+HOPS, HOPS_BACK = [FEATURES, FEATURES, 6, 6], [6, 6]
 EPOCHS = 4
 OPTIONS = {
     "full": ("full", {}),
@@ -32,6 +35,11 @@ OPTIONS = {
     "psc": ("psc-gcn", {"staleness": 2, "refresh": 1}),
     "graphsage": ("graphsage", {"fanouts": 2, "batch_size": 4}),
     "graphsage all": ("graphsage", {"fanouts": -1, "batch_size": 0}),
+    "mixhop": ("full", {"narrow": True}),
+    "mixhop precompute": ("full", {"precompute": True}),
+    "mixhop bns 1": ("bns-gcn", {"rate": 1}),
+    "mixhop pipegcn": ("pipegcn", {}),
+    "mixhop psc": ("psc-gcn", {"staleness": 1, "rate": 1.0, "cache": "none"}),
 }
 
 
@@ -51,7 +59,10 @@ BOUNDARY = boundary_sizes()
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path_factory.mktemp("bytes"))
     spec = TrainSpec(epochs=EPOCHS, threads=1)
-    cases = [Case(data, method, options, MODEL, spec) for method, options in OPTIONS.values()]
+    cases = [
+        Case(data, method, options, MIXHOP if name.startswith("mixhop") else MODEL, spec)
+        for name, (method, options) in OPTIONS.items()
+    ]
     by_rank = run_ranks(train, WORLD, cases)
     return {name: [ranks[i] for ranks in by_rank] for i, name in enumerate(OPTIONS)}
 
@@ -93,6 +104,11 @@ def full_graph(
         ("full precompute", [0, HIDDEN, HIDDEN], [HIDDEN, HIDDEN]),
         ("bns 1", WIDTHS, WIDTHS[1:]),
         ("pipegcn", WIDTHS, WIDTHS[1:]),
+        ("mixhop", HOPS, HOPS_BACK),
+        ("mixhop precompute", [0, *HOPS[1:]], HOPS_BACK),
+        ("mixhop bns 1", HOPS, HOPS_BACK),
+        ("mixhop pipegcn", HOPS, HOPS_BACK),
+        ("mixhop psc", HOPS, HOPS_BACK),
     ],
 )
 def test_full_boundary(

@@ -33,6 +33,8 @@ MODELS = {
     "gat": ModelSpec(name="gat", hidden=8),
     "tail": ModelSpec(name="sage", hidden=8, layers=1, linear_layers=1),
     "residual": ModelSpec(name="gcn", hidden=WIDTH, residual=True),
+    "mixhop": ModelSpec(name="mixhop", hidden=6, order=2),
+    "mixhop residual": ModelSpec(name="mixhop", hidden=WIDTH, order=1, residual=True),
 }
 TRAIN = TrainSpec(epochs=60, threads=1, eval_every=0)
 
@@ -93,7 +95,7 @@ def small(
 def made(name: str, graph: ExplanationGraph) -> tuple[GNN, ExplanationGraph]:
     spec, dtype = MODELS[name], graph.features.dtype
     model = GNN(spec, WIDTH, CLASSES, seed=1, dtype=dtype)
-    return model, replace(graph, blocks=star(graph.remote.size, spec.layers, dtype))
+    return model, replace(graph, blocks=star(graph.remote.size, model.depth, dtype))
 
 
 def random_masks(graph: ExplanationGraph) -> tuple[Tensor, Tensor]:

@@ -52,13 +52,16 @@ EXACT = {
     "gcn": model("gcn", 2),
     "gcn residual": model("gcn", 2, hidden=FEATURES, residual=True),
     "gat": model("gat", 2),
+    "mixhop": model("mixhop", 1, order=3),
 }
+# Of three hops each: mixhop's are one layer's.
+DEEP = {"sage": model("sage"), "gcn": model("gcn"), "mixhop": EXACT["mixhop"]}
 RUNS: dict[str, tuple[str, dict[str, Any], ModelSpec, TrainSpec]] = {
-    **{f"{name} frozen": (METHOD, SMALL, model(name), FROZEN) for name in ("sage", "gcn")},
-    **{f"{name} first": (METHOD, WHOLE, model(name), ONCE) for name in ("sage", "gcn")},
+    **{f"{name} frozen": (METHOD, SMALL, spec, FROZEN) for name, spec in DEEP.items()},
+    **{f"{name} first": (METHOD, WHOLE, spec, ONCE) for name, spec in DEEP.items()},
     **{
-        f"{name} sampled": ("graphsage", WHOLE | {"fanouts": [-1, 2, 2]}, model(name), ONCE)
-        for name in ("sage", "gcn")
+        f"{name} sampled": ("graphsage", WHOLE | {"fanouts": [-1, 2, 2]}, spec, ONCE)
+        for name, spec in DEEP.items()
     },
     **{f"{name} exact": (METHOD, VRGCN.exact, spec, ONCE) for name, spec in EXACT.items()},
     **{f"{name} full": ("full", {}, spec, ONCE) for name, spec in EXACT.items()},
@@ -92,13 +95,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Remem
 
 
 def dense_rows(spec: ModelSpec) -> list[torch.Tensor]:
-    """Return every layer's input rows [N, width] and the logits, in full-graph training before any update."""
+    """Return what every hop aggregates [N, width] and the logits, in full-graph training, no update yet."""
     network = GNN(spec, FEATURES, CLASSES, seed=0, dtype=torch.float64)
     weights = {name: value.detach() for name, value in network.named_parameters()}
     matrix = oracle.propagation_matrix(dense_adjacency(GRAPH), spec.name)
     rows = [torch.from_numpy(GRAPH.features.astype(np.float64))]
     for i in range(spec.layers):
         w = {k.rsplit(".", 1)[1]: v for k, v in weights.items() if k.startswith(f"graph_layers.{i}.")}
+        if spec.name == "mixhop":
+            logits = oracle.mixed(matrix, rows[0], w["weight"], spec.order, add=True) + w["bias"]
+            return [torch.linalg.matrix_power(matrix, k) @ rows[0] for k in range(spec.order)] + [logits]
         out = matrix @ (rows[-1] @ w["weight"]) + w["bias"]
         if spec.name == "sage":
             out = out + rows[-1] @ w["weight_self"]
@@ -106,12 +112,12 @@ def dense_rows(spec: ModelSpec) -> list[torch.Tensor]:
     return rows
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn"])
+@pytest.mark.parametrize("name", DEEP)
 def test_with_frozen_weights_histories_become_the_rows_and_the_sampling_noise_goes(
     found: dict[str, list[list[Remembered]]], name: str
 ) -> None:
     """Layer l's history is exact after l passes, the loss from pass L on; before, neither is."""
-    ranks, rows = found[f"{name} frozen"], dense_rows(model(name))
+    ranks, rows = found[f"{name} frozen"], dense_rows(DEEP[name])
     exact = float(torch.nn.functional.cross_entropy(rows[-1], torch.from_numpy(everyone().labels)))
     errors = [abs(epoch.row["loss"] - exact) for epoch in ranks[0]]
     assert min(errors[:2]) > 1e-4
@@ -123,7 +129,7 @@ def test_with_frozen_weights_histories_become_the_rows_and_the_sampling_noise_go
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(f"{name} first", f"{name} sampled") for name in ("sage", "gcn")]
+    [(f"{name} first", f"{name} sampled") for name in DEEP]
     + [(f"{name} exact", f"{name} full") for name in EXACT],
 )
 def test_the_first_step_is_sampling_behind_an_exact_layer_and_with_all_neighbours_it_is_exact(

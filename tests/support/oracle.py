@@ -13,9 +13,9 @@ Weights = dict[str, Tensor]
 
 
 def propagation_matrix(adjacency: np.ndarray, model: str) -> Tensor:
-    """Return the dense propagation matrix: D^-1 A (sage), D^-1/2 (A + I) D^-1/2 with D of A + I (gcn, mixhop).
+    """Return the dense propagation matrix: D^-1 A (sage), D^-1/2 (A + I) D^-1/2 with D of A + I (gcn).
 
-    For gat, what each edge counts before the softmax is normalised: A + I.
+    mixhop's is that of gcn. For gat, what each edge counts before the softmax is normalised: A + I.
     """
     degree = adjacency.sum(1)
     if model == "sage":
