@@ -55,6 +55,9 @@ _HOMES = {
     "Source": "harness.runtime.source",
     "Step": "harness.runtime.step",
     "SubgraphSampler": "harness.runtime.samplers",
+    "Communicator": "harness.runtime.comm",
+    "SubgraphOptions": "harness.runtime.subgraphs",
+    "SubgraphDraws": "harness.runtime.subgraphs",
     "SyncExchange": "harness.runtime.exchange",
     "TrainGraph": "harness.runtime.stale",
     "View": "harness.runtime.view",
@@ -94,6 +97,7 @@ __all__ = [
     "BlockSize",
     "CachePolicy",
     "ColumnStore",
+    "Communicator",
     "Drawn",
     "EdgeSampler",
     "ExplainSpec",
@@ -130,6 +134,8 @@ __all__ = [
     "Skew",
     "Source",
     "Step",
+    "SubgraphDraws",
+    "SubgraphOptions",
     "SubgraphSampler",
     "SyncExchange",
     "TrainGraph",
@@ -184,6 +190,7 @@ if TYPE_CHECKING:
     from harness.runtime.broadcast import Mesh, broadcast_block, rank_groups
     from harness.runtime.cache import CachePolicy
     from harness.runtime.column_store import ColumnStore
+    from harness.runtime.comm import Communicator
     from harness.runtime.edge_sampler import EdgeSampler
     from harness.runtime.exchange import SyncExchange, announce
     from harness.runtime.features import FeatureStore, HostStore, RowStore
@@ -214,6 +221,7 @@ if TYPE_CHECKING:
     from harness.runtime.stale import TrainGraph
     from harness.runtime.stale_memory import stale_memory
     from harness.runtime.step import Loss, Step
+    from harness.runtime.subgraphs import SubgraphDraws, SubgraphOptions
     from harness.runtime.view import View
     from harness.runtime.worker import Worker
 

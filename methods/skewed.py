@@ -64,7 +64,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     """Skewed linear weighted sampling (communication-efficient sampling, Jiang and Rumi, 2021).
 
     A layer's candidates j, the neighbours of its destinations i (`base: ladies`, see there) or all nodes of
-    the training graph (`base: saint`, see `saint-node`; the paper's "all training nodes"), are drawn in
+    the training graph (`base: saint`, see `NodeSampler`; the paper's "all training nodes"), are drawn in
     proportion to q_j = sum_i A_ij^2, local ones in proportion to alpha q_j (Eq. 10). Formula 12 gives
     alpha = D + (D - 1)(n_L - s) / n_R, at least 1, from the n_L local and n_R remote candidates and the s
     nodes drawn; `quadratic` takes the greatest alpha whose bound of the variance (Eq. 11) is D times the

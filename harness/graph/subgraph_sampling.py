@@ -53,25 +53,14 @@ class Subgraphs:
     """
 
     def __init__(self, topology: Topology, picker: Picker, normaliser: Normaliser, tables: Tables) -> None:
-        self.picker = picker
-        self._topology, self._normaliser, self._tables = topology, normaliser, tables
+        self.picker, self.normaliser = picker, normaliser
+        self._topology, self._tables = topology, tables
 
     def sample(self, seed: int) -> SubgraphBatch:
         """Draw a subgraph by a seed in [0, 2^63); its nodes ascend. Threads may call at once."""
         nodes = self.picker.pick(seed)
-        found = induced(self._topology, nodes, self._tables, places=self._normaliser.needs_places)
-        return self._normaliser.weigh(nodes, found)
-
-
-class AllPicker:
-    """Picks all nodes."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._nodes: NDArray[np.int64] = np.arange(topology.num_nodes)
-
-    def pick(self, seed: int) -> NDArray[np.int64]:
-        """See `Picker`."""
-        return self._nodes
+        found = induced(self._topology, nodes, self._tables, places=self.normaliser.needs_places)
+        return self.normaliser.weigh(nodes, found)
 
 
 class ClippedPicker:

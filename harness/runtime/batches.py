@@ -80,14 +80,26 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     return make_batches(worker, epoch, targets, totals)
 
 
-def subgraph_batches(worker: Worker, epoch: int, size: int) -> list[Batch]:
+def subgraph_batches(
+    worker: Worker, epoch: int, size: int, *, total: int | None = None, steps: int | None = None
+) -> list[Batch]:
     """Return an epoch's batches of subgraphs of the training graph, `size` nodes each, that every rank draws.
 
     An epoch has ceil(N / (P size)) steps: its subgraphs have as many nodes as the training graph, as in
     GraphSAINT (Zeng et al., ICLR 2020, Algorithm 1), whatever they are drawn by. A rank's loss estimates the
     sum over all training nodes; the step's is the mean of the ranks'. `size` -1: all nodes, one step.
+
+    Args:
+        worker: the rank.
+        epoch: 0-based.
+        size: nodes of a subgraph, or -1.
+        total: what the sum of the ranks' losses is divided by instead of P times all training nodes.
+        steps: of an epoch, instead of as many as the graph's size says.
     """
     nodes = worker.view.topology.num_nodes
-    steps = math.ceil(nodes / (worker.world * (nodes if size < 0 else min(size, nodes))))
+    if steps is None:
+        steps = math.ceil(nodes / (worker.world * (nodes if size < 0 else min(size, nodes))))
+    if total is None:
+        total = worker.world * worker.train_total
     nobody: NDArray[np.int64] = np.empty(0, np.int64)
-    return make_batches(worker, epoch, [nobody] * steps, [worker.world * worker.train_total] * steps)
+    return make_batches(worker, epoch, [nobody] * steps, [total] * steps)

@@ -22,7 +22,7 @@ SMALL = {  # where the defaults would draw all of 60 nodes
     "fastgcn": {"sizes": 20, "batch_size": 5},
     "ladies": {"sizes": 10, "batch_size": 5},
     "skewed": {"sizes": 10, "batch_size": 5},
-    "saint-node": {"size": 20},
+    "graphsaint": {"size": 20, "frontier": 5, "coverage": 5},
     "clustergcn": {"clusters": 6, "per_batch": 2},
     "dgs": {"fanouts": 2, "batch_size": 5, "period": 2, "explain": "inline"},
 }

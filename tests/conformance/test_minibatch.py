@@ -23,6 +23,7 @@ MODELS = {
     "sage": ModelSpec(name="sage", layers=2, hidden=5, dropout=0.5),
     "gcn": ModelSpec(name="gcn", layers=2, hidden=5, dropout=0.5),
     "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0.5),
+    "mixhop": ModelSpec(name="mixhop", layers=1, order=2, hidden=6, dropout=0.5),
 }
 SPEC = TrainSpec(epochs=EPOCHS, threads=1)
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,7 +35,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "skewed": ("skewed", {"sizes": 6, "batch_size": 4}),
     "skewed local": ("skewed", {"sizes": 6, "batch_size": 4, "version": "local"}),
     "skewed saint": ("skewed", {"base": "saint", "size": 12}),
-    "saint-node": ("saint-node", {"size": 12}),
+    "node subgraphs": ("graphsaint", {"sampler": "node", "size": 12}),
+    "frontier subgraphs": ("graphsaint", {"size": 12, "frontier": 4, "coverage": 10}),
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
     "dgs": (
@@ -42,7 +44,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         {"fanouts": 2, "batch_size": 4},
     ),  # before its first explanation; tests/methods/test_dgs.py
 }
-SUBGRAPHS = ("skewed saint", "saint-node", "clustergcn")
+SUBGRAPHS = ("skewed saint", "node subgraphs", "frontier subgraphs", "clustergcn")
 STORES: dict[str, dict[str, Any]] = {
     "": {},
     "prefetch": {"prefetch": 2},
@@ -58,7 +60,7 @@ LESS: dict[str, dict[str, Any]] = {
     "loss": {"feature_loss": 0.3},
     "loss ahead": {"feature_loss": 0.3, "prefetch": 2},
 }
-READ_LESS = ("graphsage", "ladies", "saint-node")
+READ_LESS = ("graphsage", "ladies", "node subgraphs")
 # Every model with and without prefetching, the first one from every store.
 RUNS = [
     (name, store, model)
@@ -226,7 +228,7 @@ def test_inference_on_everything_scores_like_the_exact_evaluation(inductive: boo
         for method, options in [
             ("graphsage", {"fanouts": -1, "batch_size": 4}),
             ("ladies", {"sizes": -1, "batch_size": 4}),
-            ("saint-node", {"size": 12}),
+            ("graphsaint", {"sampler": "node", "size": 12}),
         ]
     ]
     sage, ladies, saint = run_ranks(run_all_to_the_end, WORLD, cases)[0]
