@@ -43,8 +43,8 @@ class VRGCNOptions(NodeBatchOptions):
 
     fanouts: int | list[int] = Field(
         2,
-        description="neighbours drawn for a node, one number for each graph layer (in mixhop each hop of one) "
-        "but the first, which draws none, or one for all; -1: all neighbours, and no history",
+        description="neighbours drawn for a node, one number for each graph layer (in mixhop each hop) but "
+        "the first, which draws none, or one for all; -1: all neighbours, and no history",
     )
 
     @model_validator(mode="after")

@@ -32,12 +32,14 @@ MODELS = [
     ModelSpec(name="sage", layers=3, hidden=6, dropout=0, norm="layer", residual=True),
     ModelSpec(name="gcn", layers=2, linear_layers=1, hidden=3, dropout=0),
     ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0, norm="layer"),
+    ModelSpec(name="mixhop", layers=2, order=2, hidden=6, dropout=0),
 ]
-# Numbers of models, and options. Attention cannot be precomputed.
+OPTIONS = {"gat": ["", "narrow"], "mixhop": ["precompute"]}  # attention cannot be precomputed
+# Numbers of models, and options.
 RUNS = [
     (number, {option: True} if option else {})
     for number, model in enumerate(MODELS)
-    for option in ("", "narrow", *(["precompute"] if model.name != "gat" else []))
+    for option in OPTIONS.get(model.name, ["", "narrow", "precompute"])
 ]
 
 
@@ -46,8 +48,10 @@ COUNTED = {
     "plain": ({}, [FEATURES, HIDDEN, HIDDEN], [0, HIDDEN, HIDDEN]),
     "narrow": ({"narrow": True}, [FEATURES, HIDDEN, CLASSES], [0, HIDDEN, CLASSES]),
     "precompute": ({"precompute": True}, [0, HIDDEN, HIDDEN], [0, HIDDEN, HIDDEN]),
+    "mixhop": ({}, [FEATURES, FEATURES, 6, 6], [0, 0, 6, 6]),
 }
 COUNTED_MODEL = ModelSpec(name="sage", layers=3, hidden=HIDDEN, dropout=0.5)
+COUNTED_MIXHOP = ModelSpec(name="mixhop", layers=2, order=2, hidden=6, dropout=0.5)
 COUNTED_GAT = ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0.5)
 PARTS = {world: np.random.default_rng(world).integers(0, world, NODES) for world in (2, 3, 4)}
 # Replications by number of ranks whose training is held to one process, and one whose bytes are counted.
@@ -85,9 +89,10 @@ def by_world(folder: Path) -> dict[int, list[list[Outcome]]]:
             directory = folder / f"bytes{world}"
             directory.mkdir()
             data = on_disk(COUNTED_GRAPH, PARTS[world], world, False, directory)
-            counted = [{"replication": BYTES[world], **more} for more, *_ in COUNTED.values()]
             spec = TrainSpec(epochs=EPOCHS, threads=1)
-            cases += [Case(data, "cagnet", o, COUNTED_MODEL, spec) for o in counted]
+            for name, (more, *_) in COUNTED.items():
+                model = COUNTED_MIXHOP if name == "mixhop" else COUNTED_MODEL
+                cases.append(Case(data, "cagnet", {"replication": BYTES[world], **more}, model, spec))
             cases.append(Case(data, "cagnet", {"replication": BYTES[world]}, COUNTED_GAT, spec))
         found[world] = run_ranks(train, world, cases)
     return found
@@ -207,7 +212,7 @@ def test_matrix_of_peers(outcomes: dict[tuple[int, str], list[Outcome]]) -> None
     """Of layer 1, by rank and peer: broadcasts and sums of gradients in columns, the rest in groups."""
     sizes = {world: np.bincount(PARTS[world], minlength=world) for world in (3, 4)}
     for (world, name), ranks in outcomes.items():
-        if name == "gat":
+        if name in ("gat", "mixhop"):
             continue
         for rank, outcome in enumerate(ranks):
             for row in outcome.traffic:

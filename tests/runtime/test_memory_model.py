@@ -89,6 +89,25 @@ def test_attention_by_hand() -> None:
         components(case=case, precompute=True)
 
 
+def test_mixed_powers_by_hand() -> None:
+    """Widths 10, 9, 3 and powers 0 to 2: every layer keeps its input and two aggregations as wide."""
+    case = replace(CASE, model=gnn(name="mixhop", layers=2, hidden=9))
+    found = components(case=case)
+    assert found["layers (Eq. 3)"] == 4 * 2 * 320 * (10 + 9)
+    kept = 3 * 1000 + 3 * 900
+    # In layer 1's backward: gradient of logits 100 x 3, and in a hop those of t_k 100 x 9 and of the source
+    # 120 x 9, and as much as the larger of a scaled copy of the first and of the 20 boundary rows of peers.
+    peak = kept + 300 + (900 + 1080 + 900)
+    assert found["layers (Eq. 3)"] + found["layers, beside Eq. 3"] == 4 * peak
+    # No gradient is sent for the input layer's two hops.
+    late = components("pipegcn", case)["late rows"]
+    assert late == 2 * 4 * 20 * (10 + 10 + 9 + 9 + 9 + 9)
+    assert components("pipegcn", case, precompute=True)["late rows"] == late - 2 * 4 * 20 * 10
+    # Given the first hop, the input layer keeps as much.
+    assert components(case=case, precompute=True)["layers (Eq. 3)"] == found["layers (Eq. 3)"]
+    assert components(case=case, narrow=True) == found
+
+
 def test_sgd_has_no_moments_and_torch_copies_matrices() -> None:
     sgd = components(case=replace(CASE, moments=0))
     assert 2 * sgd["weights and optimizer"] == components()["weights and optimizer"]
@@ -96,7 +115,7 @@ def test_sgd_has_no_moments_and_torch_copies_matrices() -> None:
     assert copied["adjacency"] == components()["adjacency"] + 2 * 12 * 1000
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "mixhop"])
 @pytest.mark.parametrize("norm", ["layer", "none"])
 def test_grows_with_everything(name: str, norm: str) -> None:
     def of(layers: int, hidden: int, boundary: int) -> int:
@@ -105,8 +124,8 @@ def test_grows_with_everything(name: str, norm: str) -> None:
             case=replace(CASE, train=part, model=gnn(name=name, norm=norm, layers=layers, hidden=hidden))
         )
 
-    for sizes in ([of(2, h, 20) for h in (4, 16, 64)], [of(n, 16, 20) for n in (1, 2, 3, 4)],
-                  [of(2, 16, b) for b in (0, 10, 100, 1000)]):  # fmt: skip
+    for sizes in ([of(2, h, 20) for h in (12, 24, 96)], [of(n, 12, 20) for n in (1, 2, 3, 4)],
+                  [of(2, 12, b) for b in (0, 10, 100, 1000)]):  # fmt: skip
         assert sizes == sorted(set(sizes))
 
 

@@ -28,11 +28,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Model:
-    """The network: its kind, whether LayerNorm is between layers, and the layers that send H W for H."""
+    """The network: its kind, whether LayerNorm is between layers, the layers that send H W for H, powers."""
 
-    name: Literal["sage", "gcn"]
+    name: Literal["sage", "gcn", "mixhop"]
     norm: bool
     narrow: Collection[int] = ()
+    order: int = 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,14 @@ def train(
         h = torch.from_numpy(x)
         for i in range(depth):
             w, narrow = weights[f"graph_layers.{i}.weight"], i in model.narrow
-            if i == 0 and aggregated is not None:
+            if model.name == "mixhop":
+                powers = [h]
+                for hop in range(model.order):
+                    seen = history.read(model.order * i + hop, powers[-1])
+                    powers.append((matrix * same) @ powers[-1] + (matrix * ~same) @ seen)
+                found = [t @ part for t, part in zip(powers, w.chunk(model.order + 1, 1), strict=True)]
+                out = torch.cat(found, 1) if i + 1 < depth else torch.stack(found).sum(0)
+            elif i == 0 and aggregated is not None:
                 out = aggregated @ w
             else:
                 sent = h @ w if narrow else h
