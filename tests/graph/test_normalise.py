@@ -14,6 +14,7 @@ from support.graphs import random_graph
 from harness.graph.block import Norm
 from harness.graph.edge_picker import EdgePicker
 from harness.graph.forest_fire import ForestFirePicker
+from harness.graph.frontier import FrontierPicker
 from harness.graph.induction import Induced, induced
 from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.normalise import CountedChances, PresentMean
@@ -148,6 +149,7 @@ class Skewed:
 
 PICKERS: dict[str, Callable[[Topology], Picker]] = {
     "skewed": lambda topology: Skewed(),
+    "frontier": lambda topology: FrontierPicker(topology, 12, frontier=4),
     "rw": lambda topology: WalkPicker(topology, 12, length=2),
     "mrw": lambda topology: MultiWalkPicker(topology, 12, walkers=4),
     "edge": lambda topology: EdgePicker(topology, 12),
