@@ -85,8 +85,7 @@ class FrontierPicker:
             self._enlargement * self._frontier * (1 + self._topology.indices.size / self._topology.num_nodes)
         )
         tiles = TILES_A_NODE * self._frontier
-        kind = np.dtype(np.uint16 if tiles < 2**16 else np.uint32)
-        return _Board(np.empty(2 * int(pins), kind), _Tiles.room_for(tiles))
+        return _Board(np.empty(2 * int(pins), np.int32), _Tiles.room_for(tiles))
 
 
 class _Tiles(NamedTuple):
@@ -117,9 +116,13 @@ class _Tiles(NamedTuple):
 
 @dataclass(eq=False)
 class _Board:
-    """A Dashboard; `pins` are numbers of tiles, of as few bytes as these need: so the cache holds them."""
+    """A Dashboard; `pins` are numbers of tiles, so that what a clean-up moves is no more than 4 bytes a pin.
 
-    pins: NDArray[np.unsignedinteger]
+    On a graph of 233,000 nodes and degree 51 they take 0.6 MB of a 1 MB cache; as 2 bytes each, picking took
+    a twentieth less time, but could have 65,536 tiles at most.
+    """
+
+    pins: NDArray[np.int32]
     tiles: _Tiles
 
 
