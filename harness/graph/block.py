@@ -56,9 +56,7 @@ class Block:
             raise ValueError("a block needs the degree of every source row, destinations first")
         self.adjacency, self.degree = adjacency, degree
         self.dst_scale, self.src_scale = dst_scale, src_scale
-        self.engine: Engine = choose_engine(
-            engine, weighted=adjacency.values is not None, device=adjacency.indptr.device
-        )
+        self.engine: Engine = choose_engine(engine, device=adjacency.indptr.device)
         self._transposed = transposed
         self._scales: dict[Norm, tuple[Tensor, Tensor | None, Tensor | None]] = {}
 

@@ -76,7 +76,7 @@ class Partition:
     @property
     def engine(self) -> str:
         """Name of the SpMM engine of the part's blocks."""
-        return choose_engine(self._engine, weighted=self.meta["weighted"], device=self._device).name
+        return choose_engine(self._engine, device=self._device).name
 
     @cached_property
     def structure(self) -> CSR:

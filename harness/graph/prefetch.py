@@ -17,15 +17,19 @@ def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        form = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), form)
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
-        read, keep_near, of_data = flag(0), flag(3), flag(1)
-        builder.call(function, [address, read, keep_near, of_data])
+        write_prefetch(builder, builder.gep(data, [arguments[1]]))
         return context.get_dummy_value()
 
     return types.void(array, index), generate
+
+
+def write_prefetch(builder: Any, address: Any) -> None:
+    """Write, with a builder of LLVM's, the instruction that asks for the cache line at `address`."""
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    form = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), form)
+    read, keep_near, of_data = flag(0), flag(3), flag(1)
+    builder.call(function, [builder.bitcast(address, byte), read, keep_near, of_data])
 
 
 prefetch: Any = intrinsic(_prefetch)

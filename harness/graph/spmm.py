@@ -1,8 +1,7 @@
 """Sparse times dense, behind one seam: the engines torch, dgl and numba.
 
-Times of one product on 25,197 x 47,432 with 1.2 M entries and 128 columns, one thread: dgl 15.6 ms, numba
-15.5 ms, torch 39 ms; at 40 columns dgl is 1.4 times as fast as numba. With edge weights dgl is slower than
-both by a factor of five, which is why `auto` takes numba there (tests/benchmarks/test_spmm.py measures it).
+`auto` takes numba on every CPU: weighted or not, at every width and size measured it takes 0.4 to 0.7 of the
+time of the faster one of the other two (docs/design/spmm-engines.md; tests/benchmarks/test_spmm.py).
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ import warnings
 from functools import cache
 from typing import Protocol
 
-import numba
 import torch
 from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.csr import CSR
 from harness.graph.parts import row_parts, run_parts
+from harness.graph.spmm_kernels import LINE, MOST, multiply_rows
+
+SLAB = 1024  # bytes of a row
 
 
 class Engine(Protocol):
@@ -64,8 +65,9 @@ class DGLEngine:
         """See `Engine`."""
         ops = _dgl().ops
         if self.name not in matrix.handles:
-            # Without explicit edge ids, DGL's weighted kernel reads through a null pointer at width 1.
-            ids = torch.arange(0 if matrix.values is None else matrix.nnz, dtype=torch.int32)
+            # Without explicit edge ids DGL reads through a null pointer: with weights at width 1; without
+            # them where 2000 bytes x width x entries a row exceed the last cache, and it cuts columns up.
+            ids = torch.arange(matrix.nnz, dtype=torch.int32)
             structure = (matrix.indptr.int(), matrix.indices, ids)
             matrix.handles[self.name] = _dgl().create_block(
                 ("csc", structure), num_src_nodes=matrix.num_cols, num_dst_nodes=matrix.num_rows
@@ -80,63 +82,37 @@ class DGLEngine:
 
 
 class NumbaEngine:
-    """Row loops compiled by numba: every CPU, weighted or not."""
+    """Row sums in registers, by kernels that numba compiles: every CPU, weighted or not.
+
+    Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's
+    cache are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the
+    number of threads.
+
+    Args:
+        slab: bytes of a slab's row, a multiple of a cache line's 64; None: whole rows.
+    """
 
     name = "numba"
+
+    def __init__(self, slab: int | None = SLAB) -> None:
+        self._slab = None if slab is None else slab // LINE
 
     def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
         """See `Engine`."""
         out = torch.empty((matrix.num_rows, x.shape[1]), dtype=x.dtype)
         bounds = row_parts(matrix)
-        structure = (bounds, matrix.indptr.numpy(), matrix.indices.numpy())
-        dense, target = x.contiguous().numpy(), out.numpy()
-        if matrix.values is None:
-            run_parts(lambda part: _sum(part, *structure, dense, target), bounds.size - 1)
-        else:
-            weights = matrix.values.to(x.dtype).numpy()
-            run_parts(lambda part: _weighted(part, *structure, weights, dense, target), bounds.size - 1)
+        weights = None if matrix.values is None else matrix.values.to(x.dtype).numpy()
+        operands = matrix.indptr.numpy(), matrix.indices.numpy(), weights, x.contiguous().numpy(), out.numpy()
+        slab, held = self._slab or max(1, x.shape[1]), held_vectors()
+        run_parts(
+            lambda part: multiply_rows(bounds[part], bounds[part + 1], *operands, slab, held), bounds.size - 1
+        )
         return out
 
 
-@numba.njit(cache=True, nogil=True)
-def _sum(part, bounds, indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    width = x.shape[1]
-    for r in range(bounds[part], bounds[part + 1]):
-        row = out[r]
-        row[:] = 0
-        e, end = indptr[r], indptr[r + 1]
-        # Eight rows a pass: the sum stays in registers for eight additions instead of one.
-        while e + 8 <= end:
-            a, b, c, d = x[indices[e]], x[indices[e + 1]], x[indices[e + 2]], x[indices[e + 3]]
-            p, q, s, t = x[indices[e + 4]], x[indices[e + 5]], x[indices[e + 6]], x[indices[e + 7]]
-            for k in range(width):
-                row[k] += ((a[k] + b[k]) + (c[k] + d[k])) + ((p[k] + q[k]) + (s[k] + t[k]))
-            e += 8
-        while e < end:
-            a = x[indices[e]]
-            for k in range(width):
-                row[k] += a[k]
-            e += 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _weighted(part, bounds, indptr, indices, weights, x, out):  # type: ignore[no-untyped-def]
-    width = x.shape[1]
-    for r in range(bounds[part], bounds[part + 1]):
-        row = out[r]
-        row[:] = 0
-        e, end = indptr[r], indptr[r + 1]
-        while e + 4 <= end:
-            a, b, c, d = x[indices[e]], x[indices[e + 1]], x[indices[e + 2]], x[indices[e + 3]]
-            wa, wb, wc, wd = weights[e], weights[e + 1], weights[e + 2], weights[e + 3]
-            for k in range(width):
-                row[k] += (wa * a[k] + wb * b[k]) + (wc * c[k] + wd * d[k])
-            e += 4
-        while e < end:
-            a, wa = x[indices[e]], weights[e]
-            for k in range(width):
-                row[k] += wa * a[k]
-            e += 1
+def held_vectors() -> int:
+    """Return how many vectors of `LINE` bytes this machine's registers hold beside what else they have to."""
+    return MOST if torch.backends.cpu.get_cpu_capability() == "AVX512" else MOST // 2
 
 
 ENGINES: dict[str, type[Engine]] = {"torch": TorchEngine, "dgl": DGLEngine, "numba": NumbaEngine}
@@ -162,16 +138,14 @@ def dgl_problem() -> str | None:
     return None
 
 
-def choose_engine(name: str, *, weighted: bool, device: torch.device) -> Engine:
-    """Return the engine called `name`; `auto` is the fastest one there is for such a product.
+def choose_engine(name: str, *, device: torch.device) -> Engine:
+    """Return the engine called `name`; `auto` is the fastest one on `device`.
 
     Raises:
         UserError: the engine is not installed, or does not run on `device`.
     """
     if name == "auto":
-        if device.type != "cpu":
-            return TorchEngine()
-        return NumbaEngine() if weighted or dgl_problem() else DGLEngine()
+        return NumbaEngine() if device.type == "cpu" else TorchEngine()
     if name == "dgl" and (problem := dgl_problem()):
         raise UserError(f"'dgl': {problem}", key="train.spmm", fix="use auto, numba or torch")
     if name != "torch" and device.type != "cpu":

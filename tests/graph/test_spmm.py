@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from textwrap import dedent
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,13 +13,10 @@ import torch
 from harness.errors import UserError
 from harness.graph import parts
 from harness.graph.csr import CSR
-from harness.graph.spmm import ENGINES, choose_engine, dgl_problem
+from harness.graph.spmm import ENGINES, NumbaEngine, choose_engine, dgl_problem
+from harness.graph.spmm_kernels import LINE, MOST, multiply_rows
 
 CPU = torch.device("cpu")
-
-
-def engines() -> list[str]:
-    return [name for name in ENGINES if name != "dgl" or dgl_problem() is None]
 
 
 def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_matrix]:
@@ -31,7 +33,7 @@ def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("width", [1, 7, 16, 130])
+@pytest.mark.parametrize("width", [1, 7, 16, 130, 301])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", ENGINES)
@@ -46,7 +48,7 @@ def test_engines_equal_scipy(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        engine = choose_engine(name, weighted=weighted, device=CPU)
+        engine = choose_engine(name, device=CPU)
         got = engine.multiply(csr, torch.from_numpy(x).to(dtype))
     finally:
         torch.set_num_threads(before)
@@ -60,17 +62,77 @@ def test_a_matrix_without_entries(name: str) -> None:
     if name == "dgl" and (problem := dgl_problem()):
         pytest.skip(problem)
     csr = CSR(torch.zeros(4, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 5)
-    got = choose_engine(name, weighted=False, device=CPU).multiply(csr, torch.ones(5, 3))
+    got = choose_engine(name, device=CPU).multiply(csr, torch.ones(5, 3))
     assert torch.equal(got, torch.zeros(3, 3))
 
 
-def test_auto_takes_the_faster_engine_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_engine("auto", weighted=True, device=CPU).name == "numba"
-    monkeypatch.setattr("harness.graph.spmm.dgl_problem", lambda: "not installed")
-    assert choose_engine("auto", weighted=False, device=CPU).name == "numba"
-    monkeypatch.setattr("harness.graph.spmm.dgl_problem", lambda: None)
-    assert choose_engine("auto", weighted=False, device=CPU).name == "dgl"
-    assert choose_engine("auto", weighted=False, device=torch.device("cuda")).name == "torch"
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernel_at_every_width(dtype: torch.dtype, weighted: bool) -> None:
+    """Against scipy at widths of every tail; nothing is written, nor read, outside of the matrices."""
+    csr, matrix = case(weighted, rows=60, cols=60)
+    weights = csr.values.to(dtype).numpy() if csr.values is not None else None
+    lanes, held = LINE // dtype.itemsize, 3
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for width in [*range(1, 2 * lanes + 2), MOST * lanes - 1, MOST * lanes + 1]:
+        flat = np.full(60 * width + 2 * lanes, np.nan, f"f{dtype.itemsize}")
+        target = flat.copy()
+        x, out = (array[lanes:-lanes].reshape(60, width) for array in (flat, target))
+        x[:] = np.random.default_rng(width).normal(size=x.shape)
+        for slab in (1, 2, 1000):
+            out[:] = np.nan
+            multiply_rows(0, 60, csr.indptr.numpy(), csr.indices.numpy(), weights, x, out, slab, held)
+            np.testing.assert_allclose(out, matrix @ x.astype(float), rtol=tolerance, atol=tolerance)
+            assert np.isnan(target[:lanes]).all()
+            assert np.isnan(target[-lanes:]).all()
+
+
+def test_sums_depend_on_neither_threads_nor_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LEAST_WORK", 1)
+    csr, _ = case(True)
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(csr.num_cols, 300)).astype(np.float32))
+    products, before = [], torch.get_num_threads()
+    try:
+        for threads, slab in ((1, None), (1, LINE), (3, 4 * LINE), (2, 1024)):
+            torch.set_num_threads(threads)
+            products.append(NumbaEngine(slab).multiply(csr, x))
+    finally:
+        torch.set_num_threads(before)
+    for product in products[1:]:
+        assert torch.equal(product, products[0])
+
+
+@pytest.mark.skipif(dgl_problem() is not None, reason="dgl is not installed")
+def test_dgl_reads_edge_ids_where_it_cuts_columns_up() -> None:
+    """The engine is right at such a size, and without edge ids the process dies."""
+    script = """
+        import torch
+        from harness.graph.csr import CSR
+        from harness.graph.spmm import DGLEngine
+
+        rows, width = 64, 16384  # 2000 bytes x 64 x 16384 are more than any cache DGL can count
+        indices = torch.arange(rows, dtype=torch.int32).repeat(rows)
+        matrix = CSR(torch.arange(0, rows * rows + 1, rows), indices, rows)
+        x = torch.arange(rows, dtype=torch.float32).unsqueeze(1).expand(rows, width).contiguous()
+        product = DGLEngine().multiply(matrix, x)
+        assert torch.equal(product, torch.full((rows, width), rows * (rows - 1) / 2))
+        print("right", flush=True)
+        without = torch.empty(0, dtype=torch.int32)
+        torch.arange = lambda *args, **options: without
+        matrix.handles.clear()
+        DGLEngine().multiply(matrix, x)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip() == "right"
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":  # where DGL has kernels of its own
+        assert done.returncode == -signal.SIGSEGV
+
+
+def test_auto_is_numba_on_cpus_and_torch_elsewhere() -> None:
+    assert choose_engine("auto", device=CPU).name == "numba"
+    assert choose_engine("auto", device=torch.device("cuda")).name == "torch"
 
 
 def test_an_engine_that_is_missing_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +140,6 @@ def test_an_engine_that_is_missing_is_the_users_error(monkeypatch: pytest.Monkey
     with pytest.raises(
         UserError, match=r"train\.spmm: 'dgl': dgl is not installed \(use auto, numba or torch\)"
     ):
-        choose_engine("dgl", weighted=False, device=CPU)
+        choose_engine("dgl", device=CPU)
     with pytest.raises(UserError, match=r"'numba' runs on CPUs only"):
-        choose_engine("numba", weighted=False, device=torch.device("cuda"))
+        choose_engine("numba", device=torch.device("cuda"))
