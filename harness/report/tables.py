@@ -48,9 +48,11 @@ def section_tables(section: Section) -> dict[str, Table]:
     return {name: table for name, table in tables.items() if table}
 
 
-def accuracy_table(section: Section) -> Table:
-    """Test score at the best validation, and that validation score, method by parts."""
+def accuracy_table(section: Section) -> Table | None:
+    """Test score at the best validation, and that validation score, by parts; None if nothing was scored."""
     test, val = (figures_of(section, column) for column in ("test_at_best_val", "best_val"))
+    if not (test or val) and len(section.ok):
+        return None
     seeds = usual_seeds(test | val)
     columns = {
         f"Test {section.metric} (%)": column(section, test, lambda _: percent, seeds, highest=True),

@@ -200,11 +200,12 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
 
 
 def test_a_trial_without_figures(tmp_path: Path) -> None:
-    """One epoch, never evaluated: gaps are n/a, and there is no convergence figure."""
+    """One epoch, never evaluated: gaps are n/a, there is no convergence figure and no table of scores."""
     root = write_results(tmp_path / "results", methods=METHODS[:1], parts=(1,), seeds=(0,), epochs=1)
     text = write_report(root, tmp_path / "out").read_text(encoding="utf-8")
     assert "n/a" in text
     assert not list((tmp_path / "out" / "figures").glob("*convergence*"))
+    assert "by method and number of parts P" not in text
 
 
 def test_default_place(results_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
