@@ -204,8 +204,8 @@ def _mixed_pass(
 ) -> _Pass:
     """Values of a layer of mixed powers, whose products keep H and every t_k.
 
-    A hop has its source matrix, new of an exchange, and a scaled copy. Backward, a hop has the gradient of
-    t_k, a scaled copy, and that of the source; or that, what peers sent, and their sum.
+    A hop has its source matrix, new of an exchange, and a scaled copy. Backward, t_k is gone; there are its
+    gradient, a scaled copy, and the gradient of the source; or that, what peers sent, and their sum.
     """
     d, outputs = layer.inputs, blocks[-1].dst * layer.outputs
     own = (blocks[0].dst if exchanged else blocks[0].src) * d
@@ -218,5 +218,5 @@ def _mixed_pass(
         kept += size.dst * d
         forward = max(forward, kept + (1 + exchanged) * size.src * d)
         boundary = size.src - size.dst if exchanged else 0
-        backward = max(backward, size.src + size.dst + max(size.dst, boundary))
+        backward = max(backward, size.src + max(size.dst, boundary))
     return _Pass(kept, max(forward - kept + outputs, 2 * outputs), outputs if first else backward * d)

@@ -21,6 +21,7 @@ from harness.models.spec import ModelSpec
 from harness.runtime.memory_model import MemoryCase, PartSize
 from harness.runtime.report import TrialError
 from harness.runtime.spec import TrainSpec
+from harness.runtime.trainer import Trainer
 from methods.full import Full
 from methods.roc import ROC
 
@@ -159,6 +160,21 @@ def test_a_budget_that_one_layer_exceeds_ends_as_oom_and_the_record_says_what_a_
         "on the device, the budget is 0.0009766 MiB"
     )
     assert "emulated" in " ".join(small["remarks"])
+
+
+@pytest.mark.parametrize("norm", ["layer", "none"])
+@pytest.mark.parametrize(("order", "layers", "tail"), [(1, 2, 0), (2, 2, 0), (2, 1, 0), (3, 1, 1)])
+def test_memory_of_mixed_powers_is_what_the_arena_sees(
+    order: int, layers: int, tail: int, norm: str, tmp_path: Path
+) -> None:
+    """To a tenth of what is live at once, the input features included."""
+    data = on_disk(random_graph(51, features=64), np.zeros(NODES, int), 1, False, tmp_path)
+    model = ModelSpec(
+        name="mixhop", order=order, layers=layers, linear_layers=tail, hidden=96, norm=norm, dropout=0
+    )  # fmt: skip
+    worker, report = Case(data, "roc", {}, model, SPEC).worker(0, 1)
+    peak = Trainer(worker, report).train_epoch(0)["stats"]["arena_peak_bytes"]
+    assert worker.method.memory_components()["rows on the device"] == pytest.approx(peak, rel=0.1)
 
 
 def test_memory_is_that_of_full_and_the_host_s_features() -> None:

@@ -95,9 +95,9 @@ def test_mixed_powers_by_hand() -> None:
     found = components(case=case)
     assert found["layers (Eq. 3)"] == 4 * 2 * 320 * (10 + 9)
     kept = 3 * 1000 + 3 * 900
-    # In layer 1's backward: gradient of logits 100 x 3, and in a hop those of t_k 100 x 9 and of the source
-    # 120 x 9, and as much as the larger of a scaled copy of the first and of the 20 boundary rows of peers.
-    peak = kept + 300 + (900 + 1080 + 900)
+    # In layer 1's last hop: its source 120 x 9, a scaled copy, and the logits so far. (Backward, with t_2 gone:
+    # gradient of logits, that of t_2, a scaled copy, and the source's, which is less by 180.)
+    peak = kept + 2 * 1080 + 300
     assert found["layers (Eq. 3)"] + found["layers, beside Eq. 3"] == 4 * peak
     # No gradient is sent for the input layer's two hops.
     late = components("pipegcn", case)["late rows"]
