@@ -11,7 +11,8 @@ class Full(FullGraphMethod[FullGraphOptions]):
     """Full-graph training: every boundary row is exchanged in every layer (vanilla partition parallelism).
 
     Exact. Bytes an epoch: forward sum_i |B_i| * dim_l * itemsize for each layer l with input width dim_l,
-    backward the same for every layer but the first.
+    backward the same for every layer but the first. In mixhop a layer is as many exchanges as its order, all
+    of its input width.
     """
 
     name = "full"

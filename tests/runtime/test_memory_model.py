@@ -95,8 +95,8 @@ def test_mixed_powers_by_hand() -> None:
     found = components(case=case)
     assert found["layers (Eq. 3)"] == 4 * 2 * 320 * (10 + 9)
     kept = 3 * 1000 + 3 * 900
-    # In layer 1's last hop: its source 120 x 9, a scaled copy, and the logits so far. (Backward, with t_2 gone:
-    # gradient of logits, that of t_2, a scaled copy, and the source's, which is less by 180.)
+    # In layer 1's last hop: its source 120 x 9, a scaled copy, and the logits so far. (Backward, with t_2
+    # gone: gradients of logits and of t_2, a scaled copy, and the source's, which is less by 180.)
     peak = kept + 2 * 1080 + 300
     assert found["layers (Eq. 3)"] + found["layers, beside Eq. 3"] == 4 * peak
     # No gradient is sent for the input layer's two hops.
