@@ -22,10 +22,11 @@ DGS = [
     for what in ("fig2", "fig5-7", "fig8", "fig9", "fig10", "table2", "table3", "table4", "table5")
 ]
 TWINNED = [*PSC, *SKEWED, *DGS]
-PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1]
+FIG5 = ["papers/saint-fig5", "papers/saint-fig5-small"]  # its graphs are generated ones
+PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, *FIG5]
 COMPUTERS = ["papers/dgs-table3-computers", "papers/dgs-table4-computers"]
 NEED_DATA = ["anchor", "papers/psc-table2-arxiv", *COMPUTERS]
-PAPER = {"psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, "}
+PAPER = {"psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, "}
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +192,23 @@ def test_arxiv_of_the_data_directory(tmp_path: Path) -> None:
         ("psc-gcn", 2, 0.1),
         ("psc-gcn", 1, 0.3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "swept"), [(FIG5[0], range(20, 26), 20), (FIG5[1], range(20, 24), 18)]
+)
+def test_the_graphs_of_graphsaints_figure_5(name: str, sizes: range, swept: int) -> None:
+    found = trials(name)
+    assert {(t.dataset.options["scale"], 2 * t.dataset.options["edge_factor"]) for t in found} == {
+        *((scale, 16) for scale in sizes),
+        *((swept, 2**power) for power in range(3, 9)),
+    }
+    for trial in found:
+        assert [trial.dataset.options[key] for key in ("features", "classes", "train")] == [50, 2, 0.5]
+        assert (trial.model.name, trial.model.layers, trial.model.hidden) == ("sage", 2, 512)
+        options = [trial.method.options[key] for key in ("sampler", "size", "frontier", "normalise")]
+        assert options == ["frontier", 8000, 1000, False]
+        assert not trial.train.scored
 
 
 @pytest.mark.parametrize(
