@@ -21,11 +21,13 @@ DGS = [
     f"papers/dgs-{what}"
     for what in ("fig2", "fig5-7", "fig8", "fig9", "fig10", "table2", "table3", "table4", "table5")
 ]
-TWINNED = [*PSC, *SKEWED, *DGS]
+SAINT = [f"papers/saint-{what}" for what in ("fig2", "fig3", "fig4", "fig7-8", "table3")]
+TWINNED = [*PSC, *SKEWED, *DGS, *SAINT]
 FIG5 = ["papers/saint-fig5", "papers/saint-fig5-small"]  # its graphs are generated ones
 PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, *FIG5]
 COMPUTERS = ["papers/dgs-table3-computers", "papers/dgs-table4-computers"]
-NEED_DATA = ["anchor", "papers/psc-table2-arxiv", *COMPUTERS]
+PPI_GO = "papers/saint-fig2-ppi-go"
+NEED_DATA = ["anchor", "papers/psc-table2-arxiv", *COMPUTERS, PPI_GO]
 PAPER = {"psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, "}
 
 
@@ -146,6 +148,43 @@ def test_the_settings_of_dgs(name: str) -> None:
     assert all(t.train.threads == 1 and t.partition.parts in (1, 2, 4) for t in own)
     inline = {t.method.options["explain"] == "inline" for t in own if t.method.name == "dgs"}
     assert inline <= {not name.endswith("table5")}
+
+
+@pytest.mark.parametrize("name", SAINT)
+def test_the_settings_of_graphsaint(name: str) -> None:
+    found, own = trials(name), trials(f"{name}-twin")
+    for trial in [*found, *own]:
+        assert (trial.model.name, trial.partition.parts) == ("sage", 1)
+        options = trial.method.options
+        if trial.method.name == "graphsaint":
+            assert options["frontier"] * 8 == options["size"]
+            assert (options["length"], options["scope"]) == (3, "global")
+            assert options["normalise"] == name.endswith(("fig2", "fig4"))
+        if trial.method.name == "graphsage":
+            assert options["fanouts"] == [25, *[10] * (trial.model.layers - 1)]
+    for trial in found:
+        assert trial.method.options.get("size", 8000) == 8000
+        assert trial.train.threads == 1 or not name.endswith("fig2")
+        assert trial.model.hidden in (512, 1024) or name.endswith("fig4")
+    assert {t.dataset.name for t in found} == {"ppi", "reddit", "yelp", "amazon"}
+    assert {t.dataset.name for t in own} == {"twin"}
+    assert {t.method.name for t in own} == {t.method.name for t in found}
+    samplers = [{t.method.options.get("sampler") for t in each} for each in (found, own)]
+    assert samplers[0] == samplers[1]
+    assert {"frontier", "rw", "edge"} <= samplers[0] or not name.endswith(("fig2", "fig4"))
+    for each in (found, own):
+        assert (len({t.train.threads for t in each}) > 1) == name.endswith(("fig3", "fig4"))
+        assert (len({t.model.layers for t in each}) > 1) == name.endswith("fig7-8")
+
+
+def test_the_protein_graph_of_the_data_directory(tmp_path: Path) -> None:
+    for name in ("ppi_go", "flickr"):
+        tiny_graph(tmp_path / f"{name}.npz")
+    found = expand(load_suite(SUITES / f"{PPI_GO}.yaml"), device="cpu", data_dir=tmp_path)
+    like = trials("papers/saint-fig2-twin")
+    rows = {(t.method.name, t.method.options.get("sampler")) for t in found}
+    assert rows == {(t.method.name, t.method.options.get("sampler")) for t in like}
+    assert {t.dataset.name for t in found} == {"ppi_go", "flickr"}
 
 
 @pytest.mark.parametrize("name", ["papers/dgs-table4", "papers/dgs-table4-twin"])
