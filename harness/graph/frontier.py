@@ -85,7 +85,7 @@ class FrontierPicker:
             self._enlargement * self._frontier * (1 + self._topology.indices.size / self._topology.num_nodes)
         )
         tiles = TILES_A_NODE * self._frontier
-        return _Board(np.empty(2 * int(pins), np.int32), _Tiles.room_for(tiles))
+        return _Board(np.empty(int(pins), np.int32), _Tiles.room_for(tiles))
 
 
 class _Tiles(NamedTuple):

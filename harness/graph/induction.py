@@ -14,6 +14,7 @@ from harness.graph.topology import Topology
 
 AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast
 FILTER_BITS = 2**18  # 32 KiB, what most processors' nearest cache holds
+FILTER_BELOW = 8  # a filter pays where the nodes are at most 1 in so many of the graph's; measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +55,12 @@ def induced(topology: Topology, nodes: NDArray[np.int64], tables: Tables, *, pla
 def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-untyped-def]
     """Return the subgraph's `indptr`, columns, and with `with_places` where in `indices` they are.
 
-    Most entries lead out of the subgraph. A filter that the nearest cache holds stops nearly all of those;
-    only what passes is looked up in the table, which is too large for it. Both loops write every entry, and
-    keep it by moving on: a branch would be guessed wrong for every entry that is kept.
+    Of a small part of a graph most entries lead out. A filter that the nearest cache holds stops nearly all
+    of those; only what passes is looked up in the table, which is too large for it.
     """
     entries = _number(indptr, nodes, table)
-    bits, mask = _filter(nodes)
+    small = nodes.size * FILTER_BELOW <= table.size
+    bits, mask = _filter(nodes if small else nodes[:0])
     pointers = np.empty(nodes.size + 1, np.int64)
     columns = np.empty(entries + 1, np.int32)  # one more: what is not kept is written too, and overwritten
     places = np.empty(entries + 1 if with_places else 0, np.int64)
@@ -69,22 +70,55 @@ def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-unty
     pointers[0] = 0
     for k in range(nodes.size):
         _fetch(indptr, indices, nodes[min(k + AHEAD, nodes.size - 1)])
-        passed = at
-        for e in range(np.uint64(indptr[nodes[k]]), np.uint64(indptr[nodes[k] + 1])):
-            columns[passed] = indices[e]
-            if with_places:
-                places[passed] = e
-            passed += _bit(bits, mask, np.uint32(indices[e]))
-        for e in range(at, passed):
-            column = table[np.uint32(columns[e])]
-            columns[at] = column
-            if with_places:
-                places[at] = places[e]
-            at += np.uint64(column >= 0)
+        row = np.uint64(indptr[nodes[k]]), np.uint64(indptr[nodes[k] + 1])
+        if small:
+            end = _pass(indices, row, bits, mask, columns, places, at)
+            at = _number_passed(table, columns, places, at, end)
+        else:
+            at = _number_row(indices, row, table, columns, places, at)
         pointers[k + 1] = at
     for k in range(nodes.size):
         table[nodes[k]] = -1
     return pointers, columns[:at].copy(), places[: at if with_places else 0].copy()
+
+
+# The next three write every entry, and keep it by moving on: a branch would be guessed wrong for those kept.
+
+
+@numba.njit(cache=True, nogil=True)
+def _pass(indices, row, bits, mask, columns, places, at):  # type: ignore[no-untyped-def]
+    """Write, from `at` on, the neighbours that pass the filter, and their places; return the end."""
+    for e in range(row[0], row[1]):
+        columns[at] = indices[e]
+        if places.size > 0:
+            places[at] = e
+        digits = np.uint64(np.uint32(indices[e])) & mask
+        at += (bits[digits >> np.uint64(6)] >> (digits & np.uint64(63))) & np.uint64(1)
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _number_passed(table, columns, places, at, end):  # type: ignore[no-untyped-def]
+    """Move together, from `at` on, what of `columns[at:end]` the table knows, numbered; return the end."""
+    for e in range(at, end):
+        column = table[np.uint32(columns[e])]
+        columns[at] = column
+        if places.size > 0:
+            places[at] = places[e]
+        at += np.uint64(column >= 0)
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _number_row(indices, row, table, columns, places, at):  # type: ignore[no-untyped-def]
+    """Write, from `at` on, a row's neighbours that the table knows, numbered, and places; return the end."""
+    for e in range(row[0], row[1]):
+        column = table[np.uint32(indices[e])]
+        columns[at] = column
+        if places.size > 0:
+            places[at] = e
+        at += np.uint64(column >= 0)
+    return at
 
 
 @numba.njit(cache=True, nogil=True)
@@ -114,12 +148,6 @@ def _filter(nodes):  # type: ignore[no-untyped-def]
         digits = np.uint64(nodes[k]) & mask
         bits[digits >> np.uint64(6)] |= np.uint64(1) << (digits & np.uint64(63))
     return bits, mask
-
-
-@numba.njit(cache=True, nogil=True)
-def _bit(bits, mask, node):  # type: ignore[no-untyped-def]
-    digits = np.uint64(node) & mask
-    return (bits[digits >> np.uint64(6)] >> (digits & np.uint64(63))) & np.uint64(1)
 
 
 @numba.njit(cache=True, nogil=True)

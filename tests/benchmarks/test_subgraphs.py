@@ -1,23 +1,47 @@
-"""Subgraphs: how induction grows, and subgraphs a second of the node sampler; run with `-s` to see those."""
+"""Subgraphs: how induction grows, subgraphs a second of all samplers, and what those of a frontier keep.
+
+The samplers' graph is case233k, see `cases`. Run with `-s` to see the figures.
+"""
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from benchmarks.cases import case_topology
 from benchmarks.growth import SIZES, WARMUP, measure, rounds
+from scipy import stats
 from support.graphs import OnDisk
 
+from harness.graph.edge_picker import EdgePicker
+from harness.graph.forest_fire import ForestFirePicker
+from harness.graph.frontier import FrontierPicker
+from harness.graph.induction import induced
 from harness.graph.layer_sample import Tables
-from harness.graph.subgraph import NodeSampler, induce
+from harness.graph.node_sampling import NodeSampler
+from harness.graph.subgraph_sampling import Picker
 from harness.graph.topology import Topology
+from harness.graph.walks import MultiWalkPicker, WalkPicker
 
 ROUNDS = 50
+BATCH, TURNS = 40, 8  # subgraphs drawn at a time, and how often, by each number of threads
+
+# GraphSAINT's cython samplers on the same graph, subgraphs a second of one thread and of two.
+PUBLIC = {"frontier": (113, 108), "rw": (223, 230), "edge": (251, 428), "node": (223, 322)}
+
+PICKERS: dict[str, Callable[[Topology], Picker]] = {
+    "frontier": lambda topology: FrontierPicker(topology, 8000),
+    "rw": lambda topology: WalkPicker(topology, 8000),
+    "mrw": lambda topology: MultiWalkPicker(topology, 8000),
+    "edge": lambda topology: EdgePicker(topology, 8000),
+    "node": lambda topology: NodeSampler(topology, "mean", Tables(topology.num_nodes), 8000).picker,
+    "forest-fire": lambda topology: ForestFirePicker(topology, 8000),
+}
 
 
 def test_induction(benchmark: Any, planted: Callable[[int], OnDisk], edges: int) -> None:
@@ -27,25 +51,63 @@ def test_induction(benchmark: Any, planted: Callable[[int], OnDisk], edges: int)
     count = topology.num_nodes * edges // SIZES[-1]
     drawn = [np.sort(rng.choice(topology.num_nodes, count, replace=False)) for _ in range(rounds(edges))]
     nodes = itertools.cycle(drawn)
-    measure(benchmark, lambda: induce(topology, next(nodes), tables), "induce on so many edges", edges)
+    measure(benchmark, lambda: induced(topology, next(nodes), tables), "induce on so many edges", edges)
 
 
-@pytest.mark.parametrize("blocks", [False, True], ids=["drawn", "with block and transpose"])
-@pytest.mark.parametrize("size", [4500, 8000])
-def test_node_sampler(benchmark: Any, size: int, blocks: bool) -> None:
-    """One thread. GraphSAINT's cython sampler of 8000 nodes: 223 a second, edges and nodes only."""
+@pytest.mark.parametrize("places", [False, True], ids=["edges", "edges and their places"])
+def test_induction_on_nodes_of_a_frontier(benchmark: Any, places: bool) -> None:
     topology = case_topology("case233k")
-    sampler = NodeSampler(topology, "mean", Tables(topology.num_nodes), size)
-    seeds = itertools.count()
-
-    def draw() -> None:
-        layer = sampler.sample(next(seeds)).layer
-        if blocks:
-            assert layer.block(topology, device=torch.device("cpu"), dtype=torch.float32).transposed.nnz
-
-    benchmark.pedantic(draw, rounds=ROUNDS, warmup_rounds=WARMUP)
+    tables, picker = Tables(topology.num_nodes), FrontierPicker(topology, 8000)
+    drawn = [picker.pick(seed) for seed in range(ROUNDS)]
+    scanned = np.mean([topology.degree(nodes).sum() for nodes in drawn])
+    nodes = itertools.cycle(drawn)
+    benchmark.pedantic(
+        lambda: induced(topology, next(nodes), tables, places=places), rounds=ROUNDS, warmup_rounds=WARMUP
+    )
     if benchmark.stats:
-        print(f" {1 / benchmark.stats.stats.median:.0f} subgraphs/s", end="")
+        print(f" {scanned / benchmark.stats.stats.median / 1e9:.2f} G entries/s", end="")
+
+
+@pytest.mark.parametrize("name", PICKERS)
+def test_pickers(benchmark: Any, name: str) -> None:
+    """Nodes picked and their edges induced, by a thread and by two in turns (A B B A), beside public code.
+
+    Rates are of the least time of a turn. CPU time tells whether two threads cost more than one, or whether
+    others had the processors.
+    """
+    topology = case_topology("case233k")
+    picker, tables = PICKERS[name](topology), Tables(topology.num_nodes)
+
+    def draw(seed: int) -> int:
+        return induced(topology, picker.pick(seed), tables).columns.size
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(2) as two:
+        work = {1: lambda: sum(one.map(draw, range(BATCH))), 2: lambda: sum(two.map(draw, range(BATCH)))}
+        edges = work[1]() / BATCH
+        taken = in_turns(work)
+        benchmark.pedantic(lambda: draw(0), rounds=5, warmup_rounds=WARMUP)
+    wall, cpu = ({threads: BATCH / least for threads, least in kind.items()} for kind in taken)
+    picked = np.mean([picker.pick(seed).size for seed in range(BATCH)])
+    beside = "".join(
+        f", {wall[threads] / public:.2f} of public code's {public} ({threads} thread{'s' * (threads > 1)})"
+        for threads, public in zip((1, 2), PUBLIC.get(name, ()), strict=False)
+    )
+    print(
+        f"\n{name}: {wall[1]:.0f} subgraphs/s of {picked:.0f} nodes and {edges:.0f} edges, two threads"
+        f" {wall[2]:.0f} (x{wall[2] / wall[1]:.2f}); a CPU second makes {cpu[1]:.0f} and {cpu[2]:.0f}{beside}"
+    )
+
+
+def in_turns(work: dict[int, Callable[[], object]]) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the least seconds of each piece of work, and the least CPU seconds."""
+    wall, cpu = dict.fromkeys(work, np.inf), dict.fromkeys(work, np.inf)
+    for turn in range(TURNS):
+        for threads in sorted(work, reverse=bool(turn % 2)):
+            start, busy = time.perf_counter(), time.process_time()
+            work[threads]()
+            wall[threads] = min(wall[threads], time.perf_counter() - start)
+            cpu[threads] = min(cpu[threads], time.process_time() - busy)
+    return wall, cpu
 
 
 def test_dgl_node_sampler(benchmark: Any) -> None:
@@ -57,3 +119,44 @@ def test_dgl_node_sampler(benchmark: Any) -> None:
     benchmark.pedantic(lambda: sampler.sample(graph, 0), rounds=ROUNDS, warmup_rounds=WARMUP)
     if benchmark.stats:
         print(f" {1 / benchmark.stats.stats.median:.0f} subgraphs/s", end="")
+
+
+def test_what_subgraphs_keep(benchmark: Any) -> None:
+    """Degrees and clustering inside subgraphs, beside the graph's (its clustering: of 4000 of its nodes).
+
+    The distances are of Kolmogorov and Smirnov, between degrees as they are and between degrees over their
+    mean. A node's clustering is the share of pairs of its neighbours that are neighbours, 0 without a pair.
+    """
+    topology, rng = case_topology("case233k"), np.random.default_rng(0)
+    tables, degrees = Tables(topology.num_nodes), np.diff(topology.indptr)
+    some = rng.choice(topology.num_nodes, 4000, replace=False)
+    print(
+        f"\nthe graph: mean degree {degrees.mean():.1f}, clustering {clustering(topology, some, tables):.3f}"
+    )
+    pickers = {name: PICKERS[name](topology).pick for name in ("frontier", "rw", "edge", "node")}
+    pickers["uniform nodes"] = lambda seed: np.sort(
+        np.random.default_rng(seed).choice(topology.num_nodes, 8000, replace=False)
+    )
+    for name, pick in pickers.items():
+        found = [induced(topology, pick(seed), tables) for seed in range(5)]
+        subgraphs = [Topology(one.indptr, one.columns) for one in found]
+        inside = np.concatenate([np.diff(one.indptr) for one in found])
+        plain = stats.ks_2samp(inside, degrees).statistic
+        scaled = stats.ks_2samp(inside / inside.mean(), degrees / degrees.mean()).statistic
+        closed = np.mean([clustering(g, np.arange(g.num_nodes), Tables(g.num_nodes)) for g in subgraphs])
+        print(
+            f"{name}: mean degree {inside.mean():.1f}, distance {plain:.3f}, over the mean {scaled:.3f};"
+            f" clustering {closed:.3f}"
+        )
+    benchmark.pedantic(lambda: pickers["frontier"](0), rounds=5, warmup_rounds=WARMUP)
+
+
+def clustering(topology: Topology, nodes: np.ndarray, tables: Tables) -> float:
+    """Return the mean clustering coefficient of `nodes`."""
+    shares = np.zeros(nodes.size)
+    for i, node in enumerate(nodes):
+        around = topology.indices[topology.indptr[node] : topology.indptr[node + 1]].astype(np.int64)
+        if around.size > 1:
+            closed = induced(topology, around, tables).columns.size
+            shares[i] = closed / (around.size * (around.size - 1))
+    return float(shares.mean())
