@@ -19,7 +19,6 @@ from harness.graph.node_sampling import NodeSampler
 from harness.graph.normalise import CountedChances, PresentMean
 from harness.graph.part import InPart, Part
 from harness.graph.pickers import make_picker
-from harness.graph.random import batch_seed
 from harness.graph.subgraph_counts import Counts, count, saved_counts
 from harness.graph.subgraph_sampling import ClippedPicker, Normaliser, Picker, SubgraphBatch, Subgraphs
 from harness.graph.topology import Topology
@@ -29,8 +28,6 @@ from harness.runtime.source import Source
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
-
-COUNTED = 2**31 + 2**30  # the epoch that is drawn to count nodes and edges, which no training comes to
 
 
 class SubgraphOptions(MiniBatchOptions):
@@ -106,7 +103,10 @@ class SubgraphDraws:
     def _drawing(
         self, source: Source, topology: Topology, tables: Tables, keep: Path | None, rank: int
     ) -> tuple[Picker, Normaliser]:
-        """Return what picks nodes of a graph, and what weighs the subgraphs; counts are those of `rank`."""
+        """Return what picks nodes of a graph, and what weighs the subgraphs.
+
+        `rank` is the counts' seed, that of the trial is not: trials on one graph share them.
+        """
         options = self._options
         if options.sampler == "node" or not 0 <= options.size < topology.num_nodes:
             known = NodeSampler(topology, source.norm, tables, options.size)
@@ -134,9 +134,8 @@ class SubgraphDraws:
         draws = math.ceil(options.coverage * nodes / (options.size if 0 < options.size < nodes else nodes))
 
         def make() -> Counts:
-            seed = batch_seed(worker.job.config.seed, rank, COUNTED, 0)
             return count(
-                topology, picker, tables, draws, seed, worker.job.threads,
+                topology, picker, tables, draws, rank, worker.job.threads,
                 told=lambda done: worker.tell(f"counting subgraphs: {done} of {draws}"),
             )  # fmt: skip
 
@@ -144,7 +143,7 @@ class SubgraphDraws:
             return make()
         told = options.model_dump(
             include={"sampler", "size", "frontier", "enlargement", "length", "burn", "clip"}
-        ) | {"draws": draws, "seed": worker.job.config.seed, "rank": rank}
+        ) | {"draws": draws, "rank": rank}
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
         counts = saved_counts(keep, key, make, recount=worker.job.attempt if options.recount else None)
         self.figures = {
