@@ -1,39 +1,182 @@
-"""Sparse times dense, by engine, with and without edge weights: 64 columns, one thread."""
+"""Sparse times dense: engines beside each other, slabs of columns and splits between threads, and growth.
+
+Engines take turns (A B C C B A), each first once untimed; with one thread it is CPU time, with two wall time,
+the least in both. "Of a copy" is the rate at which source rows are read, over the rate at which as many
+threads copy 512 MB in the same run (bytes read and written); it is above 1 where rows come from a cache.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from benchmarks.cases import case_topology
 from benchmarks.conftest import random_rows
 from benchmarks.growth import measure
 
 from harness.graph.csr import CSR
-from harness.graph.spmm import ENGINES, choose_engine, dgl_problem
+from harness.graph.induction import induced
+from harness.graph.layer_sample import Tables
+from harness.graph.parts import run_parts
+from harness.graph.spmm import ENGINES, SLAB, NumbaEngine, choose_engine, dgl_problem, held_vectors
+from harness.graph.spmm_kernels import LINE, multiply_rows
 
-WIDTH = 64
+CPU = torch.device("cpu")
+WIDTHS = (50, 128, 200, 512, 602, 1024)
+SIZE = 8000
+LEAST = 0.05  # seconds for which each engine is timed at least
+
+Work = Callable[[], object]
+
+
+def subgraph() -> CSR:
+    """Edges between 8,000 nodes of case233k, drawn by degree."""
+    topology = case_topology("case233k")
+    tables = Tables(topology.num_nodes)
+    degree = topology.degree(np.arange(topology.num_nodes))
+    chances = degree / degree.sum()
+    nodes = np.random.default_rng(0).choice(topology.num_nodes, SIZE, replace=False, p=chances)
+    found = induced(topology, np.sort(nodes), tables)
+    return CSR(torch.from_numpy(found.indptr), torch.from_numpy(found.columns), nodes.size)
+
+
+def case50k() -> CSR:
+    topology = case_topology("case50k")
+    indptr, indices = (torch.from_numpy(np.array(part)) for part in (topology.indptr, topology.indices))
+    return CSR(indptr, indices, topology.num_nodes)
+
+
+def uniform() -> CSR:
+    """100,000 nodes with 50 entries each, at random."""
+    columns = np.random.default_rng(0).integers(0, 100_000, 5_000_000, dtype=np.int32)
+    return CSR(torch.arange(0, 5_000_001, 50), torch.from_numpy(columns), 100_000)
+
+
+CASES = {"subgraph": (subgraph, WIDTHS), "case50k": (case50k, (50, 128, 602)), "uniform": (uniform, (128,))}
+
+
+@contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
+
+
+def least_seconds(works: dict[str, Work], threads: int) -> dict[str, float]:
+    """Return the least seconds of each, which take turns."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    took: dict[str, list[float]] = {name: [] for name in works}
+    turn = 0
+    while turn < 4 or min(map(sum, took.values())) < LEAST:
+        for name in list(works)[:: 1 if turn % 2 else -1]:
+            start = clock()
+            works[name]()
+            took[name].append(clock() - start)
+        turn += 1
+    return {name: min(seconds[1:]) for name, seconds in took.items()}
+
+
+def copied(threads: int) -> float:
+    """Return bytes a second, read and written, of a copy that fits into no cache."""
+    source = np.ones(2**26)
+    target = np.zeros_like(source)
+    bounds = np.linspace(0, source.size, threads + 1).astype(int)
+
+    def part(number: int) -> None:
+        span = slice(bounds[number], bounds[number + 1])
+        np.copyto(target[span], source[span])
+
+    seconds = least_seconds({"copy": lambda: run_parts(part, threads)}, threads)["copy"]
+    return 2 * source.nbytes / seconds
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_engines(benchmark: Any, case: str, threads: int) -> None:
+    make, widths = CASES[case]
+    plain = make()
+    random = np.random.default_rng(1)
+    values = torch.from_numpy(random.random(plain.nnz, np.float32))
+    weighted = CSR(plain.indptr, plain.indices, plain.num_cols, values)
+    names = [name for name in ENGINES if name != "dgl" or dgl_problem() is None]
+
+    def table() -> Iterator[str]:
+        bandwidth = copied(threads)
+        yield f"\n{case}, {plain.nnz} entries, {threads} threads; a copy: {bandwidth / 1e9:.1f} GB/s"
+        for width in widths:
+            x = torch.from_numpy(random.random((plain.num_cols, width), np.float32))
+            for kind, matrix in (("plain", plain), ("weighted", weighted)):
+                works: dict[str, Work] = {
+                    name: partial(choose_engine(name, device=CPU).multiply, matrix, x) for name in names
+                }
+                seconds = least_seconds(works, threads)
+                rate = 4 * width * plain.nnz / seconds["numba"]
+                others = ", ".join(f"x{seconds[name] / seconds['numba']:.2f} {name}" for name in names[:-1])
+                yield (
+                    f"{width:>6} {kind:<9}{1e3 * seconds['numba']:>9.2f} ms {rate / 1e9:>6.1f} GB/s, "
+                    f"{rate / bandwidth:.2f} of a copy; {others}"
+                )
+
+    with threads_of(threads):
+        benchmark.pedantic(lambda: print(*table(), sep="\n"), rounds=1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_slabs(benchmark: Any, threads: int) -> None:
+    """Slabs of several widths beside whole rows, and columns rather than rows for each thread."""
+    matrix = subgraph()
+
+    def table() -> Iterator[str]:
+        yield f"\nsubgraph, {threads} threads: ms with slabs of so many bytes"
+        for width in WIDTHS:
+            x = torch.rand(matrix.num_cols, width)
+            works: dict[str, Work] = {
+                str(slab or "whole rows"): partial(NumbaEngine(slab).multiply, matrix, x)
+                for slab in (None, 128, 256, 512, SLAB, 2 * SLAB)
+            }
+            if threads > 1:
+                works["by columns"] = partial(by_columns, matrix, x, threads)
+            seconds = least_seconds(works, threads)
+            yield f"{width:>6}" + "".join(f"   {name}: {1e3 * took:.2f}" for name, took in seconds.items())
+
+    with threads_of(threads):
+        benchmark.pedantic(lambda: print(*table(), sep="\n"), rounds=1)
+
+
+def by_columns(matrix: CSR, x: torch.Tensor, threads: int) -> torch.Tensor:
+    """Multiply, each thread all rows of columns of its own, which begin at cache lines."""
+    out = torch.empty(matrix.num_rows, x.shape[1])
+    lanes = LINE // x.itemsize
+    bounds = np.linspace(0, -(-x.shape[1] // lanes), threads + 1).astype(int) * lanes
+    structure = matrix.indptr.numpy(), matrix.indices.numpy(), None
+
+    def part(number: int) -> None:
+        columns = slice(bounds[number], bounds[number + 1])
+        dense = x.numpy()[:, columns], out.numpy()[:, columns]
+        multiply_rows(0, matrix.num_rows, *structure, *dense, SLAB // LINE, held_vectors())
+
+    run_parts(part, threads)
+    return out
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("name", ENGINES)
-def test_spmm(benchmark: Any, name: str, weighted: bool, edges: int) -> None:
+def test_growth(benchmark: Any, name: str, weighted: bool, edges: int) -> None:
+    """64 columns."""
     if name == "dgl" and (problem := dgl_problem()):
         pytest.skip(problem)
     indptr, indices, rows = random_rows(edges)
-    values = np.random.default_rng(1).random(edges, dtype=np.float32) if weighted else None
-    matrix = CSR(
-        torch.from_numpy(indptr),
-        torch.from_numpy(indices),
-        rows,
-        None if values is None else torch.from_numpy(values),
-    )
-    engine = choose_engine(name, weighted=weighted, device=torch.device("cpu"))
-    dense = torch.ones(rows, WIDTH)
-    measure(
-        benchmark,
-        lambda: engine.multiply(matrix, dense),
-        f"spmm {name} {'weighted' if weighted else 'plain'}",
-        edges,
-    )
+    values = torch.from_numpy(np.random.default_rng(1).random(edges, np.float32)) if weighted else None
+    matrix = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), rows, values)
+    engine = choose_engine(name, device=CPU)
+    dense = torch.ones(rows, 64)
+    kind = "weighted" if weighted else "plain"
+    measure(benchmark, lambda: engine.multiply(matrix, dense), f"spmm {name} {kind}", edges)
