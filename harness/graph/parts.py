@@ -7,8 +7,10 @@ spoil, each other's place in numba's cache.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 
 import numpy as np
 import torch
@@ -29,10 +31,21 @@ def row_parts(matrix: CSR) -> NDArray[np.int64]:
 
 
 def run_parts(work: Callable[[int], None], parts: int) -> None:
-    """Call `work(0)`, ..., `work(parts - 1)`, each in a thread of its own; raises what one of them raised."""
-    if parts == 1:
+    """Call `work(0)` here and `work(1)`, ..., `work(parts - 1)` in threads; raises what one of them raised.
+
+    `work` may not call this in turn: the threads are a process's, kept because starting them takes as long as
+    a small product.
+    """
+    others = [_pool(os.getpid(), parts).submit(work, part) for part in range(1, parts)]
+    try:
         work(0)
-        return
-    with ThreadPoolExecutor(parts) as pool:
-        for done in [pool.submit(work, part) for part in range(parts)]:
-            done.result()
+    finally:
+        wait(others)
+    for done in others:
+        done.result()
+
+
+@cache
+def _pool(process: int, parts: int) -> ThreadPoolExecutor:
+    # By process: a forked one has its parent's pools, but none of their threads.
+    return ThreadPoolExecutor(parts - 1, thread_name_prefix=f"parts-of-{process}")
