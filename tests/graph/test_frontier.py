@@ -86,6 +86,22 @@ def test_sets_come_as_often_as_in_plain_python(
     assert_alike(drawn(picker, DRAWS), reference)
 
 
+@pytest.mark.parametrize("enlargement", [1.001, 1.5, 3.0])
+@pytest.mark.parametrize("cap", [None, 2])
+def test_the_pins_of_all_nodes_in_the_frontier_point_to_them(enlargement: float, cap: int | None) -> None:
+    """As the last pop leaves the board, with one node fewer; the pins of historical nodes may be anything."""
+    for topology, frontier in ((GRAPH, 4), (HUB, 6)):
+        picker = FrontierPicker(topology, 5, frontier=frontier, enlargement=enlargement, cap=cap)
+        for seed in range(100):
+            picker.pick(seed)
+            with picker._boards.borrow() as board:
+                live = np.flatnonzero(board.tiles.live)[: frontier - 1]
+                starts, stops = board.tiles.starts[live], board.tiles.starts[live + 1]
+                np.testing.assert_array_equal(stops - starts, pins(topology, cap)[board.tiles.nodes[live]])
+                for tile, start, stop in zip(live, starts, stops, strict=True):
+                    assert (board.pins[start:stop] == tile).all()
+
+
 @pytest.mark.parametrize("frontier", [1, 30, 20_000])
 @pytest.mark.parametrize("size", [1, 60, 399, 400, 1000])
 def test_as_many_nodes_are_picked_as_asked_for_where_no_path_reaches_them(size: int, frontier: int) -> None:
