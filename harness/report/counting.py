@@ -11,7 +11,7 @@ from harness.report.numbers import common_places, fixed, significant
 from harness.report.sections import Section
 from harness.report.sweeps import draw_line, line_handle
 from harness.report.swept import THREADS, Swept
-from harness.report.swept_views import value_axis
+from harness.report.swept_views import amount_axis, value_axis
 from harness.report.table import Cell, Group, Table
 from harness.report.variants import Variant, show_value
 
@@ -98,9 +98,8 @@ def counted_figure(swept: Swept) -> Picture | None:
                 ideal = [y[0] * value / x[0] for value in x]
                 ax.plot(x, ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1)
         value_axis(ax, swept)
-        ax.set_ylim(bottom=0)
         ax.set_title(f"P = {parts}")
-    axes[0].set_ylabel("Subgraphs / s")
+    amount_axis(axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])
     legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown])
     caption = (
         "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."

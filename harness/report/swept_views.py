@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from harness.report.aggregate import named_columns, phase_columns
 from harness.report.drawing import Picture, legend, legend_rows, new_figure, save
@@ -17,6 +17,7 @@ from harness.report.sweeps import draw_line, line_handle
 from harness.report.swept import LAYERS, THREADS, Swept
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.variants import Variant, show_value
+from harness.results.stats import ENOUGH
 
 WIDE = 8.0  # largest / smallest from which on an axis is logarithmic
 Points = dict[tuple[Variant, int, float], Stat]
@@ -45,7 +46,7 @@ def step_table(swept: Swept) -> Table | None:
     return Table(
         f"Time of a step by {name}",
         "Epoch time / steps, of each trial the median over its epochs, mean over seeds. "
-        f"{_ratio_rule(swept)}. Sampling: phase “sample” / all phases.",
+        f"{_ratio_rule(swept)}. Sampling: phase “sample” / all phases.{_shortness(swept)}",
         "Method",
         tuple(Group(title, heads) for title in titles),
         by_parts(swept.section, cells),
@@ -69,6 +70,12 @@ def _ratio_rule(swept: Swept) -> str:
     if swept.axis is THREADS:
         return f"Speed-up: time of a step with {first} / own"
     return f"Relative: own time of a step / that with {first}"
+
+
+def _shortness(swept: Swept) -> str:
+    """Say where a median is of so few epochs that one disturbance moves it."""
+    short = swept.section.ok["too_short"].eq(True).any()
+    return f" Some medians are of fewer than {ENOUGH} epochs." if short else ""
 
 
 def _sampling(swept: Swept) -> dict[tuple[Variant, int, float], float]:
@@ -132,11 +139,11 @@ def step_figure(swept: Swept) -> Picture | None:
         if swept.axis is THREADS:
             ideal = [value / swept.values[0] for value in swept.values]
             right.plot(swept.values, ideal, color="#999999", lw=1, ls="--", zorder=1)
-        for ax, label in ((left, f"Step ({unit})"), (right, _ratio_name(swept))):
+        for ax in (left, right):
             value_axis(ax, swept)
-            ax.set_ylabel(label)
-            ax.set_ylim(bottom=0)
             ax.set_title(f"P = {parts}")
+        amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
+        amount_axis(right, _ratio_name(swept), [])
     legend(figure, [line_handle(v.style) for v in section.variants], [v.label for v in section.variants])
     caption = f"Left: the times of the table above; right: {_ratio_name(swept)} as there" + (
         "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."
@@ -155,6 +162,19 @@ def value_axis(ax: Axes, swept: Swept) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(swept.axis.label)
     sns.despine(ax=ax)
+
+
+def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
+    """Let the axis of amounts begin at 0, or make it logarithmic where they span far."""
+    wide = bool(amounts) and 0 < WIDE * min(amounts) < max(amounts)
+    ax.set_ylabel(f"{label}, log scale" if wide else label)
+    if wide:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        ax.yaxis.set_minor_locator(NullLocator())
+    else:
+        ax.set_ylim(bottom=0)
 
 
 def layer_nodes(swept: Swept) -> dict[tuple[Variant, int, float], list[float]]:
