@@ -20,7 +20,7 @@ class MixHopLayer(GraphLayer):
     are added up instead, each of the full width. K hops with t_0 = H and t_k = S t_(k-1), each on a block of
     its own, one behind the other. Destinations are the first of a block's sources, so the output's rows are
     the first of every t_k. What a hop exchanges is t_(k-1), and W_k comes after S^k: in the input layer
-    nothing of that needs a gradient.
+    nothing of that needs a gradient (docs/design/mixhop.md).
 
     Args:
         inputs: width of the layer's input.
@@ -38,7 +38,7 @@ class MixHopLayer(GraphLayer):
 
     def reached(self, hop: int) -> Tensor:
         """See `GraphLayer.reached`: t_hop is of use to all powers above `hop`."""
-        return self.weight[:, (hop + 1) * self._width :]
+        return self.weight[:, (hop + 1) * self._width :].contiguous()
 
     def forward(
         self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, aggregated: Tensor | None = None
@@ -52,7 +52,8 @@ class MixHopLayer(GraphLayer):
             aggregated: None, or [num_dst of the first block, inputs]: t_1.
         """
         rows, powers = blocks[-1].num_dst, self.hops + 1
-        weights = self.weight.split(self._width, 1)
+        # By columns of a wider matrix oneDNN's product takes up to a thousand times as long.
+        weights = [columns.contiguous() for columns in self.weight.split(self._width, 1)]
         biases = [self.bias, *[None] * self.hops] if self._add else self.bias.split(self._width)
 
         def product(t: Tensor, power: int) -> Tensor:
