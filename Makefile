@@ -1,5 +1,5 @@
 # Everything happens in .venv; the stamps in it say what is installed, so that a second call installs nothing.
-# PYTHON chooses the interpreter that .venv is made with (3.11 has DGL's kernels; newer ones do without).
+# PYTHON chooses the interpreter that .venv is made with (3.11 has DGL to compare with; newer ones do without).
 
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)

@@ -18,7 +18,7 @@ from harness.cli.show import bytes_text, table
 IMPORTS = {
     "torch": "nothing runs without it",
     "numba": "nothing is partitioned without it",
-    "dgl": "SpMM engine `dgl` is off",
+    "dgl": "SpMM engine `dgl`, there to compare with, is off; it comes with `.[dgl]`",
     "pymetis": "partitioner `metis` is off; use `random` or `chunk`",
     "ogb": "ogbn-* data sets cannot be downloaded",
     "pyarrow": "no epochs can be recorded",

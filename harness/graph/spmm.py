@@ -130,7 +130,7 @@ def _dgl():  # type: ignore[no-untyped-def]
 def dgl_problem() -> str | None:
     """Why the dgl engine cannot be used here, or None."""
     if importlib.util.find_spec("dgl") is None:
-        return "dgl is not installed (it has wheels for Linux x86-64 and Python < 3.12 only)"
+        return "dgl is not installed (pip install '.[dgl]'; Linux x86-64 and Python < 3.12 only)"
     try:
         _dgl()
     except (ImportError, OSError, RuntimeError) as error:
