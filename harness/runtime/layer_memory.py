@@ -202,7 +202,7 @@ def _mixed_pass(
     exchanged: bool,
     aggregated: bool,
 ) -> _Pass:
-    """Values of a layer of mixed powers, whose products keep H and every t_k.
+    """Values of a layer of mixed powers, whose products keep H, every t_k and copies of the weights.
 
     A hop has its source matrix, new of an exchange, and a scaled copy. Backward, t_k is gone; there are its
     gradient, a scaled copy, and the gradient of the source; or that, what peers sent, and their sum.
@@ -219,4 +219,5 @@ def _mixed_pass(
         forward = max(forward, kept + (1 + exchanged) * size.src * d)
         boundary = size.src - size.dst if exchanged else 0
         backward = max(backward, size.src + max(size.dst, boundary))
-    return _Pass(kept, max(forward - kept + outputs, 2 * outputs), outputs if first else backward * d)
+    forward = max(forward - kept + outputs, 2 * outputs)
+    return _Pass(kept + layer.weight.numel(), forward, outputs if first else backward * d)

@@ -90,11 +90,11 @@ def test_attention_by_hand() -> None:
 
 
 def test_mixed_powers_by_hand() -> None:
-    """Widths 10, 9, 3 and powers 0 to 2: every layer keeps its input and two aggregations as wide."""
+    """Widths 10, 9, 3 and powers 0 to 2: a layer keeps its input, two aggregations as wide, and weights."""
     case = replace(CASE, model=gnn(name="mixhop", layers=2, hidden=9))
     found = components(case=case)
     assert found["layers (Eq. 3)"] == 4 * 2 * 320 * (10 + 9)
-    kept = 3 * 1000 + 3 * 900
+    kept = 3 * 1000 + 10 * 9 + 3 * 900 + 9 * 9
     # In layer 1's last hop: its source 120 x 9, a scaled copy, and the logits so far. (Backward, with t_2
     # gone: gradients of logits and of t_2, a scaled copy, and the source's, which is less by 180.)
     peak = kept + 2 * 1080 + 300
