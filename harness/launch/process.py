@@ -66,9 +66,16 @@ def start_rank(worker: str, job: Path, place: Place, threads: int, log: Path, st
     return RankProcess(place.rank, popen)
 
 
-# By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
-# 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**31), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
+DEFAULTS = {
+    # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
+    # 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
+    "MALLOC_TRIM_THRESHOLD_": str(2**31),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    # By default torch's threads spin for a while when they are done, on cores that the threads of our own
+    # kernels and other ranks want: products with sparse matrices then take up to 1.6 times as long.
+    "OMP_WAIT_POLICY": "passive",
+}
+"""Variables of a rank's environment that the user's own take the place of."""
 
 
 def rank_environment(place: Place, threads: int) -> dict[str, str]:
@@ -81,7 +88,7 @@ def rank_environment(place: Place, threads: int) -> dict[str, str]:
         env.setdefault("GLOO_SOCKET_IFNAME", loopback())
     else:
         env.update(GLOO_SOCKET_IFNAME=place.interface, NCCL_SOCKET_IFNAME=place.interface)
-    for name, value in KEEP_MEMORY.items():
+    for name, value in DEFAULTS.items():
         env.setdefault(name, value)
     env["PYTHONUNBUFFERED"] = "1"
     return env
