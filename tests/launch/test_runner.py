@@ -123,7 +123,7 @@ def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
     found = inputs.InputCache(bench.data).get(trial, lambda text: None)
     job = json.loads(write_job(trial, found, tmp_path, 12.5, threads=1).read_text())
     paths = {"graph", "train_view", "full_view", "store", "out"}
-    assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads"}
+    assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads", "attempt"}
     assert Job.read(tmp_path / "job.json").config.method == trial.method
     assert TrialConfig.model_validate(job["config"]) == trial
     assert job["collective_timeout_s"] == 12.5
