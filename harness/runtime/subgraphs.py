@@ -123,11 +123,18 @@ class SubgraphDraws:
         if not options.normalise:
             return picker, PresentMean(topology)
         if normaliser is None:
-            normaliser = CountedChances(topology, self._counts(topology, picker, tables, keep, rank))
+            counts = self._counts(source, topology, picker, tables, keep, rank)
+            normaliser = CountedChances(topology, counts)
         return picker, normaliser
 
     def _counts(
-        self, topology: Topology, picker: Picker, tables: Tables, keep: Path | None, rank: int
+        self,
+        source: Source,
+        topology: Topology,
+        picker: Picker,
+        tables: Tables,
+        keep: Path | None,
+        rank: int,
     ) -> Counts:
         worker, options = self._worker, self._options
         nodes = topology.num_nodes
@@ -144,6 +151,8 @@ class SubgraphDraws:
         told = options.model_dump(
             include={"sampler", "size", "frontier", "enlargement", "length", "burn", "clip"}
         ) | {"draws": draws, "rank": rank}
+        if options.sampler == "node":
+            told["norm"] = source.norm  # its chances depend on the model's
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
         counts = saved_counts(keep, key, make, recount=worker.job.attempt if options.recount else None)
         self.figures = {

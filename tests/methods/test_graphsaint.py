@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,17 @@ def test_reshuffled_parts_are_new_ones_whose_features_come_once(runs: dict[str, 
 def test_options_that_do_not_fit_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         GraphSAINT.Options(**options)
+
+
+def test_counts_are_kept_for_all_models_unless_chances_depend_on_the_model(tmp_path: Path) -> None:
+    single = on_disk(GRAPHS["labels"], np.zeros(NODES, int), 1, False, tmp_path)
+    sage = MODEL.model_copy(update={"name": "sage"})
+    options = {"frontier": COUNTED, "node": {**NODE, "clip": 4, "coverage": 40}}
+    found = {}
+    for name, own in options.items():
+        run_subgraphs(0, 1, [Case(single, METHOD, own, model, SPEC) for model in (MODEL, sage)])
+        found[name] = len([*tmp_path.rglob("counts-*/edges.npy")]) - sum(found.values())
+    assert found == {"frontier": 1, "node": 2}
 
 
 def test_memory_is_that_of_the_expected_nodes() -> None:
