@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from harness.data.spec import Spec
@@ -44,10 +42,10 @@ class Job(Spec):
         inductive: whether training sees the training subgraph only.
         store: file through which the ranks of one machine meet; must not exist before.
         out: directory for what the ranks write.
+        attempt: names this run of the trial on this machine, and no other.
         threads: CPU threads of a rank.
         collective_timeout_s: how long a rank waits for its peers.
         meeting: where the ranks meet instead when they run on several machines.
-        attempt: names this run of the trial on this machine, and no other.
     """
 
     config: RunConfig
@@ -57,10 +55,10 @@ class Job(Spec):
     inductive: bool
     store: Path
     out: Path
+    attempt: str
     threads: int = 1
     collective_timeout_s: float = 300
     meeting: Meeting | None = None
-    attempt: str = Field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
     def read(cls, path: Path) -> Job:

@@ -60,6 +60,7 @@ class Case:
             inductive=self.data.inductive,
             store=out / "store",
             out=out,
+            attempt="test",
             threads=self.train.threads or 1,
         )
         return Worker(job, rank, world), RankReport(out, rank)
