@@ -67,6 +67,7 @@ _HOMES = {
     "batch_seed": "harness.graph.random",
     "broadcast_block": "harness.runtime.broadcast",
     "clusters": "harness.graph.subgraph",
+    "common_order": "harness.runtime.batches",
     "draw_neighbours": "harness.graph.sampling",
     "drawn_memory": "harness.runtime.samplers",
     "epoch_order": "harness.runtime.batches",
@@ -146,6 +147,7 @@ __all__ = [
     "batch_seed",
     "broadcast_block",
     "clusters",
+    "common_order",
     "draw_neighbours",
     "drawn_memory",
     "epoch_order",
@@ -186,7 +188,14 @@ if TYPE_CHECKING:
     from harness.models.gnn import GNN
     from harness.results.frames import load_epochs, load_results
     from harness.runtime.arena import Arena
-    from harness.runtime.batches import Batch, epoch_order, make_batches, node_batches, subgraph_batches
+    from harness.runtime.batches import (
+        Batch,
+        common_order,
+        epoch_order,
+        make_batches,
+        node_batches,
+        subgraph_batches,
+    )
     from harness.runtime.broadcast import Mesh, broadcast_block, rank_groups
     from harness.runtime.cache import CachePolicy
     from harness.runtime.column_store import ColumnStore

@@ -20,6 +20,7 @@ from harness import (
     Source,
     Worker,
     clusters,
+    common_order,
     induce,
     make_batches,
     mini_batch_memory,
@@ -127,10 +128,7 @@ class _Clusters:
         The order is one of all clusters, that every rank knows; of its own each rank takes the next.
         """
         world = self._worker.world
-        # World is no rank: nothing else is drawn by these numbers.
-        order = np.random.default_rng((self._worker.job.config.seed, world, epoch)).permutation(
-            self._owner.size
-        )
+        order = common_order(self._worker, epoch, self._owner.size)
         own = [order[self._owner[order] == rank] for rank in range(world)]
         steps = max(math.ceil(mine.size / size) for mine in own)
         return [[mine[step * size : (step + 1) * size] for step in range(steps)] for mine in own]

@@ -43,6 +43,13 @@ def epoch_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).permutation(size)
 
 
+def common_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
+    """Return a permutation of 0, ..., size - 1 that is this epoch's, and the same on all ranks."""
+    # No rank is `world`: nothing else is drawn by these numbers.
+    seed = worker.job.config.seed, worker.world, epoch
+    return np.random.default_rng(seed).permutation(size)
+
+
 def make_batches(
     worker: Worker, epoch: int, targets: list[NDArray[np.int64]], totals: list[int]
 ) -> list[Batch]:
