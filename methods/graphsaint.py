@@ -23,6 +23,7 @@ from harness import (
     SubgraphDraws,
     SubgraphOptions,
     clusters,
+    common_order,
     subgraph_batches,
     subgraph_memory,
 )
@@ -120,10 +121,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         """Deal the clusters anew, fetch the features of nodes that were not there; every rank must call."""
         worker, pieces = self.worker, self._pieces
         assert pieces is not None
-        # World is no rank: nothing else is drawn by these numbers.
-        order = np.random.default_rng((worker.job.config.seed, worker.world, epoch)).permutation(
-            pieces.max() + 1
-        )
+        order = common_order(worker, epoch, int(pieces.max()) + 1)
         dealt = np.zeros(order.size, bool)
         dealt[order[worker.rank :: worker.world]] = True
         nodes = np.flatnonzero(dealt[pieces])
@@ -151,9 +149,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
         "part" is the rank's own graph, "reshuffled features" are those of nodes that came from other parts.
         """
-        components = subgraph_memory(case, options, options.size)
-        if options.sampler != "node":
-            del components["probabilities"]
+        components = subgraph_memory(case, options, options.size, chances=options.sampler == "node")
         if options.scope == "local":
             inner, edges = case.train.inner, case.train.edges - case.train.cut
             entry = 4 + (4 if case.weighted else 0) + (4 if options.normalise else 0)

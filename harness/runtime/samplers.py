@@ -208,13 +208,15 @@ def drawn_memory(
     return mini_batch_memory(case, blocks, options)
 
 
-def subgraph_memory(case: MemoryCase, options: MiniBatchOptions, size: int) -> Components:
+def subgraph_memory(
+    case: MemoryCase, options: MiniBatchOptions, size: int, *, chances: bool = True
+) -> Components:
     """Return the components of a method on drawn subgraphs of `size` nodes (-1: all; see `subgraph_blocks`).
 
-    "probabilities" are those of all nodes.
+    "probabilities" are those of all nodes, where `chances` are known.
     """
     components = mini_batch_memory(case, subgraph_blocks(case, size), options)
-    return components | {"probabilities": 0 if case.cuda else 8 * case.nodes}
+    return components | ({"probabilities": 0 if case.cuda else 8 * case.nodes} if chances else {})
 
 
 def subgraph_blocks(case: MemoryCase, size: int) -> list[BlockSize]:
