@@ -16,7 +16,7 @@ from harness.graph.layer_sample import Tables
 from harness.graph.poisson import inclusion
 from harness.graph.random import next_u64, stream, uniform
 from harness.graph.skew import Skew
-from harness.graph.subgraph import as_layer
+from harness.graph.subgraph import as_graph, as_layer
 from harness.graph.subgraph_sampling import SubgraphBatch, Subgraphs
 from harness.graph.topology import Topology
 
@@ -61,7 +61,7 @@ class KnownChances:
     def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
         inverse = 1 / self.probabilities[nodes]
-        layer = as_layer(self.topology, nodes, found)
+        layer = as_layer(nodes, as_graph(self.topology, found))
         return SubgraphBatch(replace(layer, src_scale=inverse), inverse)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.induction import Induced
-from harness.graph.layer_sample import LayerSample
-from harness.graph.subgraph_counts import Counts, fetch_ahead
+from harness.graph.prefetch import gather
+from harness.graph.subgraph import as_graph, as_layer, missing_degree
+from harness.graph.subgraph_counts import Counts
 from harness.graph.subgraph_sampling import SubgraphBatch
 from harness.graph.topology import Topology
 
@@ -43,17 +42,11 @@ class CountedChances:
 
     def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
-        weights, counts = self.topology.weights, self.counts
-        assert found.places is not None
-        if weights is None:
-            values = _inverse(counts.edges, found.places)
-        else:
-            values = _weighted_inverse(counts.edges, found.places, weights)
+        counts, layer = self.counts, as_layer(nodes, as_graph(self.topology, found))
+        together = np.maximum(gather(counts.edges, found.places), 1)
+        values = (1.0 if layer.values is None else layer.values) / together
         times = np.maximum(counts.nodes[nodes], 1).astype(np.float64)
-        layer = LayerSample(
-            nodes, found.indptr, found.columns, values, dst_scale=times, symmetric=_symmetry(self.topology)
-        )
-        return SubgraphBatch(layer, counts.draws / times)
+        return SubgraphBatch(replace(layer, values=values, dst_scale=times), counts.draws / times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,49 +71,6 @@ class PresentMean:
 
     def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
-        weights = self.topology.weights
-        if weights is None:
-            values, there = None, np.diff(found.indptr).astype(np.float64)
-        else:
-            assert found.places is not None
-            values, there = _weighted(found.indptr, found.places, weights)
-        scale = np.divide(self.topology.degree(nodes), there, out=np.ones(nodes.size), where=there > 0)
-        layer = LayerSample(
-            nodes, found.indptr, found.columns, values, dst_scale=scale, symmetric=_symmetry(self.topology)
-        )
-        return SubgraphBatch(layer, None)
-
-
-def _symmetry(topology: Topology) -> Literal["structure", "values"]:
-    return "values" if topology.weights is None else "structure"
-
-
-@numba.njit(cache=True, nogil=True)
-def _inverse(counts, places):  # type: ignore[no-untyped-def]
-    values = np.empty(places.size)
-    for k in range(places.size):
-        fetch_ahead(counts, places, k)
-        values[k] = 1.0 / max(counts[places[k]], 1)
-    return values
-
-
-@numba.njit(cache=True, nogil=True)
-def _weighted_inverse(counts, places, weights):  # type: ignore[no-untyped-def]
-    values = np.empty(places.size)
-    for k in range(places.size):
-        fetch_ahead(counts, places, k)
-        fetch_ahead(weights, places, k)
-        values[k] = weights[places[k]] / np.float64(max(counts[places[k]], 1))
-    return values
-
-
-@numba.njit(cache=True, nogil=True)
-def _weighted(indptr, places, weights):  # type: ignore[no-untyped-def]
-    """Return the weights at the places, float64, and their sums by row."""
-    values, sums = np.empty(places.size), np.zeros(indptr.size - 1)
-    for row in range(indptr.size - 1):
-        for k in range(indptr[row], indptr[row + 1]):
-            fetch_ahead(weights, places, k)
-            values[k] = weights[places[k]]
-            sums[row] += values[k]
-    return values, sums
+        graph = as_graph(self.topology, found)
+        scale = missing_degree(self.topology, nodes, graph)
+        return SubgraphBatch(replace(as_layer(nodes, graph), dst_scale=scale), None)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from harness.graph.induction import Induced, induced
 from harness.graph.layer_sample import Tables
+from harness.graph.subgraph import as_graph, missing_degree
 from harness.graph.subgraph_sampling import Normaliser, SubgraphBatch
 from harness.graph.topology import Topology
 
@@ -37,11 +38,8 @@ class Part:
         Takes time linear in the sum of the nodes' degrees.
         """
         found = induced(whole, nodes, tables, places=whole.weights is not None)
-        weights = None if whole.weights is None else whole.weights[found.places]
-        own = Topology(found.indptr, found.columns, weights)
-        inside, outside = own.degree(np.arange(nodes.size)), whole.degree(nodes)
-        missing = np.divide(outside, inside, out=np.ones(nodes.size), where=inside > 0)
-        return cls(own, Tables(nodes.size), nodes, missing)
+        own = as_graph(whole, found)
+        return cls(own, Tables(nodes.size), nodes, missing_degree(whole, nodes, own))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from harness.data.spec import PartitionSpec
 from harness.data.store import atomic_directory, locked
 from harness.graph.induction import Induced, induced
 from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.prefetch import gather
 from harness.graph.topology import Topology
 
 
@@ -28,21 +29,34 @@ def induce(topology: Topology, nodes: NDArray[np.int64], tables: Tables) -> Laye
     Raises:
         ValueError: a node is given twice.
     """
-    return as_layer(topology, nodes, induced(topology, nodes, tables, places=topology.weights is not None))
+    found = induced(topology, nodes, tables, places=topology.weights is not None)
+    return as_layer(nodes, as_graph(topology, found))
 
 
-def as_layer(topology: Topology, nodes: NDArray[np.int64], found: Induced) -> LayerSample:
-    """Return what was induced on `nodes` as a layer, whose edges have the graph's weights.
+def as_graph(topology: Topology, found: Induced) -> Topology:
+    """Return what was induced as a graph of its own, whose edges have the weights that they had.
 
     `found` needs the places of its edges where there are weights.
     """
-    if topology.weights is None:
-        return LayerSample(nodes, found.indptr, found.columns, symmetric="values")
-    values = topology.weights[found.places].astype(np.float64)
+    weights = None if topology.weights is None else gather(topology.weights, found.places)
+    return Topology(found.indptr, found.columns, weights)
+
+
+def as_layer(nodes: NDArray[np.int64], graph: Topology) -> LayerSample:
+    """Return the graph that was induced on `nodes` as a layer."""
+    if graph.weights is None:
+        return LayerSample(nodes, graph.indptr, graph.indices, symmetric="values")
+    values = graph.weights.astype(np.float64)
     ascending = bool((nodes[1:] > nodes[:-1]).all())  # or a row's columns do not ascend
     return LayerSample(
-        nodes, found.indptr, found.columns, values, symmetric="structure" if ascending else "no"
+        nodes, graph.indptr, graph.indices, values, symmetric="structure" if ascending else "no"
     )
+
+
+def missing_degree(whole: Topology, nodes: NDArray[np.int64], graph: Topology) -> NDArray[np.float64]:
+    """Return the degrees of `nodes` in a graph / those in the one induced on them; 1 where these are 0."""
+    inside, outside = graph.degree(np.arange(nodes.size)), whole.degree(nodes)
+    return np.divide(outside, inside, out=np.ones(nodes.size), where=inside > 0)
 
 
 def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = None) -> NDArray[np.int32]:

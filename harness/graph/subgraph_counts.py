@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from harness.data.store import atomic_directory, locked
 from harness.graph.induction import induced
 from harness.graph.layer_sample import Tables
-from harness.graph.prefetch import prefetch
+from harness.graph.prefetch import fetch_ahead
 from harness.graph.random import batch_seed
 from harness.graph.topology import Topology
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _COUNTED = 2**32 - 1  # the epoch that no training comes to, and nothing else is drawn by
 _ROUND = 256  # draws between two words of how far it is
-_AHEAD = 256  # entries; every one is in a cache line of its own, and to wait for it is what takes the time
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,9 +144,3 @@ def _add(counts, places):  # type: ignore[no-untyped-def]
     for k in range(places.size):
         fetch_ahead(counts, places, k)
         counts[places[k]] += 1
-
-
-@numba.njit(cache=True, nogil=True)
-def fetch_ahead(array, places, k):  # type: ignore[no-untyped-def]
-    """Ask for the entry of `array` that a loop over `places`, now at `k`, comes to some time later."""
-    prefetch(array, places[min(k + _AHEAD, places.size - 1)])
