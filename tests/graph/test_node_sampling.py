@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from scipy import sparse, stats
+from scipy import stats
+from support.draws import square, sums_over
 from support.graphs import dense_adjacency, random_graph
 
 from harness.graph.block import Norm
-from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.layer_sample import Tables
 from harness.graph.node_sampling import NodeSampler
 from harness.graph.skew import Skew
 from harness.graph.topology import Topology
@@ -24,13 +25,6 @@ DRAWS = 4000
 
 def sampler(size: int, *, weighted: bool = False, norm: Norm = "mean", **options) -> NodeSampler:
     return NodeSampler(TOPOLOGIES[weighted], norm, Tables(NODES), size, **options)
-
-
-def dense(layer: LayerSample) -> np.ndarray:
-    values = np.ones(layer.indices.size) if layer.values is None else layer.values
-    shape = (layer.num_dst, layer.sources.size)
-    matrix = sparse.csr_array((values, layer.indices, layer.indptr), shape).toarray()
-    return matrix if layer.src_scale is None else matrix * layer.src_scale
 
 
 def importance(weighted: bool, norm: Norm) -> np.ndarray:
@@ -83,18 +77,8 @@ def test_aggregation_of_what_is_there_and_loss_have_the_full_ones_as_expectation
     """z-scores of the sums over in-neighbours, given the destination, and of the weighted sum over nodes."""
     nodes = sampler(25, weighted=True, norm="sym", local=LOCAL, skew=skew)
     x = np.random.default_rng(4).normal(2, 1, NODES)
-    total, square, times = np.zeros((3, NODES))
-    losses = []
-    for seed in range(DRAWS):
-        batch = nodes.sample(seed)
-        there = batch.layer.destinations
-        found = dense(batch.layer) @ x[there]
-        total[there] += found
-        square[there] += found**2
-        times[there] += 1
-        losses.append(batch.weights @ x[there])
-    mean = total / times
-    deviation = np.sqrt((square / times - mean**2) / times)
+    mean, variance, times, losses = sums_over(nodes, x, DRAWS)
+    deviation = np.sqrt(variance / times)
     error = mean - dense_adjacency(GRAPHS[True]) @ x
     fixed = deviation < 1e-9
     np.testing.assert_allclose(error[fixed], 0, atol=1e-9)
@@ -110,7 +94,7 @@ def test_aggregation_of_what_is_there_and_loss_have_the_full_ones_as_expectation
 def test_all_nodes_are_the_whole_graph(size: int, weighted: bool) -> None:
     batch = sampler(size, weighted=weighted, local=LOCAL, skew=Skew(distortion=8)).sample(5)
     np.testing.assert_array_equal(batch.layer.sources, np.arange(NODES))
-    np.testing.assert_array_equal(dense(batch.layer), dense_adjacency(GRAPHS[weighted]))
+    np.testing.assert_array_equal(square(batch.layer), dense_adjacency(GRAPHS[weighted]))
     np.testing.assert_array_equal(batch.weights, 1)
 
 
@@ -157,5 +141,5 @@ def test_a_seed_is_a_subgraph_whatever_thread_draws_it() -> None:
         together = [batch.layer for batch in pool.map(nodes.sample, range(200))]
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_array_equal(one.sources, other.sources)
-        np.testing.assert_array_equal(dense(one), dense(other))
+        np.testing.assert_array_equal(square(one), square(other))
     assert len({layer.sources.tobytes() for layer in alone}) > 190

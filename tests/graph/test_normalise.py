@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.draws import square, sums_over
 from support.graphs import random_graph
 
 from harness.graph.block import Norm
@@ -16,7 +17,7 @@ from harness.graph.edge_picker import EdgePicker
 from harness.graph.forest_fire import ForestFirePicker
 from harness.graph.frontier import FrontierPicker
 from harness.graph.induction import Induced, induced
-from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.layer_sample import Tables
 from harness.graph.normalise import CountedChances, PresentMean
 from harness.graph.subgraph_counts import Counts, count
 from harness.graph.subgraph_sampling import Normaliser, Picker, SubgraphBatch, Subgraphs
@@ -44,16 +45,6 @@ def dense(values: NDArray[np.generic]) -> NDArray[np.float64]:
 MATRICES = {False: dense(np.ones(ROWS.size)), True: dense(WEIGHTS)}
 
 
-def matrix(layer: LayerSample) -> NDArray[np.float64]:
-    """What the edges of a subgraph count, without the model's weights, [n, n]."""
-    n = layer.num_dst
-    values = np.ones(layer.indices.size) if layer.values is None else layer.values
-    found = np.zeros((n, n))
-    found[np.repeat(np.arange(n), np.diff(layer.indptr)), layer.indices] = values
-    found *= 1 if layer.src_scale is None else layer.src_scale
-    return found * (1 if layer.dst_scale is None else layer.dst_scale[:, None])
-
-
 def weigh(normaliser: Normaliser, nodes: NDArray[np.int64]):
     found = induced(normaliser.topology, nodes, Tables(NODES), places=normaliser.needs_places)
     return normaliser.weigh(nodes, found)
@@ -69,7 +60,7 @@ def test_edges_and_losses_are_divided_by_the_shares_of_draws_that_have_them(weig
     batch = weigh(CountedChances(TOPOLOGIES[weighted], counts), nodes)
     times, together = np.maximum(of_nodes, 1), np.maximum(dense(of_edges), 1)
     expected = MATRICES[weighted] * times[:, None] / together
-    np.testing.assert_allclose(matrix(batch.layer), expected[np.ix_(nodes, nodes)], rtol=1e-12)
+    np.testing.assert_allclose(square(batch.layer), expected[np.ix_(nodes, nodes)], rtol=1e-12)
     np.testing.assert_allclose(batch.weights, 50 / times[nodes], rtol=1e-12)
     np.testing.assert_array_equal(batch.layer.sources, nodes)
 
@@ -124,7 +115,7 @@ def test_with_all_nodes_nothing_is_scaled(weighted: bool) -> None:
     counts = count(topology, Everything(), Tables(NODES), 3, 0, 1)
     for normaliser in (PresentMean(topology), CountedChances(topology, counts)):
         batch = Subgraphs(topology, Everything(), normaliser, Tables(NODES)).sample(0)
-        np.testing.assert_allclose(matrix(batch.layer), MATRICES[weighted], rtol=1e-15)
+        np.testing.assert_allclose(square(batch.layer), MATRICES[weighted], rtol=1e-15)
         assert batch.weights is None or (batch.weights == 1).all()
     exact = weigh(PresentMean(topology), np.arange(NODES)).layer
     np.testing.assert_array_equal(exact.dst_scale, 1)
@@ -164,22 +155,12 @@ def scores(sampler: Subgraphs, weighted: bool) -> tuple[NDArray[np.float64], flo
 
     Both err by the draws here and, as much a draw, by those that were counted.
     """
-    total, square, times = np.zeros((3, NODES))
-    losses = np.empty(DRAWS)
-    for seed in range(DRAWS):
-        batch = sampler.sample(seed)
-        there = batch.layer.sources
-        sums = matrix(batch.layer) @ X[there]
-        total[there] += sums
-        square[there] += sums**2
-        times[there] += 1
-        losses[seed] = batch.weights @ X[there]
+    mean, variance, times, losses = sums_over(sampler, X, DRAWS)
     seen = times > 0
     assert seen.sum() >= NODES - 1  # some samplers never draw a node without neighbours
-    mean = total[seen] / times[seen]
     both = 1 / times[seen] * (1 + DRAWS / COUNTED)
-    deviation = np.sqrt(np.maximum(square[seen] / times[seen] - mean**2, 0) * both)
-    error = mean - (MATRICES[weighted] @ X)[seen]
+    deviation = np.sqrt(np.maximum(variance[seen], 0) * both)
+    error = mean[seen] - (MATRICES[weighted] @ X)[seen]
     varies = deviation > 1e-9
     np.testing.assert_allclose(error[~varies], 0, atol=1e-9)
     spread = losses.std() * np.sqrt(1 / DRAWS + 1 / COUNTED)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from support.draws import square
 from support.graphs import dense_adjacency, random_graph
 
 from harness.errors import UserError
 from harness.graph import subgraph
-from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.layer_sample import Tables
 from harness.graph.subgraph import clusters, induce
 from harness.graph.topology import Topology
 
@@ -22,12 +23,6 @@ GRAPHS = {weighted: random_graph(71, NODES, degree=8, weighted=weighted) for wei
 TOPOLOGIES = {key: Topology(graph.indptr, graph.indices, graph.weights) for key, graph in GRAPHS.items()}
 LOCAL = np.random.default_rng(3).random(NODES) < 0.4
 DRAWS = 4000
-
-
-def dense(layer: LayerSample) -> np.ndarray:
-    values = np.ones(layer.indices.size) if layer.values is None else layer.values
-    shape = (layer.num_dst, layer.sources.size)
-    return sparse.csr_array((values, layer.indices, layer.indptr), shape).toarray()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -47,7 +42,7 @@ def test_induced_edges_are_those_of_a_sliced_matrix(weighted: bool, ascending: b
         nodes = np.sort(nodes) if ascending else nodes
         layer = induce(topology, nodes, tables)
         expected = reference[nodes][:, nodes].toarray()
-        np.testing.assert_array_equal(dense(layer), expected)
+        np.testing.assert_array_equal(square(layer), expected)
         np.testing.assert_array_equal(layer.sources, nodes)
         assert layer.num_dst == count
         assert layer.indices.size == np.count_nonzero(expected)
@@ -65,7 +60,7 @@ def test_a_node_that_is_given_twice_is_refused_and_leaves_nothing_behind() -> No
     with pytest.raises(ValueError, match="given twice"):
         induce(TOPOLOGIES[False], np.array([3, 8, 3]), tables)
     expected = dense_adjacency(GRAPHS[False])[:30, :30]
-    np.testing.assert_array_equal(dense(induce(TOPOLOGIES[False], nodes, tables)), expected)
+    np.testing.assert_array_equal(square(induce(TOPOLOGIES[False], nodes, tables)), expected)
 
 
 def rings(cliques: int, size: int) -> Topology:

@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from support.graphs import dense_adjacency, random_graph
 
 from harness.graph.layer_sample import LayerSample, Tables
+from harness.graph.subgraph_sampling import Subgraphs
 from harness.graph.topology import Topology
 
 
@@ -32,9 +33,39 @@ def as_matrix(sample: LayerSample, nodes: int) -> np.ndarray:
     counts = np.ones(rows.size) if sample.values is None else sample.values.copy()
     if sample.dst_scale is not None:
         counts *= sample.dst_scale[rows]
+    if sample.src_scale is not None:
+        counts *= sample.src_scale[sample.indices]
     matrix = np.zeros((sample.num_dst, nodes))
     np.add.at(matrix, (rows, sample.sources[sample.indices]), counts)
     return matrix
+
+
+def square(layer: LayerSample) -> np.ndarray:
+    """Return what a subgraph's edges count, float64 [n, n]."""
+    return as_matrix(layer, int(layer.sources.max(initial=-1)) + 1)[:, layer.sources]
+
+
+def sums_over(
+    sampler: Subgraphs, x: np.ndarray, draws: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Draw subgraphs by the seeds 0 to draws - 1, and sum the rows `x` [N] of a subgraph's nodes over edges.
+
+    Returns of each node, while it was there, the mean and variance of the sum (NaN if never), and how often
+    it was; and of each draw the weighted sum over its nodes.
+    """
+    total, squares, times = np.zeros((3, x.size))
+    losses = np.empty(draws)
+    for seed in range(draws):
+        batch = sampler.sample(seed)
+        there = batch.layer.sources
+        sums = square(batch.layer) @ x[there]
+        total[there] += sums
+        squares[there] += sums**2
+        times[there] += 1
+        losses[seed] = batch.weights @ x[there]
+    with np.errstate(invalid="ignore"):
+        mean = total / times
+        return mean, squares / times - mean**2, times, losses
 
 
 def inclusion(weights: np.ndarray, sizes: float | np.ndarray) -> np.ndarray:
