@@ -70,7 +70,7 @@ def project(
     From each trial's measured compute and its bytes by peer; see docs/design/projection.md for the model.
     Left out are trials of one rank, those that failed, and those timed without phases.
     """
-    from harness.report.inputs import load_inputs
+    from harness.report.trials.inputs import load_inputs
     from harness.results.links import parse_link
     from harness.results.projection import why_not
     from harness.suite.network import parse_latency

@@ -13,8 +13,8 @@ def write_report(results_dir: Path, out: Path | None = None) -> Path:
     elsewhere), `report.md`, `results.csv`, `epochs.csv` and `figures/*.png|svg`; files of those names
     are replaced, others are left alone. Raises `UserError` if there is no trial to report.
     """
-    from harness.report.inputs import load_inputs
-    from harness.report.page import build_report
+    from harness.report.page.build import build_report
+    from harness.report.trials.inputs import load_inputs
 
     results_dir = Path(results_dir)
     target = Path("reports") / results_dir.resolve().name if out is None else Path(out)

@@ -9,9 +9,9 @@ import pytest
 from report.fake import METHODS, Method, write_results
 from report.measured import EPOCHS, FULL, PIPELINED, SKEWED, Write, one_section
 
-from harness.report.sections import Section
-from harness.report.table import Table
-from harness.report.tables import section_tables
+from harness.report.tables.by_section import section_tables
+from harness.report.tables.table import Table
+from harness.report.trials.sections import Section
 from harness.suite.schema import TrialConfig
 
 

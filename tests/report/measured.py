@@ -10,9 +10,9 @@ from typing import Any
 
 from report.fake import Method
 
-from harness.report.inputs import load_inputs
-from harness.report.sections import Section, make_sections
-from harness.report.table import Row, Table
+from harness.report.tables.table import Row, Table
+from harness.report.trials.inputs import load_inputs
+from harness.report.trials.sections import Section, make_sections
 from harness.results.frames import load_epochs
 from harness.results.record import Record
 

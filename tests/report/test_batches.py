@@ -10,11 +10,11 @@ import pytest
 from report.fake import METHODS, NODES, Method, write_results
 from report.measured import FULL, one_section, records, rows_of
 
-from harness.report.drawing import style
-from harness.report.sampling_figures import batch_figure, sampling_figure
-from harness.report.sections import Section
-from harness.report.table import Table
-from harness.report.tables import section_tables
+from harness.report.figures.drawing import style
+from harness.report.figures.sampling import batch_figure, sampling_figure
+from harness.report.tables.by_section import section_tables
+from harness.report.tables.table import Table
+from harness.report.trials.sections import Section
 
 EPOCHS = 22
 

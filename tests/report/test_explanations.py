@@ -12,12 +12,12 @@ import pytest
 from report.fake import STEPS, Method, write_results
 from report.measured import FULL, Write, change, listed, one_section, texts
 
-from harness.report.explanation_table import explanation_table
-from harness.report.inputs import load_inputs
-from harness.report.notes import make_notes
-from harness.report.page import HEADINGS, MORE
-from harness.report.sections import Section, make_sections
-from harness.report.tables import section_tables
+from harness.report.page.build import HEADINGS, MORE
+from harness.report.page.notes import make_notes
+from harness.report.tables.by_section import section_tables
+from harness.report.tables.explanations import explanation_table
+from harness.report.trials.inputs import load_inputs
+from harness.report.trials.sections import Section, make_sections
 
 EPOCHS = 8
 

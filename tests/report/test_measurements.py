@@ -23,12 +23,12 @@ from report.measured import (
 )
 
 from harness.report import palette
-from harness.report.inputs import load_inputs
-from harness.report.notes import make_notes
-from harness.report.sections import make_sections
-from harness.report.stacks import breakdown_figure
-from harness.report.table import Table
-from harness.report.tables import section_tables
+from harness.report.figures.stacks import breakdown_figure
+from harness.report.page.notes import make_notes
+from harness.report.tables.by_section import section_tables
+from harness.report.tables.table import Table
+from harness.report.trials.inputs import load_inputs
+from harness.report.trials.sections import make_sections
 from harness.runtime.spec import PHASES
 
 

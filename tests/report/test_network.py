@@ -10,8 +10,8 @@ import pytest
 from support.networks import write_networks
 
 from harness.report import write_report
-from harness.report.inputs import load_inputs
-from harness.report.network import network_chapters
+from harness.report.chapters.network import network_chapters
+from harness.report.trials.inputs import load_inputs
 
 
 @pytest.fixture(scope="module")

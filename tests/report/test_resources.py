@@ -20,8 +20,8 @@ from report.measured import (
     texts,
 )
 
-from harness.report.table import Table
-from harness.report.tables import section_tables
+from harness.report.tables.by_section import section_tables
+from harness.report.tables.table import Table
 
 
 def test_memory_by_source_and_the_model(root: Path, tables: dict[str, Table]) -> None:

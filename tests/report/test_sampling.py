@@ -11,15 +11,15 @@ from report.fake import METHODS, Method, write_results
 from report.measured import EPOCHS, FULL, WARMUP, change, psc, records, rows_of
 
 from harness.report import write_report
-from harness.report.drawing import style
-from harness.report.inputs import load_inputs
-from harness.report.notes import make_notes
-from harness.report.overlap import staleness_figure
-from harness.report.sampling_figures import cache_figure, sampling_figure
-from harness.report.sections import Section, make_sections
-from harness.report.sweeps import sweep
-from harness.report.table import Table
-from harness.report.tables import section_tables
+from harness.report.chapters.overlap import staleness_figure
+from harness.report.figures.drawing import style
+from harness.report.figures.sampling import cache_figure, sampling_figure
+from harness.report.page.notes import make_notes
+from harness.report.tables.by_section import section_tables
+from harness.report.tables.table import Table
+from harness.report.trials.inputs import load_inputs
+from harness.report.trials.sections import Section, make_sections
+from harness.report.trials.sweeps import sweep
 
 SPARSE = ("bns-gcn", {"rate": 0.75, "sampler": "bernoulli"})
 VARIANTS: tuple[Method, ...] = (
@@ -178,7 +178,7 @@ def test_staleness_within_a_network_and_across(tmp_path: Path, monkeypatch: pyte
     change(tmp_path, _shaped)
     with style():
         assert all(staleness_figure(section) for section in make_sections(load_inputs(tmp_path)))
-    monkeypatch.setattr("harness.report.page.section_figures", lambda section: {})  # the rest is slow
+    monkeypatch.setattr("harness.report.page.build.section_figures", lambda section: {})  # the rest is slow
     write_report(tmp_path, tmp_path / "out")
     assert (tmp_path / "out" / "figures" / "network-digits-sage-staleness.png").is_file()
 

@@ -9,11 +9,11 @@ import pytest
 from report.fake import METHODS, write_results
 
 from harness.errors import UserError
-from harness.report.curves import mean_curve, trial_curve
-from harness.report.inputs import load_inputs
 from harness.report.palette import COLOURS, variant_style
-from harness.report.sections import make_sections
-from harness.report.variants import find_variants, show_value
+from harness.report.trials.curves import mean_curve, trial_curve
+from harness.report.trials.inputs import load_inputs
+from harness.report.trials.sections import make_sections
+from harness.report.trials.variants import find_variants, show_value
 from harness.results.frames import load_epochs
 
 

@@ -8,12 +8,8 @@ import pytest
 from report.fake import METHODS, write_results
 
 from harness.report import write_report
-from harness.report.counting import counted_table, counting_table
-from harness.report.drawing import style
-from harness.report.inputs import load_inputs
-from harness.report.sections import make_sections
-from harness.report.swept import LAYERS, THREADS, Swept, sweeps
-from harness.report.swept_views import (
+from harness.report.chapters.counting import counted_table, counting_table
+from harness.report.chapters.swept import (
     layer_nodes,
     nodes_figure,
     nodes_table,
@@ -21,7 +17,11 @@ from harness.report.swept_views import (
     relative,
     step_table,
 )
-from harness.report.table import Table
+from harness.report.figures.drawing import style
+from harness.report.tables.table import Table
+from harness.report.trials.inputs import load_inputs
+from harness.report.trials.sections import make_sections
+from harness.report.trials.swept import LAYERS, THREADS, Swept, sweeps
 
 SAGE, FULL = METHODS[2:]
 

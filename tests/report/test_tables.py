@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.report.inputs import load_inputs
-from harness.report.sections import Section, make_sections
-from harness.report.table import Cell, Table, bold_best
-from harness.report.tables import section_tables
+from harness.report.tables.by_section import section_tables
+from harness.report.tables.table import Cell, Table, bold_best
+from harness.report.trials.inputs import load_inputs
+from harness.report.trials.sections import Section, make_sections
 from harness.results.frames import load_epochs, load_results
 
 WARMUP = 3  # of 30 epochs: a tenth

@@ -1,0 +1,1 @@
+"""Parts of a report that have tables and figures of their own."""

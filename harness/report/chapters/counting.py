@@ -1,0 +1,107 @@
+"""Subgraphs that were drawn to be counted, before the training: how many a second, by threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report.chapters.swept import amount_axis, value_axis
+from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, save
+from harness.report.numbers import common_places, fixed, significant
+from harness.report.tables.grid import by_parts
+from harness.report.tables.table import Cell, Group, Table
+from harness.report.trials.aggregate import figures_of
+from harness.report.trials.sections import Section
+from harness.report.trials.sweeps import draw_line, line_handle
+from harness.report.trials.swept import THREADS, Swept
+from harness.report.trials.variants import Variant, show_value
+
+REUSED = Cell("reused")
+
+
+def counting_table(section: Section) -> Table | None:
+    """Subgraphs that were counted and the time that it took, a row a variant; None where nothing was."""
+    drawn, seconds, threads, rates = (
+        figures_of(section, column)
+        for column in ("presampled", "presample_s", "presample_threads", "subgraphs_per_s")
+    )
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        key = variant, parts
+        if key not in drawn:
+            return ()
+        if key not in rates:
+            return [Cell(f"{drawn[key].mean:,.0f}"), REUSED, REUSED, REUSED]
+        return [
+            Cell(f"{drawn[key].mean:,.0f}"),
+            Cell(significant(seconds[key].mean)),
+            Cell(f"{threads[key].mean:g}"),
+            Cell(significant(rates[key].mean)),
+        ]
+
+    rows = by_parts(section, cells)
+    if not rows:
+        return None
+    return Table(
+        "Subgraphs counted before the training",
+        "Drawn and induced, to learn how often there are nodes and edges; “reused”: an earlier trial had "
+        "counted them. Wall time; means over seeds.",
+        "Method",
+        (Group("", ("Subgraphs", "Seconds", "Threads", "Subgraphs / s")),),
+        rows,
+    )
+
+
+def counted_table(swept: Swept) -> Table | None:
+    """Subgraphs counted a second by threads, and the speed-up; None if that was not swept."""
+    rates = swept.figures("subgraphs_per_s") if swept.axis is THREADS else {}
+    if not rates:
+        return None
+    places = min(1, common_places(stat.mean for stat in rates.values()))
+    heads = tuple(show_value(value) for value in swept.values)
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        own = [rates.get((variant, parts, value)) for value in swept.values]
+        if not any(own):
+            return ()
+        base = own[0]
+        return [
+            *(Cell(fixed(stat.mean, places)) if stat else Cell() for stat in own),
+            *(Cell(f"{stat.mean / base.mean:.2f}") if stat and base else Cell() for stat in own),
+        ]
+
+    return Table(
+        "Subgraphs counted a second by threads",
+        "Drawn and induced before the training, by as many threads as the training has; wall time, means "
+        f"over seeds. Speed-up: own / that with threads = {heads[0]}.",
+        "Method",
+        (Group("Subgraphs / s, threads =", heads), Group("Speed-up (×), threads =", heads)),
+        by_parts(swept.section, cells),
+    )
+
+
+def counted_figure(swept: Swept) -> Picture | None:
+    """Draw the subgraphs counted a second against the threads."""
+    rates = swept.figures("subgraphs_per_s") if swept.axis is THREADS else {}
+    if not rates:
+        return None
+    section, panels = swept.section, sorted({parts for _, parts, _ in rates})
+    shown = [v for v in section.variants if any(key[0] == v for key in rates)]
+    title = "Subgraphs counted a second and threads"
+    figure = new_figure(3.6 + 0.2 * legend_rows(section), section, title)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for ax, parts in zip(axes, panels, strict=True):
+        for variant in shown:
+            keys = [key for value in swept.values if (key := (variant, parts, value)) in rates]
+            if keys:
+                x, y = [value for _, _, value in keys], [rates[key].mean for key in keys]
+                draw_line(ax, x, y, variant.style)
+                ideal = [y[0] * value / x[0] for value in x]
+                ax.plot(x, ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1)
+        value_axis(ax, swept)
+        ax.set_title(f"P = {parts}")
+    amount_axis(axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])
+    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown])
+    caption = (
+        "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."
+    )
+    return save(figure, section, "counted", title, caption)

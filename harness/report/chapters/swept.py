@@ -1,0 +1,248 @@
+"""A step against a swept setting: its time, what that is made of, and the nodes of its layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, save
+from harness.report.numbers import Stat, common_places, scaled, time_unit
+from harness.report.tables.grid import by_parts
+from harness.report.tables.table import Cell, Group, Row, Table
+from harness.report.trials.aggregate import named_columns, phase_columns
+from harness.report.trials.sweeps import draw_line, line_handle
+from harness.report.trials.swept import LAYERS, THREADS, Swept
+from harness.report.trials.variants import Variant, show_value
+from harness.results.stats import ENOUGH
+
+WIDE = 8.0  # largest / smallest from which on an axis is logarithmic
+Points = dict[tuple[Variant, int, float], Stat]
+
+
+def step_table(swept: Swept) -> Table | None:
+    """Time of a step, relative to the first value's, and the share of it that goes into sampling."""
+    times = swept.figures("step_time_s")
+    if not times:
+        return None
+    size, unit = time_unit(max(stat.mean for stat in times.values()))
+    places = min(3, common_places(stat.mean / size for stat in times.values()))
+    shares = _sampling(swept)
+    heads = tuple(show_value(value) for value in swept.values)
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        keys = [(variant, parts, value) for value in swept.values]
+        return [
+            *(Cell(scaled(times[key], size, places)) if key in times else Cell() for key in keys),
+            *(Cell(f"{ratio:.2f}") if (ratio := relative(swept, times, key)) else Cell() for key in keys),
+            *(Cell(f"{100 * shares[key]:.1f}") if key in shares else Cell() for key in keys),
+        ]
+
+    name = swept.axis.name
+    titles = (f"Step ({unit}), {name} =", f"{_ratio_name(swept)}, {name} =", f"Sampling (%), {name} =")
+    return Table(
+        f"Time of a step by {name}",
+        "Epoch time / steps, of each trial the median over its epochs, mean over seeds. "
+        f"{_ratio_rule(swept)}. Sampling: phase “sample” / all phases.{_shortness(swept)}",
+        "Method",
+        tuple(Group(title, heads) for title in titles),
+        by_parts(swept.section, cells),
+    )
+
+
+def relative(swept: Swept, times: Points, key: tuple[Variant, int, float]) -> float | None:
+    """Return what a step's time is to the first value's; of threads the inverse, a speed-up."""
+    base, own = times.get((*key[:2], swept.values[0])), times.get(key)
+    if not (base and own and base.mean and own.mean):
+        return None
+    return base.mean / own.mean if swept.axis is THREADS else own.mean / base.mean
+
+
+def _ratio_name(swept: Swept) -> str:
+    return "Speed-up (×)" if swept.axis is THREADS else "Relative (×)"
+
+
+def _ratio_rule(swept: Swept) -> str:
+    first = f"{swept.axis.name} = {show_value(swept.values[0])}"
+    if swept.axis is THREADS:
+        return f"Speed-up: time of a step with {first} / own"
+    return f"Relative: own time of a step / that with {first}"
+
+
+def _shortness(swept: Swept) -> str:
+    """Say where a median is of so few epochs that one disturbance moves it."""
+    short = swept.section.ok["too_short"].eq(True).any()
+    return f" Some medians are of fewer than {ENOUGH} epochs." if short else ""
+
+
+def _sampling(swept: Swept) -> dict[tuple[Variant, int, float], float]:
+    """Return the share of an epoch's phases that is sampling."""
+    phases = {name: swept.figures(column) for name, column in phase_columns(swept.section).items()}
+    totals: dict[tuple[Variant, int, float], float] = {}
+    for found in phases.values():
+        for key, stat in found.items():
+            totals[key] = totals.get(key, 0.0) + stat.mean
+    return {key: stat.mean / totals[key] for key, stat in phases.get("sample", {}).items() if totals[key]}
+
+
+def phase_table(swept: Swept) -> Table | None:
+    """Speed-up of each phase and of all of them, a row a variant and number of threads but the first."""
+    columns = phase_columns(swept.section)
+    if swept.axis is not THREADS or not columns:
+        return None
+    figures = {name: swept.figures(column) for name, column in columns.items()}
+
+    def sums(key: tuple[Variant, int, float]) -> list[float]:
+        own = [found[key].mean if key in found else 0.0 for found in figures.values()]
+        return [*own, sum(own)]
+
+    rows: list[Row] = []
+    for parts in swept.section.parts:
+        rows.append(Row(f"P = {parts}"))
+        for variant in swept.section.variants:
+            base = sums((variant, parts, swept.values[0]))
+            for value in swept.values[1:]:
+                own = sums((variant, parts, value))
+                shown = [Cell(f"{b / o:.2f}") if b and o else Cell() for b, o in zip(base, own, strict=True)]
+                label = f"{variant.label}, {swept.axis.name}={show_value(value)}"
+                rows += [Row(label, tuple(shown), variant.style.colour)] if any(own) and any(base) else []
+    return Table(
+        "Speed-up of phases",
+        f"Seconds of the phase with {swept.axis.name} = {show_value(swept.values[0])} / with more, means "
+        "over epochs and seeds; where an epoch has equally many steps, this is that of a step.",
+        "Method",
+        (Group("", (*columns, "Total")),),
+        tuple(rows),
+    )
+
+
+def step_figure(swept: Swept) -> Picture | None:
+    """Draw the time of a step, and beside it what that is to the first value's, against the setting."""
+    section, times = swept.section, swept.figures("step_time_s")
+    shown = sorted({parts for _, parts, _ in times})
+    if not shown:
+        return None
+    size, unit = time_unit(max(stat.mean for stat in times.values()))
+    title = f"Time of a step and {swept.axis.name}"
+    figure = new_figure(0.6 + 3.0 * len(shown) + 0.2 * legend_rows(section), section, title)
+    axes = figure.subplots(len(shown), 2, squeeze=False)
+    for (left, right), parts in zip(axes, shown, strict=True):
+        for variant in section.variants:
+            keys = [key for value in swept.values if (key := (variant, parts, value)) in times]
+            x = [value for _, _, value in keys]
+            draw_line(left, x, [times[key].mean / size for key in keys], variant.style)
+            ratios = [(key[2], ratio) for key in keys if (ratio := relative(swept, times, key))]
+            draw_line(right, [value for value, _ in ratios], [ratio for _, ratio in ratios], variant.style)
+        if swept.axis is THREADS:
+            ideal = [value / swept.values[0] for value in swept.values]
+            right.plot(swept.values, ideal, color="#999999", lw=1, ls="--", zorder=1)
+        for ax in (left, right):
+            value_axis(ax, swept)
+            ax.set_title(f"P = {parts}")
+        amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
+        amount_axis(right, _ratio_name(swept), [])
+    legend(figure, [line_handle(v.style) for v in section.variants], [v.label for v in section.variants])
+    caption = f"Left: the times of the table above; right: {_ratio_name(swept)} as there" + (
+        "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."
+    )
+    return save(figure, section, "step", title, caption)
+
+
+def value_axis(ax: Axes, swept: Swept) -> None:
+    """Give an axis of the setting's values a tick for each of them; logarithmic where they span far."""
+    low, high = swept.values[0], swept.values[-1]
+    if low > 0 and high > WIDE * low:
+        ax.set_xscale("log")
+    names = {value: f"{value:,g}" for value in swept.values}
+    ax.xaxis.set_major_locator(FixedLocator(list(swept.values)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel(swept.axis.label)
+    sns.despine(ax=ax)
+
+
+def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
+    """Let the axis of amounts begin at 0, or make it logarithmic where they span far."""
+    wide = bool(amounts) and 0 < WIDE * min(amounts) < max(amounts)
+    ax.set_ylabel(f"{label}, log scale" if wide else label)
+    if wide:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        ax.yaxis.set_minor_locator(NullLocator())
+    else:
+        ax.set_ylim(bottom=0)
+
+
+def layer_nodes(swept: Swept) -> dict[tuple[Variant, int, float], list[float]]:
+    """Return a step's distinct nodes of a rank, by layer from the outputs back; of mini-batches only."""
+    columns = named_columns(swept.section, "stat_nodes_layer", "")
+    figures = [swept.figures(columns[layer]) for layer in sorted(columns, key=int)]
+    steps = swept.figures("steps")
+    found = {
+        key: [stats[key].mean / steps[key].mean / key[1] for stats in figures if key in stats]
+        for key in steps
+    }
+    return {key: nodes[::-1] for key, nodes in found.items() if nodes}
+
+
+def nodes_table(swept: Swept) -> Table | None:
+    """Distinct nodes of each layer in a step, a row a variant and depth; None without mini-batches."""
+    found = layer_nodes(swept)
+    if swept.axis is not LAYERS or not found:
+        return None
+    deepest = max(len(nodes) for nodes in found.values())
+    rows: list[Row] = []
+    for parts in sorted({parts for _, parts, _ in found}):
+        rows.append(Row(f"P = {parts}"))
+        for (variant, own, value), nodes in found.items():
+            if own == parts:
+                cells = [Cell(f"{count:,.0f}") for count in nodes]
+                cells += [Cell("")] * (deepest - len(nodes))
+                rows.append(
+                    Row(f"{variant.label}, layers={show_value(value)}", tuple(cells), variant.style.colour)
+                )
+    return Table(
+        "Nodes of a step by layer",
+        "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
+        "what each layer reads of the one before. Of a rank and step: means over steps, ranks, epochs after "
+        "warm-up and seeds.",
+        "Method",
+        (Group("", ("Outputs", *(f"{i} back" for i in range(1, deepest)))),),
+        tuple(rows),
+    )
+
+
+def nodes_figure(swept: Swept) -> Picture | None:
+    """Draw the distinct nodes of each layer of the deepest models; None without mini-batches."""
+    found = layer_nodes(swept)
+    if swept.axis is not LAYERS or not found:
+        return None
+    section, panels = swept.section, sorted({parts for _, parts, _ in found})
+    shown = [v for v in section.variants if any(key[0] == v for key in found)]
+    figure = new_figure(3.6 + 0.2 * legend_rows(section), section, "Nodes of a step by layer")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    size = float(section.ok["inner_nodes"].max())
+    deepest = max(len(nodes) for nodes in found.values())
+    for ax, parts in zip(axes, panels, strict=True):
+        for variant in shown:
+            _, nodes = max((key[2], nodes) for key, nodes in found.items() if key[:2] == (variant, parts))
+            draw_line(ax, range(len(nodes)), nodes, variant.style)
+        if not math.isnan(size):
+            ax.axhline(size, color="#999999", lw=1, ls="--", zorder=1)
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        ax.xaxis.set_major_locator(FixedLocator(list(range(deepest))))
+        ax.set_xlabel("Layers back from the outputs")
+        ax.set_title(f"P = {parts}")
+        sns.despine(ax=ax)
+    axes[0].set_ylabel("Nodes, log scale")
+    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown])
+    caption = (
+        "The deepest models of the table above: distinct nodes of a rank's step, from the outputs (0) back "
+        "to the nodes whose features are read. Dashed: all nodes of the graph that is trained on."
+    )
+    return save(figure, section, "nodes", "Nodes of a step by layer", caption)

@@ -1,0 +1,99 @@
+"""What all figures share: seaborn's style without global state, size, title, legend, files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from harness.report.trials.sections import Section
+
+WIDTH = 10.0  # inches; the page shows figures at this width
+_RC = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8.5,
+    "text.parse_math": False,  # a `$` in a name is a `$`
+    "svg.hashsalt": "harness",  # equal figures are equal files
+    "svg.fonttype": "path",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure: `alt` is its text for those who cannot see it."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    svg: bytes
+    png: bytes
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Draw and save within this: seaborn's style, restored afterwards."""
+    with mpl.rc_context(dict[Any, Any]({**sns.axes_style("whitegrid"), **_RC})):
+        yield
+
+
+def short(name: str, width: int = 72) -> str:
+    """Return a name that fits a legend."""
+    name = " ".join(name.split())
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def new_figure(height: float, section: Section, what: str) -> Figure:
+    """Return a figure `height` inches high, titled with what it shows and of which data."""
+    layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.04)  # neighbours' tick labels stay apart
+    figure = Figure(figsize=(WIDTH, height), layout=layout)
+    FigureCanvasAgg(figure)
+    figure.suptitle(
+        "\n".join(textwrap.wrap(f"{what}: {section.title}", 110)), fontsize=10.5, fontweight="bold"
+    )
+    return figure
+
+
+def save(figure: Figure, section: Section, kind: str, title: str, caption: str) -> Picture:
+    """Return the figure as SVG and PNG; equal figures give equal bytes."""
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(png, format="png", dpi=150)
+    return Picture(
+        name=f"{section.anchor}-{kind}",
+        title=title,
+        caption=caption,
+        alt=f"{title}, {section.title}; the numbers are in the tables of this section and in the CSV files",
+        svg=svg.getvalue(),
+        png=png.getvalue(),
+    )
+
+
+def _columns(labels: list[str]) -> int:
+    """Return how many columns of a legend fit the width, its rows filled evenly."""
+    fitting = max(1, min(len(labels), 150 // (max(len(short(label)) for label in labels) + 6)))
+    return -(-len(labels) // -(-len(labels) // fitting))
+
+
+def legend_rows(section: Section) -> int:
+    """Return how many lines a legend of the section's variants has."""
+    return -(-len(section.variants) // _columns([v.label for v in section.variants]))
+
+
+def legend(figure: Figure, handles: Sequence[Artist], labels: list[str]) -> None:
+    """Put a legend below everything, in as many columns as its labels allow."""
+    named = [short(label) for label in labels]
+    figure.legend(handles, named, loc="outside lower center", ncols=_columns(labels), frameon=False)

@@ -1,0 +1,1 @@
+"""The page: what it consists of, and writing it."""

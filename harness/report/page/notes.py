@@ -1,0 +1,244 @@
+"""What a reader must know before the numbers: environment, data, failures, noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from harness.report.numbers import MISSING, byte_unit, significant
+from harness.report.tables.sampling import exchanged, full_of
+from harness.report.tables.table import Cell, Group, Row, Table
+from harness.report.trials.aggregate import figures_of
+from harness.report.trials.flags import FLAGS, flagged
+from harness.report.trials.inputs import Inputs
+from harness.report.trials.remarks import merged_remarks
+from harness.report.trials.sections import Section, flatten, join_unique, trials
+from harness.report.trials.variants import text
+
+_LABELS = {
+    "gpu": "GPU",
+    "gpus": "GPU",
+    "driver": "GPU driver",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "cpu": "CPU",
+    "cores": "CPU cores",
+    "logical_cores": "logical cores",
+    "dirty": "uncommitted changes",
+    "omp_num_threads": "OMP_NUM_THREADS",
+    "threads": "threads a rank",
+}
+_REASON_LENGTH = 300
+PROMISED = 0.1  # share of the bytes of `full` beyond the share of edges from which a note says so
+
+
+@dataclass(frozen=True)
+class Note:
+    """One remark: a bold lead and the rest of the sentence."""
+
+    lead: str
+    text: str
+
+
+def environment_rows(inputs: Inputs) -> list[tuple[str, str]]:
+    """Return (name, value) of everything the records say of where they ran; different values side by side."""
+    values: dict[str, list[str]] = {}
+    for record in inputs.records.values():
+        for key, value in flatten(_readable(record.environment)).items():
+            values.setdefault(key, []).append(_show(key, value))
+    rows = [(_name(key), " / ".join(dict.fromkeys(shown))) for key, shown in values.items()]
+    threads = join_unique(
+        (inputs.config(row).get("train") or {}).get("threads") or "cores / ranks" for row in _rows(inputs)
+    )
+    if inputs.records and "threads" not in values:  # of older records what the suite said
+        rows.append((_name("threads"), threads))
+    started = inputs.results["started"].dropna().astype(str)
+    if len(started):
+        first, last = started.min(), started.max()
+        rows.append(("Trials started", first if first == last else f"{first} to {last}"))
+    return rows
+
+
+def _rows(inputs: Inputs) -> list[dict[Any, Any]]:
+    return inputs.results.to_dict("records")
+
+
+def _readable(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the environment with lists of mappings (one a GPU, say) as numbered entries."""
+    readable: dict[str, Any] = {}
+    for key, value in environment.items():
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            readable[key] = {str(i): item for i, item in enumerate(value)}
+        elif isinstance(value, Mapping) and not value:
+            readable[key] = None
+        else:
+            readable[key] = value
+    return readable
+
+
+def _name(key: str) -> str:
+    words = key.removeprefix("packages.").removeprefix("versions.").replace("_bytes", "").split(".")
+    return " ".join(_LABELS.get(word, word.replace("_", " ")) for word in words)
+
+
+def _show(key: str, value: object) -> str:
+    if value is None or value == []:
+        return "none" if "gpu" in key.lower() else MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        size, unit = byte_unit(value)
+        return f"{significant(value / size)} {unit}"
+    if isinstance(value, list):
+        return ", ".join(text(item) for item in value)
+    return text(value)
+
+
+def make_notes(inputs: Inputs, sections: list[Section]) -> list[Note]:
+    """Return the remarks of the notes box, the gravest first."""
+    notes = [*_status_notes(inputs.results), *_data_notes(sections), *_flag_notes(sections)]
+    return [*notes, *_sampling_notes(sections), *_remark_notes(inputs), *_environment_notes(inputs)]
+
+
+def _status_notes(results: pd.DataFrame) -> Iterable[Note]:
+    bad = results[results["status"] != "ok"]["status"].value_counts()
+    if len(bad):
+        listed = ", ".join(f"{count} {status}" for status, count in bad.items())
+        yield Note(
+            f"{int(bad.sum())} of {trials(len(results))} did not end well",
+            f"({listed}); their figures are left out of every mean. The reasons are in the table below.",
+        )
+    else:
+        yield Note("All trials ended well", f"({trials(len(results))}).")
+
+
+def _data_notes(sections: list[Section]) -> Iterable[Note]:
+    badges = list(dict.fromkeys(section.name for section in sections if section.badge))
+    if badges:
+        yield Note(
+            "Not the published data:",
+            "; ".join(badges) + ". Times and scores on generated data say nothing of the real set's scores.",
+        )
+
+
+def _flag_notes(sections: list[Section]) -> Iterable[Note]:
+    for flag in FLAGS:
+        if wheres := [where for section in sections if (where := flag.where(section))]:
+            lead = f"{flag.lead}: {trials(flagged(flag, sections))}"
+            yield Note(lead, f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
+
+
+def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
+    """Of each section the trials in which sampling edges saves least of what its share of edges promises."""
+    found = []
+    for section in sections:
+        sent, edges = exchanged(section), figures_of(section, "edge_share")
+        gaps = {
+            (variant, parts): sent[variant, parts].mean / full.mean - edges[variant, parts].mean
+            for variant, parts in sent
+            if (variant, parts) in edges and (full := full_of(section, sent, parts))
+        }
+        worst = max(gaps, key=lambda key: gaps[key], default=None)
+        if worst and gaps[worst] > PROMISED:
+            share, (variant, parts) = edges[worst].mean, worst
+            found.append(
+                f"{section.title}: {variant.label} at P = {parts} draws {share:.1%} of the edges and sends "
+                f"{share + gaps[worst]:.1%} of the bytes of full"
+            )
+    if found:
+        listed = f"{'; '.join(found)}.".replace("%", " %")
+        yield Note("Fewer edges are not as many fewer bytes:", listed)
+
+
+def _remark_notes(inputs: Inputs) -> Iterable[Note]:
+    """What the methods themselves say of their trials' figures."""
+    for method, remark in merged_remarks(inputs):
+        yield Note(f"{method}:", remark)
+
+
+def _environment_notes(inputs: Inputs) -> Iterable[Note]:
+    seen: dict[str, set[str]] = {}
+    for record in inputs.records.values():
+        for key, value in flatten(_readable(record.environment)).items():
+            seen.setdefault(key, set()).add(json.dumps(value, sort_keys=True, default=str))
+    # Threads follow from the cores and the number of ranks.
+    differing = [_name(key) for key, values in seen.items() if len(values) > 1 and key != "threads"]
+    if differing:
+        yield Note("Trials ran in different environments:", f"they differ in {', '.join(differing)}.")
+    dirty = [k for k in seen if "dirty" in k and "true" in seen[k]]
+    if dirty:
+        yield Note(
+            "Uncommitted changes:", "some trials ran from a working tree that differs from its commit."
+        )
+
+
+def failure_table(sections: list[Section]) -> Table | None:
+    """Return the trials that were skipped or failed, one row for those of a section that ended alike."""
+    rows: list[Row] = []
+    for section in sections:
+        bad = section.frame[section.frame["status"] != "ok"]
+        bad = bad.assign(reason=bad["reason"].map(_one_line))
+        for (status, reason), group in bad.groupby(["status", "reason"], sort=True):
+            methods = [v.label for v in section.variants if v.key in set(group["variant"])]
+            cells = (
+                Cell(str(status), number=False),
+                Cell(str(len(group))),
+                Cell(join_unique(methods), number=False, wrap=True),
+                Cell(join_unique(sorted(group["parts"].dropna().astype(int))), number=False),
+                Cell(join_unique(sorted(group["seed"].dropna().astype(int))), number=False),
+                Cell(str(reason) or MISSING, number=False, wrap=True),
+            )
+            rows.append(Row(section.title, cells))
+    if not rows:
+        return None
+    heads = Group("", ("Status", "Trials", "Methods", "P", "Seeds", "Reason"))
+    return Table(
+        "Skipped and failed trials",
+        "Status and reason as recorded; each trial's directory has the end of its log (log.txt).",
+        "Data set · model",
+        (heads,),
+        tuple(rows),
+    )
+
+
+def _one_line(reason: object) -> str:
+    line = " ".join(text(reason).split())
+    return line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + "…"
+
+
+def overview_table(sections: list[Section]) -> Table:
+    """Return what each section holds and who was best in it."""
+    rows = []
+    for section in sections:
+        ok = section.ok
+        cells = (
+            Cell(f"{len(ok)} / {len(section.frame)}"),
+            Cell(str(len(section.variants))),
+            Cell(join_unique(section.parts), number=False),
+            _winner(section, "test_at_best_val", highest=True),
+            _winner(section, "epoch_time_s", highest=False),
+        )
+        rows.append(Row(section.title, cells))
+    heads = Group("", ("Trials ok", "Methods", "P", "Best test score (%)", "Fastest epoch (s)"))
+    return Table(
+        "Overview",
+        "Best and fastest: mean over seeds, any number of parts; the rules are under the tables that follow.",
+        "Data set · model",
+        (heads,),
+        tuple(rows),
+    )
+
+
+def _winner(section: Section, column: str, *, highest: bool) -> Cell:
+    figures = figures_of(section, column)
+    if not figures:
+        return Cell(number=False)
+    choose = max if highest else min
+    variant, parts = choose(figures, key=lambda key: figures[key].mean)
+    mean = figures[variant, parts].mean
+    shown = f"{100 * mean:.2f}" if highest else significant(mean)
+    return Cell(shown, f"{variant.label}, P = {parts}", number=False)

@@ -1,0 +1,1 @@
+"""Tables of a report, whatever they are written as."""

@@ -1,0 +1,95 @@
+"""A table, whatever it is written as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.report.numbers import MISSING, UNAVAILABLE
+from harness.report.trials.sections import Section, join_unique
+from harness.report.trials.variants import Variant
+
+WIDE = 8  # columns
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines."""
+
+    text: str = MISSING
+    note: str = ""
+    mark: str = ""
+    best: bool = False
+    number: bool = True
+    wrap: bool = False
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no value."""
+        return self.text in (MISSING, UNAVAILABLE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells of a row; `colour` marks a method variant. A row without cells is a subheading."""
+
+    label: str
+    cells: tuple[Cell, ...] = ()
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns under one common heading (may be "")."""
+
+    title: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; the caption states the rule by which its numbers were computed."""
+
+    title: str
+    caption: str
+    stub: str
+    groups: tuple[Group, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Flat headings, the group's before the column's."""
+        return tuple(" ".join(p for p in (g.title, c) if p) for g in self.groups for c in g.columns)
+
+    @property
+    def wide(self) -> bool:
+        """Whether it may not fit a page beside its contents."""
+        return len(self.columns) > WIDE
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the heading has two lines."""
+        return any(group.title for group in self.groups)
+
+
+def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -> list[Cell]:
+    """Mark the best of a column, ties by the shown mean included; nothing if all are equally good."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return cells
+    target = max(known) if highest else min(known)
+    shown = cells[values.index(target)].text.split(" ±")[0]
+    best = [not cell.missing and cell.text.split(" ±")[0] == shown for cell in cells]
+    if all(flag or cell.missing for flag, cell in zip(best, cells, strict=True)):
+        return cells
+    return [replace(cell, best=flag) for cell, flag in zip(cells, best, strict=True)]
+
+
+def missing(section: Section, variant: Variant, parts: int) -> Cell:
+    """Return the cell for a figure that is not there.
+
+    "not available" if a trial ended well without it, else "n/a" with the status of those that failed.
+    """
+    trials = section.select(variant, parts, ok=False)
+    if trials["status"].eq("ok").any():
+        return Cell(UNAVAILABLE)
+    return Cell(note=join_unique(trials["status"]))
