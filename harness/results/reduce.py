@@ -118,13 +118,13 @@ def _timing(ranks: Sequence[Json], summary: Json) -> Json:
     interval = median_interval(times.max(axis=0))
     assert interval is not None  # there are plain epochs
     result |= {
-        "epoch_time_s": interval.median,
+        "epoch_time_s": interval.centre,
         "epoch_time_low_s": interval.low,
         "epoch_time_high_s": interval.high,
         "timed_epochs": len(epochs.plain),
         "too_short": len(epochs.plain) < ENOUGH,
         "noisy": interval.noisy,
-        "throughput_epochs_s": _per_second(1, interval.median),
+        "throughput_epochs_s": _per_second(1, interval.centre),
         **_steps(epochs, times.max(axis=0)),
         "imbalance": float(medians.max() / medians.mean()) if medians.mean() > 0 else None,
         "rank_epoch_time_s": medians.tolist(),
@@ -132,7 +132,7 @@ def _timing(ranks: Sequence[Json], summary: Json) -> Json:
     }
     if any(rows[e]["barriers"] for rows in epochs.by_rank for e in epochs.aligned):
         aligned = float(np.median(epochs.times(epochs.aligned).max(axis=0)))
-        result["barrier_cost"] = aligned / interval.median - 1 if interval.median > 0 else None
+        result["barrier_cost"] = aligned / interval.centre - 1 if interval.centre > 0 else None
     return result | _phases(epochs, int(np.argmax(medians))) | _metered(ranks, epochs)
 
 
