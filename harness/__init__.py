@@ -15,6 +15,8 @@ _HOMES = {
     "Arena": "harness.runtime.arena",
     "Batch": "harness.runtime.batches",
     "BlockSize": "harness.runtime.layer_memory",
+    "Bytes": "harness.runtime.bytes_model",
+    "BytesCase": "harness.runtime.bytes_model",
     "CachePolicy": "harness.runtime.cache",
     "ColumnStore": "harness.runtime.column_store",
     "Drawn": "harness.runtime.minibatch",
@@ -65,6 +67,7 @@ _HOMES = {
     "announce": "harness.runtime.exchange",
     "batch_rows": "harness.runtime.samplers",
     "batch_seed": "harness.graph.random",
+    "boundary_bytes": "harness.runtime.bytes_model",
     "broadcast_block": "harness.runtime.broadcast",
     "clusters": "harness.graph.subgraph",
     "common_order": "harness.runtime.batches",
@@ -80,6 +83,7 @@ _HOMES = {
     "load_results": "harness.results.frames",
     "make_batches": "harness.runtime.batches",
     "matrices_memory": "harness.runtime.memory_model",
+    "mini_batch_bytes": "harness.runtime.bytes_model",
     "mini_batch_memory": "harness.runtime.memory_model",
     "node_batches": "harness.runtime.batches",
     "per_layer": "harness.runtime.samplers",
@@ -96,6 +100,8 @@ __all__ = [
     "Arena",
     "Batch",
     "BlockSize",
+    "Bytes",
+    "BytesCase",
     "CachePolicy",
     "ColumnStore",
     "Communicator",
@@ -145,6 +151,7 @@ __all__ = [
     "announce",
     "batch_rows",
     "batch_seed",
+    "boundary_bytes",
     "broadcast_block",
     "clusters",
     "common_order",
@@ -160,6 +167,7 @@ __all__ = [
     "load_results",
     "make_batches",
     "matrices_memory",
+    "mini_batch_bytes",
     "mini_batch_memory",
     "node_batches",
     "per_layer",
@@ -197,6 +205,7 @@ if TYPE_CHECKING:
         subgraph_batches,
     )
     from harness.runtime.broadcast import Mesh, broadcast_block, rank_groups
+    from harness.runtime.bytes_model import Bytes, BytesCase, boundary_bytes, mini_batch_bytes
     from harness.runtime.cache import CachePolicy
     from harness.runtime.column_store import ColumnStore
     from harness.runtime.comm import Communicator

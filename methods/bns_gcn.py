@@ -12,12 +12,15 @@ from pydantic import Field
 from torch import Tensor
 
 from harness import (
+    Bytes,
+    BytesCase,
     FullGraphMethod,
     FullGraphOptions,
     MemoryCase,
     Step,
     SyncExchange,
     announce,
+    boundary_bytes,
     full_graph_memory,
 )
 
@@ -46,6 +49,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     name = "bns-gcn"
     Options = BNSOptions
     exact: ClassVar[dict[str, Any]] = {"rate": 1.0}
+    unbiased: ClassVar[dict[str, Any]] = {"rate": 0.3}
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the inner nodes and this epoch's sample of the boundary."""
@@ -72,6 +76,14 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         return full_graph_memory(
             case, kept=options.rate, precompute=options.precompute, narrow=options.narrow
         )
+
+    @classmethod
+    def bytes_per_epoch(cls, options: BNSOptions, case: BytesCase) -> Bytes:
+        """Return the bytes of the kept nodes' rows and, where there was a choice, of its announcement."""
+        kept = case.count("kept_boundary")
+        sent = boundary_bytes(case, kept, precompute=options.precompute, narrow=options.narrow)
+        announced = 4 * kept + 8 * case.pairs if 0 < options.rate < 1 else 0
+        return sent | {"control": announced}
 
     def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
         """Return the kept positions in the boundary, ascending, and what each counts [kept]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from pydantic import Field
 
 from harness import (
     BlockSize,
+    Bytes,
+    BytesCase,
     FullGraphMethod,
     FullGraphOptions,
     Loss,
@@ -20,6 +23,7 @@ from harness import (
     Step,
     View,
     Worker,
+    boundary_bytes,
     broadcast_block,
     full_graph_memory,
     matrices_memory,
@@ -62,6 +66,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
 
     name = "cagnet"
     Options = CAGNETOptions
+    exact: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
         rank_groups(options.replication, worker.world)  # a user's mistake is told before anything is sent
@@ -122,6 +127,25 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             + matrices_memory(case, BlockSize(rows.inner, groups * part.inner, part.edges))
             + pointers,
         }
+
+    @classmethod
+    def bytes_per_epoch(cls, options: CAGNETOptions, case: BytesCase) -> Bytes:
+        """Return the bytes of the class's docstring: `columns` P/c - 1, `copies` c - 1."""
+        copies = options.replication - 1
+        columns = case.parts // options.replication - 1
+        if not case.model.attends:
+            return boundary_bytes(
+                case, (columns + 2 * copies) * case.nodes, backward=(columns + copies) * case.nodes,
+                precompute=options.precompute, narrow=options.narrow,
+            )  # fmt: skip
+        sent, heads = {"feature": 0, "embedding": 0, "gradient": 0}, case.model.spec.heads
+        for block in range(case.model.depth):
+            width = case.model.layer_of(block)[0].transformed
+            rows = 2 * columns * width + 2 * copies * (width + 2 * heads)
+            back = columns * (width + heads) + copies * (width + 3 * heads)
+            sent["embedding" if block else "feature"] += rows * case.nodes * case.itemsize
+            sent["gradient"] += back * case.nodes * case.itemsize
+        return sent
 
     def _draw_alike(self, epoch: int) -> None:
         """Have the ranks of a group draw the same random numbers in this epoch."""

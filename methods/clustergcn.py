@@ -12,6 +12,8 @@ from pydantic import Field
 
 from harness import (
     Batch,
+    Bytes,
+    BytesCase,
     MemoryCase,
     MiniBatchMethod,
     MiniBatchOptions,
@@ -23,6 +25,7 @@ from harness import (
     common_order,
     induce,
     make_batches,
+    mini_batch_bytes,
     mini_batch_memory,
     subgraph_blocks,
 )
@@ -81,6 +84,11 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     def samples_targets(self) -> bool:
         """A subgraph holds whole clusters, whoever is asked for."""
         return False
+
+    @classmethod
+    def bytes_per_epoch(cls, options: ClusterOptions, case: BytesCase) -> Bytes | None:
+        """See `mini_batch_bytes`; the loss of a subgraph reads rows of other ranks."""
+        return mini_batch_bytes(case, options, labels=True)
 
     @classmethod
     def memory(cls, options: ClusterOptions, case: MemoryCase) -> dict[str, int]:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from harness import (
     Batch,
+    Bytes,
+    BytesCase,
     ColumnStore,
     Drawn,
     Explainer,
@@ -31,6 +33,7 @@ from harness import (
     Worker,
     drawn_memory,
     explanation_memory,
+    mini_batch_bytes,
     per_layer,
 )
 
@@ -104,6 +107,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
     name = "dgs"
     Options = DGSOptions
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}
+    unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8, "estimator": "unbiased"}
 
     def __init__(self, worker: Worker, options: DGSOptions) -> None:
         super().__init__(worker, options)
@@ -186,6 +190,13 @@ class DGS(MiniBatchMethod[DGSOptions]):
         """See `Method`."""
         self.explainer.close()
         super().close()
+
+    @classmethod
+    def bytes_per_epoch(cls, options: DGSOptions, case: BytesCase) -> Bytes | None:
+        """See `mini_batch_bytes`, all columns; no figure tells how many travel once a rank is guided."""
+        if case.count("guided_steps"):
+            return None
+        return mini_batch_bytes(case, options.model_copy(update={"feature_rate": 1.0}))
 
     @classmethod
     def memory(cls, options: DGSOptions, case: MemoryCase) -> dict[str, int]:

@@ -41,6 +41,7 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     name = "fastgcn"
     Options = FastGCNOptions
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
+    unbiased: ClassVar[dict[str, Any]] = {"sizes": 25, "batch_size": 8}
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""

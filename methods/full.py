@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
-from harness import FullGraphMethod, FullGraphOptions, Step, SyncExchange
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange, boundary_bytes
 
 
 class Full(FullGraphMethod[FullGraphOptions]):
@@ -16,6 +17,7 @@ class Full(FullGraphMethod[FullGraphOptions]):
     """
 
     name = "full"
+    exact: ClassVar[dict[str, Any]] = {}
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step: the full block in every layer, every boundary row exchanged."""
@@ -28,3 +30,8 @@ class Full(FullGraphMethod[FullGraphOptions]):
             narrow=options.narrow,
             aggregated=self.aggregated,
         )
+
+    @classmethod
+    def bytes_per_epoch(cls, options: FullGraphOptions, case: BytesCase) -> Bytes:
+        """See `boundary_bytes`."""
+        return boundary_bytes(case, case.boundary, precompute=options.precompute, narrow=options.narrow)

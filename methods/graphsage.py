@@ -45,6 +45,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     name = "graphsage"
     Options = SAGEOptions
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
+    unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8}
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""

@@ -12,6 +12,8 @@ from pydantic import Field, model_validator
 
 from harness import (
     Batch,
+    Bytes,
+    BytesCase,
     Drawn,
     FeatureStore,
     Loaded,
@@ -24,6 +26,7 @@ from harness import (
     SubgraphOptions,
     clusters,
     common_order,
+    mini_batch_bytes,
     subgraph_batches,
     subgraph_memory,
 )
@@ -82,6 +85,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     name = "graphsaint"
     Options = GraphSAINTOptions
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
+    unbiased: ClassVar[dict[str, Any]] = {"sampler": "node", "size": 25}
 
     def __init__(self, worker: Worker, options: GraphSAINTOptions) -> None:
         self._draws = SubgraphDraws(worker, options)
@@ -142,6 +146,11 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     def samples_targets(self) -> bool:
         """A subgraph is drawn for nobody."""
         return False
+
+    @classmethod
+    def bytes_per_epoch(cls, options: GraphSAINTOptions, case: BytesCase) -> Bytes | None:
+        """See `mini_batch_bytes`; the loss of a subgraph reads rows of other ranks. None with `reshuffle`."""
+        return None if options.reshuffle else mini_batch_bytes(case, options, labels=True)
 
     @classmethod
     def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:

@@ -48,6 +48,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     name = "ladies"
     Options = LADIESOptions
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
+    unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8}
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""

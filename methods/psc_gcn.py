@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from harness import (
+    Bytes,
+    BytesCase,
     CachePolicy,
     EdgeSampler,
     MemoryCase,
@@ -56,6 +58,7 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
     name = "psc-gcn"
     Options = PSCOptions
     exact: ClassVar[dict[str, Any]] = {"staleness": 0, "rate": 1.0, "cache": "none"}
+    unbiased: ClassVar[dict[str, Any]] = {"staleness": 0, "rate": 0.3}
 
     def __init__(self, worker: Worker, options: PSCOptions) -> None:
         super().__init__(worker, options)
@@ -93,6 +96,12 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
         """See `Method`."""
         super().close()
         self.sampler.close()
+
+    @classmethod
+    def bytes_per_epoch(cls, options: PSCOptions, case: BytesCase) -> Bytes | None:
+        """Return the bytes of `full` at rate 1; else an epoch's own figures do not tell them."""
+        whole = options.rate == 1 and options.cache == "none"
+        return super().bytes_per_epoch(options, case) if whole else None
 
     @classmethod
     def memory(cls, options: PSCOptions, case: MemoryCase) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -12,12 +12,15 @@ from torch import Tensor
 
 from harness import (
     Arena,
+    Bytes,
+    BytesCase,
     FullGraphMethod,
     FullGraphOptions,
     MemoryCase,
     Step,
     SyncExchange,
     Worker,
+    boundary_bytes,
     evaluation_values,
     full_graph_memory,
 )
@@ -55,6 +58,7 @@ class ROC(FullGraphMethod[ROCOptions]):
 
     name = "roc"
     Options = ROCOptions
+    exact: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, worker: Worker, options: ROCOptions) -> None:
         super().__init__(worker, options)
@@ -121,6 +125,15 @@ class ROC(FullGraphMethod[ROCOptions]):
             needed = values * case.itemsize
             full["evaluation"] += max(0, needed - device) - max(0, needed - layers)
         return {"rows on the device": device, **full}
+
+    @classmethod
+    def bytes_per_epoch(cls, options: ROCOptions, case: BytesCase) -> Bytes | None:
+        """Return the bytes of `full` and of the inputs' swap; under a budget there is no closed form."""
+        if options.budget_mib is not None:
+            return None
+        inputs = case.nodes * case.model.widths[0][0] * case.itemsize * (1 + options.precompute)
+        sent = boundary_bytes(case, case.boundary, precompute=options.precompute, narrow=options.narrow)
+        return sent | {"swap": inputs}
 
     def _home(self, tensor: Tensor) -> Tensor:
         return tensor if self._emulated else self.arena.to_host(tensor)

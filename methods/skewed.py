@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from harness import (
     Batch,
+    Bytes,
+    BytesCase,
     LayerSampler,
     LayerwiseSampler,
     MemoryCase,
@@ -19,6 +21,7 @@ from harness import (
     Source,
     SubgraphSampler,
     drawn_memory,
+    mini_batch_bytes,
     node_batches,
     per_layer,
     subgraph_batches,
@@ -79,6 +82,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     name = "skewed"
     Options = SkewedOptions
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
+    unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8, "distortion": 8.0}
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
@@ -107,6 +111,11 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     def samples_targets(self) -> bool:
         """See `MiniBatchMethod`."""
         return self.options.base == "ladies"
+
+    @classmethod
+    def bytes_per_epoch(cls, options: SkewedOptions, case: BytesCase) -> Bytes | None:
+        """See `mini_batch_bytes`; the loss of a subgraph reads rows of other ranks."""
+        return mini_batch_bytes(case, options, labels=options.base == "saint")
 
     @classmethod
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:

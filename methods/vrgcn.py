@@ -15,6 +15,8 @@ from torch import Tensor
 from harness import (
     GNN,
     BlockSize,
+    Bytes,
+    BytesCase,
     FeatureStore,
     HistorySample,
     LayerSample,
@@ -32,6 +34,7 @@ from harness import (
     batch_seed,
     draw_neighbours,
     largest_blocks,
+    mini_batch_bytes,
     mini_batch_memory,
     per_layer,
     with_history,
@@ -194,6 +197,24 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         aggregated = worker.aggregate_features()
         rows = torch.cat([features.inner, aggregated], 1) if _reads_own(worker.model) else aggregated
         return FeatureStore(worker.comm, rows, view.owner, view.local_row, tables=self.source.tables)
+
+    @classmethod
+    def bytes_per_epoch(cls, options: VRGCNOptions, case: BytesCase) -> Bytes | None:
+        """Return the bytes of the class's docstring; None if histories differ in width."""
+        model = case.model
+        remembered = _remembered(options, model.depth)
+        widths = {model.widths[i][0] for i in remembered}
+        if len(widths) > 1:
+            return None
+        wide = 1 if model.attends else 1 + _reads_own(model)
+        sent = mini_batch_bytes(case, options, width=wide * model.widths[0][0])
+        assert sent is not None
+        moved = case.count("history_nodes") + case.count("written_nodes")
+        calls = 2 * len(remembered) * case.steps
+        return sent | {
+            "embedding": moved * sum(widths) * case.itemsize,
+            "control": sent["control"] + 4 * moved + 8 * case.pairs * calls,
+        }
 
     @classmethod
     def memory(cls, options: VRGCNOptions, case: MemoryCase) -> dict[str, int]:

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness.data.spec import Spec
+from harness.runtime.bytes_model import Bytes, BytesCase
 from harness.runtime.memory_model import Components, MemoryCase, case_of, full_graph_memory, mini_batch_memory
 from harness.runtime.step import Step
 
@@ -39,15 +40,23 @@ FullGraphOptionsT = TypeVar("FullGraphOptionsT", bound=FullGraphOptions)
 class Method(ABC, Generic[OptionsT]):
     """A training method: a generator of steps.
 
-    A subclass sets `name`, `family`, `Options` and `exact` (the options at which it equals full-graph
-    training; the conformance suite holds it to that), and says in `steps` which blocks each layer runs on,
-    where rows come from and which rows the loss reads. One object lives as long as a trial, on each rank.
+    A subclass sets `name`, `family` and `Options`, and says in `steps` which blocks each layer runs on, where
+    rows come from and which rows the loss reads. One object lives as long as a trial, on each rank.
+
+    What it claims besides, `harness check` holds it to:
+
+    Attributes:
+        exact: options at which it equals full-graph training, losses and gradients; {} if the defaults do.
+            None: no claim.
+        unbiased: options at which the expectation of what a layer aggregates is the full aggregation, and
+            which sample on a graph of 60 nodes. None: no claim.
     """
 
     name: ClassVar[str]
     family: ClassVar[Family]
     Options: ClassVar[type[MethodOptions]] = MethodOptions
-    exact: ClassVar[dict[str, Any]] = {}
+    exact: ClassVar[dict[str, Any] | None] = None
+    unbiased: ClassVar[dict[str, Any] | None] = None
 
     def __init__(self, worker: Worker, options: OptionsT) -> None:
         self.worker, self.options = worker, options
@@ -93,6 +102,15 @@ class Method(ABC, Generic[OptionsT]):
     def memory_components(self) -> Components:
         """Return `memory` of this rank, from its real sizes and without evaluations."""
         return self.memory(self.options, case_of(self.worker))
+
+    @classmethod
+    def bytes_per_epoch(cls, options: Any, case: BytesCase) -> Bytes | None:
+        """Return the bytes that all ranks send in an epoch under `options` (an `Options`), by purpose.
+
+        The purpose "model", the sum of the gradients over the ranks, is the trainer's and left out. The
+        default is None: no claim, for these options.
+        """
+        return None
 
     @classmethod
     def summary(cls) -> str:

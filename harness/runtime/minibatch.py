@@ -17,6 +17,7 @@ from torch import Tensor
 from harness.graph.block import Block
 from harness.models.functional import drop_values
 from harness.runtime.batches import Batch, node_batches
+from harness.runtime.bytes_model import Bytes, BytesCase, mini_batch_bytes
 from harness.runtime.cache import CachePolicy
 from harness.runtime.comm import Communicator
 from harness.runtime.feature_cache import fill_cache
@@ -276,6 +277,11 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def sampled_scores(self) -> dict[str, float | None]:
         """See `Method`."""
         return sampled_scores(self) if self.samples_targets else {}
+
+    @classmethod
+    def bytes_per_epoch(cls, options: MiniBatchOptionsT, case: BytesCase) -> Bytes | None:
+        """See `mini_batch_bytes`; a method whose loss reads rows of other ranks says so there."""
+        return mini_batch_bytes(case, options)
 
     def settle(self) -> None:
         """See `Method`."""

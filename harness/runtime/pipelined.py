@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import Field
 from torch import Tensor
 
+from harness.runtime.bytes_model import Bytes, BytesCase, boundary_bytes
 from harness.runtime.method import FullGraphMethod, FullGraphOptions
 from harness.runtime.stale import Pipeline, StaleExchange, TrainGraph, Warmup
 from harness.runtime.step import Step
@@ -70,6 +71,14 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
             aggregated=self.aggregated,
             stats=stats or {},
         )
+
+    @classmethod
+    def bytes_per_epoch(cls, options: PipelinedOptionsT, case: BytesCase) -> Bytes | None:
+        """Return the bytes of `full`; synchronous first iterations send their rows twice."""
+        sent = boundary_bytes(case, case.boundary, precompute=options.precompute, narrow=options.narrow)
+        if options.warmup == "sync" and case.epoch < options.staleness:
+            return sent | {purpose: 2 * sent[purpose] for purpose in ("feature", "embedding")}
+        return sent
 
     def settle(self) -> None:
         """See `Method`."""
