@@ -165,15 +165,19 @@ def test_partition(sections: dict[str, Section]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "highest", "bold"),
+    ("values", "highest", "places"),
     [
-        ([1.0, 3.0, 2.0], True, [False, True, False]),
-        ([1.0, 3.0, None], False, [True, False, False]),
-        ([2.0, 2.001, 1.0], True, [True, True, False]),  # equal as shown
-        ([2.0, 2.0], True, [False, False]),
-        ([2.0, None], True, [False, False]),
+        ([1.0, 3.0, 2.0], True, "-12"),
+        ([10.0, 9.0, 8.0, 9.001, None], False, "-212-"),  # by value, not by text
+        ([1.0, 3.0, None], False, "1--"),  # the second of two is the worst
+        ([2.0, 2.001, 1.0, 0.0], True, "11--"),  # equal as shown: none is second
+        ([2.0, 2.0], True, "--"),
+        ([2.0, None], True, "--"),
     ],
 )
-def test_best_is_bold(values: list[float | None], highest: bool, bold: list[bool]) -> None:
+def test_best_is_bold_and_the_second_is_marked(
+    values: list[float | None], highest: bool, places: str
+) -> None:
     cells = [Cell() if value is None else Cell(f"{value:.2f} ± 0.10") for value in values]
-    assert [c.best for c in bold_best(cells, values, highest=highest)] == bold
+    marked = bold_best(cells, values, highest=highest)
+    assert "".join("1" if cell.best else "2" if cell.second else "-" for cell in marked) == places

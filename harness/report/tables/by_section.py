@@ -68,7 +68,7 @@ def accuracy_table(section: Section) -> Table | None:
     return grid(
         section,
         f"{section.score} by method and number of parts P",
-        f"{what}. {seeds_note(seeds)} Bold: best of the column.",
+        f"{what}. {seeds_note(seeds)} Bold: best of the column, underlined: second best.",
         columns,
     )
 
@@ -93,8 +93,8 @@ def time_table(section: Section) -> Table:
         section,
         "Epoch time",
         "Seconds per training epoch, evaluation excluded: of each trial the median over the epochs after "
-        f"warm-up of the slowest rank's time.{which} {seeds_note(seeds)} {rule} Bold: fastest of the column."
-        f"{flags.explain(section)}",
+        f"warm-up of the slowest rank's time.{which} {seeds_note(seeds)} {rule} Bold: fastest of the column, "
+        f"underlined: second fastest.{flags.explain(section)}",
         columns,
     )
 
@@ -124,7 +124,7 @@ def memory_table(section: Section) -> Table:
         section,
         "Peak memory of a rank",
         f"Largest of the ranks over the whole trial; 1 {unit} = {size:,.0f} bytes. Source: {source}. "
-        f"{seeds_note(seeds)}{rule} Bold: smallest of the column.",
+        f"{seeds_note(seeds)}{rule} Bold: smallest of the column, underlined: second smallest.",
         columns,
     )
 

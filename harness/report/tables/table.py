@@ -13,12 +13,16 @@ WIDE = 8  # columns
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines."""
+    """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines.
+
+    `best` and `second`: its place in the column, see `bold_best`.
+    """
 
     text: str = MISSING
     note: str = ""
     mark: str = ""
     best: bool = False
+    second: bool = False
     number: bool = True
     wrap: bool = False
 
@@ -72,16 +76,20 @@ class Table:
 
 
 def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -> list[Cell]:
-    """Mark the best of a column, ties by the shown mean included; nothing if all are equally good."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    """Mark the best of a column and the second best, ties by the shown mean included.
+
+    Nothing is marked where all are equally good; no second where two are best or none is behind it.
+    """
+    means = [None if cell.missing else cell.text.split(" ±")[0] for cell in cells]
+    known = [(value, mean) for value, mean in zip(values, means, strict=True) if value is not None and mean]
+    places = list(dict.fromkeys(mean for _, mean in sorted(known, reverse=highest)))
+    if len(places) < 2:
         return cells
-    target = max(known) if highest else min(known)
-    shown = cells[values.index(target)].text.split(" ±")[0]
-    best = [not cell.missing and cell.text.split(" ±")[0] == shown for cell in cells]
-    if all(flag or cell.missing for flag, cell in zip(best, cells, strict=True)):
-        return cells
-    return [replace(cell, best=flag) for cell, flag in zip(cells, best, strict=True)]
+    best, second = places[0], places[1] if len(places) > 2 and means.count(places[0]) == 1 else ""
+    return [
+        replace(cell, best=mean == best, second=mean == second)
+        for cell, mean in zip(cells, means, strict=True)
+    ]
 
 
 def missing(section: Section, variant: Variant, parts: int) -> Cell:
