@@ -8,25 +8,36 @@ from typing import Annotated
 import typer
 
 from harness.errors import UserError
+from harness.report import FORMATS, write_report
 
 
 def report(
     results: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")
-    ] = Path("results"),
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DIR]...",
+            help="Results directories, or single suites' directories in them.",
+            show_default="results",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out", metavar="DIR", help="Where the report is written.", show_default="reports/NAME"
         ),
     ] = None,
+    formats: Annotated[
+        str,
+        typer.Option("--format", metavar="LIST", help="Of html, md, csv; commas between several."),
+    ] = ",".join(FORMATS),
 ) -> None:
     """Write tables and figures of results.
 
-    HTML, Markdown and CSV of the trials under DIR; prints the path of the page.
+    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page.
     """
-    from harness.report import write_report
-
-    if not results.is_dir():
-        raise UserError(f"'{results}' is not a directory", fix="name a directory that `harness run` wrote")
-    typer.echo(str(write_report(results, out)))
+    places = results or [Path("results")]
+    for place in places:
+        if not place.is_dir():
+            raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
+    asked = [name.strip() for name in formats.split(",") if name.strip()]
+    typer.echo(str(write_report(places, out, asked)))

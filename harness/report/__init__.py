@@ -1,24 +1,37 @@
-"""The report of a results directory: one self-contained page, Markdown, CSV and figures."""
+"""The report of results directories: one self-contained page, Markdown, CSV, LaTeX and figures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+FORMATS = ("html", "md", "csv")  # that are written unless others are asked for
 
-def write_report(results_dir: Path, out: Path | None = None) -> Path:
-    """Write the report of every trial under `results_dir` and return the path of its `index.html`.
 
-    `results_dir` is a results root, one suite's directory or one trial's. `out` (default:
-    `reports/<name of results_dir>`) receives `index.html` (figures inside, nothing loaded from
-    elsewhere), `report.md`, `results.csv`, `epochs.csv` and `figures/*.png|svg`; files of those names
-    are replaced, others are left alone. Raises `UserError` if there is no trial to report.
+def write_report(
+    results: Path | Sequence[Path], out: Path | None = None, formats: Sequence[str] = FORMATS
+) -> Path:
+    """Write the report of every trial under `results` and return the path of its main file.
+
+    `results`: results roots, suites' directories or single trials', one or several; a trial that is in
+    several of them is taken from where it started last. `out` (default: `reports/<names of results>`)
+    receives, by format: `html`: `index.html` (figures inside, nothing loaded from elsewhere); `md`:
+    `report.md` with `figures/*.png|svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex` and
+    `pdf-figures`: see `harness.report.export`. Files of those names are replaced, others are left alone.
+    Raises `UserError` if there is no trial to report, or no such format.
     """
-    from harness.report.page.build import build_report
+    from harness.report.page.build import make_report
+    from harness.report.page.write import check_formats, write_files
     from harness.report.trials.inputs import load_inputs
 
-    results_dir = Path(results_dir)
-    target = Path("reports") / results_dir.resolve().name if out is None else Path(out)
-    return build_report(load_inputs(results_dir), target)
+    check_formats(formats)
+    listed = [results] if isinstance(results, Path) else list(results)
+    inputs = load_inputs(listed)
+    named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
+    target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
+    return write_files(make_report(inputs), inputs, target, formats)
 
 
-__all__ = ["write_report"]
+_LONGEST = 100  # characters of a directory that is named after several
+
+__all__ = ["FORMATS", "write_report"]

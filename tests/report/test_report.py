@@ -17,7 +17,7 @@ from report.fake import METHODS, write_results
 from harness.report import write_report
 from harness.report.figures.by_section import throughput_figure
 from harness.report.figures.drawing import style
-from harness.report.page.build import to_csv
+from harness.report.page.write import to_csv
 from harness.report.trials.inputs import load_inputs
 from harness.report.trials.sections import make_sections
 from harness.results.frames import load_epochs, load_results
@@ -211,7 +211,7 @@ def test_a_trial_without_figures(tmp_path: Path) -> None:
 def test_default_place(results_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.report.page.build.build_report", lambda inputs, out: seen.append(out) or out)
+    monkeypatch.setattr("harness.report.page.write.write_files", lambda r, i, out, f: seen.append(out) or out)
     write_report(results_dir / "demo")
     assert seen == [Path("reports/demo")]
 

@@ -1,16 +1,8 @@
-"""Putting a report together and writing it."""
+"""Putting a report together."""
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-import re
 from dataclasses import dataclass
-from pathlib import Path
-
-import jinja2
-import pandas as pd
 
 from harness.report.chapters.counting import counted_figure, counted_table
 from harness.report.chapters.network import NetworkChapter, network_chapters
@@ -77,7 +69,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything the templates read."""
+    """Everything that is written, whatever the format; `claims`: the reproduction card."""
 
     title: str
     environment: list[tuple[str, str]]
@@ -86,24 +78,13 @@ class Report:
     overview: Table
     chapters: list[Chapter]
     networks: list[NetworkChapter]
+    claims: Table | None = None
 
-
-def build_report(inputs: Inputs, out: Path) -> Path:
-    """Write the report of `inputs` into `out` (made if absent) and return the path of its page."""
-    report = make_report(inputs)
-    (out / "figures").mkdir(parents=True, exist_ok=True)
-    for picture in (block.picture for chapter in report.chapters for block in chapter.blocks):
-        if picture:
-            _write(out / "figures" / f"{picture.name}.svg", picture.svg)
-            _write(out / "figures" / f"{picture.name}.png", picture.png)
-    _write(out / "results.csv", to_csv(inputs.results))
-    _write(out / "epochs.csv", to_csv(inputs.epochs))
-    if report.networks:
-        compared = pd.concat([network.frame for network in report.networks], ignore_index=True)
-        _write(out / "network.csv", to_csv(compared))
-    _write(out / "report.md", render_markdown(report).encode())
-    _write(out / "index.html", render_html(report).encode())
-    return out / "index.html"
+    @property
+    def pictures(self) -> list[Picture]:
+        """All figures, as they come."""
+        blocks = (block for chapter in self.chapters for block in chapter.blocks)
+        return [block.picture for block in blocks if block.picture]
 
 
 def make_report(inputs: Inputs) -> Report:
@@ -168,55 +149,3 @@ def _network_chapter(network: NetworkChapter) -> Chapter:
     if network.staleness:
         blocks.append(Block(f"{anchor}-staleness", "Staleness", None, network.staleness))
     return Chapter(network.section, tuple(blocks))
-
-
-def to_csv(frame: pd.DataFrame) -> bytes:
-    """Return a frame as CSV; mappings and lists as JSON, missing values empty."""
-    flat = frame.copy()
-    for column in flat.columns:
-        if flat[column].dtype == object:
-            flat[column] = [json.dumps(v) if isinstance(v, dict | list) else v for v in flat[column]]
-    return flat.to_csv(index=False).encode()
-
-
-def render_html(report: Report) -> str:
-    """Return the page: one file that loads nothing from elsewhere; every text of a user's is escaped."""
-    environment = _environment(autoescape=True)
-    css = environment.loader.get_source(environment, "report.css")[0] if environment.loader else ""
-    return environment.get_template("index.html.j2").render(report=report, css=css, data_uri=_data_uri)
-
-
-def render_markdown(report: Report) -> str:
-    """Return the report as Markdown; its figures are the files under `figures/`."""
-    environment = _environment(autoescape=False)
-    environment.filters["md"] = escape_markdown
-    return environment.get_template("report.md.j2").render(report=report)
-
-
-def escape_markdown(value: object) -> str:
-    """Return text that is shown as it is in a Markdown paragraph or table cell: no markup, no HTML."""
-    line = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|])", r"\\\1", line)
-
-
-def _environment(*, autoescape: bool) -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("harness.report.page", ""),
-        autoescape=autoescape,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def _data_uri(picture: Picture) -> str:
-    """Return a figure as part of the page; as an image, so that nothing in it can run."""
-    return "data:image/svg+xml;base64," + base64.b64encode(picture.svg).decode()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)

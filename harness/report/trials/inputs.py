@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from harness.results.frames import load_epochs, load_results
 from harness.results.record import Record, read_record
 
 RecordKey = tuple[str, str]
+_TRIAL = ["suite", "trial"]  # what a trial is known by
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,16 @@ class Inputs:
     """Everything a report shows.
 
     `results`: one row a trial, `epochs`: one row an epoch and rank (columns as in
-    `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer.
+    `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer;
+    `directories`: where they were read; `repeated`: how many trials were in several of them, each with
+    other figures (the one that started last is shown).
     """
 
     results: pd.DataFrame
     epochs: pd.DataFrame
     records: Mapping[RecordKey, Record] = field(default_factory=dict)
+    directories: tuple[Path, ...] = ()
+    repeated: int = 0
 
     def record(self, row: Mapping[Any, Any]) -> Record | None:
         """Return the record of a row of `results`, None if it is not there."""
@@ -39,17 +44,42 @@ class Inputs:
         return record.config if record else {}
 
 
-def load_inputs(results_dir: Path) -> Inputs:
-    """Read the trials under a results root, a suite's directory or one trial's.
+def load_inputs(directories: Path | Sequence[Path]) -> Inputs:
+    """Read the trials under results roots, suites' directories or trials' own.
 
-    UserError if the directory is missing, holds no trial, or a record is damaged.
+    A trial (its suite's name and its id) that is in several is taken from where it started last. UserError
+    if a directory is missing, holds no trial, or a record is damaged.
     """
-    if not results_dir.is_dir():
-        raise UserError("no such directory of results", file=results_dir, fix="run `harness run SUITE` first")
-    results = load_results(results_dir).drop_duplicates(["suite", "trial"], ignore_index=True)
+    listed = [directories] if isinstance(directories, Path) else list(directories)
+    places = tuple({place.resolve(): place for place in listed}.values())
+    own = [_load(place) for place in places]
+    if len(own) == 1:
+        return own[0]
+    every = pd.concat([each.results.assign(place=i) for i, each in enumerate(own)], ignore_index=True)
+    every = every.sort_values(["suite", "started", "trial"], kind="stable")
+    runs = every.drop_duplicates([*_TRIAL, "started"])
+    last = runs.drop_duplicates(_TRIAL, keep="last")
+    from_place = dict(zip(zip(last["suite"], last["trial"], strict=True), last["place"], strict=True))
+    epochs = [
+        each.epochs[[from_place[key] == i for key in zip(*(each.epochs[c] for c in _TRIAL), strict=True)]]
+        for i, each in enumerate(own)
+    ]
+    return Inputs(
+        last.drop(columns="place").reset_index(drop=True),
+        pd.concat(epochs, ignore_index=True),
+        {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
+        places,
+        len(runs[runs.duplicated(_TRIAL)].drop_duplicates(_TRIAL)),
+    )
+
+
+def _load(place: Path) -> Inputs:
+    if not place.is_dir():
+        raise UserError("no such directory of results", file=place, fix="run `harness run SUITE` first")
+    results = load_results(place).drop_duplicates(_TRIAL, ignore_index=True)
     if results.empty:
-        raise UserError("holds no finished trial", file=results_dir, fix="run `harness run SUITE` first")
-    return Inputs(results, load_epochs(results_dir), _records(results_dir))
+        raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
+    return Inputs(results, load_epochs(place), _records(place), (place,))
 
 
 def _records(results_dir: Path) -> dict[RecordKey, Record]:

@@ -1,0 +1,81 @@
+"""Writing a report: the files of each format."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import UserError, nearest
+from harness.report.page.build import Report
+from harness.report.page.render import render_html, render_markdown
+from harness.report.trials.inputs import Inputs
+
+PAGE = "index.html"
+TEXT = "report.md"
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Raise a UserError if there are none, or one is not known."""
+    for name in formats:
+        if name not in WRITERS:
+            raise UserError(f"no format '{name}'", key="--format", fix=nearest(name, WRITERS))
+    if not formats:
+        raise UserError("names no format", key="--format", fix=f"known: {', '.join(WRITERS)}")
+
+
+def write_files(report: Report, inputs: Inputs, out: Path, formats: Sequence[str]) -> Path:
+    """Write a report into `out` (made if absent) and return its page, else its Markdown, else `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    if {"html", "md"} & {*formats}:
+        for picture in report.pictures:
+            _write(out / "figures" / f"{picture.name}.svg", picture.svg)
+            _write(out / "figures" / f"{picture.name}.png", picture.png)
+    for name in dict.fromkeys(formats):
+        WRITERS[name](report, inputs, out)
+    main = {"html": PAGE, "md": TEXT}
+    return next((out / file for name, file in main.items() if name in formats), out)
+
+
+def _write_page(report: Report, _: Inputs, out: Path) -> None:
+    _write(out / PAGE, render_html(report).encode())
+
+
+def _write_markdown(report: Report, _: Inputs, out: Path) -> None:
+    _write(out / TEXT, render_markdown(report).encode())
+
+
+def _write_csv(report: Report, inputs: Inputs, out: Path) -> None:
+    """Write what the report is made from, and the numbers that each figure shows."""
+    _write(out / "results.csv", to_csv(inputs.results))
+    _write(out / "epochs.csv", to_csv(inputs.epochs))
+    if report.networks:
+        compared = pd.concat([network.frame for network in report.networks], ignore_index=True)
+        _write(out / "network.csv", to_csv(compared))
+
+
+WRITERS: Mapping[str, Callable[[Report, Inputs, Path], None]] = {
+    "html": _write_page,
+    "md": _write_markdown,
+    "csv": _write_csv,
+}
+
+
+def to_csv(frame: pd.DataFrame) -> bytes:
+    """Return a frame as CSV; mappings and lists as JSON, missing values empty."""
+    flat = frame.copy()
+    for column in flat.columns:
+        if flat[column].dtype == object:
+            flat[column] = [json.dumps(v) if isinstance(v, dict | list) else v for v in flat[column]]
+    return flat.to_csv(index=False).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
