@@ -46,6 +46,15 @@ Set = Annotated[
         show_default=False,
     ),
 ]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="Methods of a file (or of a module) that are not installed; may be repeated.",
+        show_default=False,
+    ),
+]
 Retry = Annotated[
     str,
     typer.Option("--retry", metavar="STATUS,...", help="Run trials again that ended so, e.g. error,timeout."),

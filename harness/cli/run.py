@@ -126,7 +126,8 @@ def select_trials(
 
     suite = load_suite(file, overrides or [])
     every = expand(suite, device=device_of(device), data_dir=data_dir)
-    trials = [trial for trial in every if only is None or matches(trial, only)]
+    options = {key for trial in every for key in trial.method.options}
+    trials = [trial for trial in every if only is None or matches(trial, only, options)]
     if not trials:
         what = f"none of the {len(every)} trials matches '{only}'" if only else "the suite has no trials"
         raise UserError(what, file=file, key="--only" if only else None, fix=f"see `harness plan {file}`")

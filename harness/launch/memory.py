@@ -86,7 +86,7 @@ def estimate(
     Where a table is missing, parts are balanced and `low` has no boundary, `high` one as large as it can be:
     min(N - n_in, E / P). Of an unknown training subgraph `low` has nothing, `high` the whole graph.
     """
-    method, sizes = load_method(trial.method.name), _Sizes(trial, graph, model, inductive)
+    method, sizes = load_method(trial.method.name, trial.plugin), _Sizes(trial, graph, model, inductive)
     options = method.Options(**trial.method.options)
     known = train is not None and not (inductive and full is None)
     # Sizes that are known leave nothing to bound but a batch.

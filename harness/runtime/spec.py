@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -24,6 +25,15 @@ class MethodSpec(Spec):
 
     name: str = Field(description="a name of `harness list methods`")
     options: dict[str, Any] = Field(default_factory=dict, description="the method's own options")
+
+
+class PluginSource(Spec):
+    """Where the code of a method is that did not come with the tool."""
+
+    file: Path = Field(description="absolute path of the file")
+    module: str | None = Field(description="what it is imported as; null: from the file itself")
+    cls: str = Field(description="the class in it")
+    sha256: str = Field(description="hash of the file's content when the suite was read")
 
 
 class TrainSpec(Spec):
@@ -89,6 +99,7 @@ class RunConfig(BaseModel):
     model: ModelSpec
     train: TrainSpec
     method: MethodSpec
+    plugin: PluginSource | None = None
     timing: Timing = "plain"
     traffic: TrafficMode = "count"
     seed: int = Field(ge=0)

@@ -103,7 +103,7 @@ class Worker:
 
     def _make_method(self) -> Method[MethodOptions]:
         spec = self.job.config.method
-        method = load_method(spec.name)
+        method = load_method(spec.name, self.job.config.plugin)
         return method(self, method.Options(**spec.options))
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,7 +16,7 @@ from harness.data.catalog import DatasetInfo
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.runtime.spec import MethodSpec, PluginSource, TrainSpec
 from harness.suite.messages import ErrorAt, explain
 from harness.suite.options import grid, takes_list
 from harness.suite.pairing import claim_errors
@@ -47,12 +47,12 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
     datasets = list(_datasets(suite, data_dir, errors))
     methods = list(_methods(suite, errors))
     partitions = list(_partitions(suite, data_dir, errors))
-    excludes = _excludes(suite, errors)
+    excludes = _excludes(suite, {key for method, _ in methods for key in method.options}, errors)
     if errors:
         raise gather(errors)
     trials: dict[str, TrialConfig] = {}
     varied = _varied(suite.train)
-    for (dataset, model, train), partition, network, method, seed in itertools.product(
+    for (dataset, model, train), partition, network, (method, plugin), seed in itertools.product(
         datasets, partitions, suite.network, methods, suite.seeds
     ):
         trial = TrialConfig(
@@ -61,6 +61,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             train=train,
             partition=partition,
             method=method,
+            plugin=plugin,
             network=network if network and partition.parts > network.ranks_per_host else None,
             timing=suite.timing,
             traffic=suite.traffic,
@@ -190,16 +191,35 @@ def _check_finite(options: Mapping[str, Any]) -> None:
             raise UserError(f"bad value {value}: must be finite", key=key)
 
 
-def _methods(suite: Suite, errors: list[UserError]) -> Iterator[MethodSpec]:
-    """Yield each method with complete, checked options."""
-    from harness.runtime.registry import load_method
+def _plugins(suite: Suite, errors: list[UserError]) -> Mapping[str, PluginSource]:
+    """Return the methods of the suite's plugins by name."""
+    from harness.runtime.plugins import find_plugins
 
+    found: dict[str, PluginSource] = {}
+    for i, entry in enumerate(suite.plugins):
+        try:
+            found = find_plugins([entry], suite.directory, found)
+        except UserError as error:
+            errors.append(suite.source.error(("plugins", i), str(error)))
+    return found
+
+
+def _methods(suite: Suite, errors: list[UserError]) -> Iterator[tuple[MethodSpec, PluginSource | None]]:
+    """Yield each method with complete, checked options, and where its code is."""
+    from harness.runtime.registry import find_method
+
+    broken: list[UserError] = []
+    plugins = _plugins(suite, broken)
+    if broken:  # what is unknown may be in it
+        errors += broken
+        return
     for i, entry in enumerate(suite.methods):
         try:
-            model = load_method(entry.name).Options
+            found = find_method(entry.name, plugins)
         except UserError as error:
             errors.append(suite.source.error(("methods", i), error.message, error.fix))
             continue
+        model = found.method.Options
         listed = {key for key, field in model.model_fields.items() if takes_list(field.annotation)}
         for options in grid(entry.options, listed):
             try:
@@ -208,7 +228,7 @@ def _methods(suite: Suite, errors: list[UserError]) -> Iterator[MethodSpec]:
                 at = partial(_at_option, suite, ("methods", i, entry.name))
                 errors.append(explain(error, at, partial(_fields_of, model), depth=1))
                 continue
-            yield MethodSpec(name=entry.name, options=checked.model_dump(mode="json"))
+            yield MethodSpec(name=entry.name, options=checked.model_dump(mode="json")), found.source
 
 
 def _at_option(suite: Suite, entry: KeyPath, option: KeyPath, message: str, fix: str | None) -> UserError:
@@ -244,12 +264,17 @@ def _find(file: Path, suite: Suite, data_dir: Path | None) -> Path:
     return file
 
 
-def _excludes(suite: Suite, errors: list[UserError]) -> list[dict[str, Sequence[Any]]]:
-    """Return the exclusions, every value a list of alternatives, their keys checked."""
+def _excludes(
+    suite: Suite, options: Collection[str], errors: list[UserError]
+) -> list[dict[str, Sequence[Any]]]:
+    """Return the exclusions, every value a list of alternatives, their keys checked.
+
+    `options` are those of the suite's methods.
+    """
     rules: list[dict[str, Sequence[Any]]] = []
     for i, written in enumerate(suite.exclude):
         try:
-            check_keys(written)
+            check_keys(key for key in written if key not in options)
         except UserError as error:
             errors.append(suite.source.error(("exclude", i, error.key or ""), error.message, error.fix))
         if not written:

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from harness.data.spec import DatasetSpec, PartitionSpec, Spec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
+from harness.runtime.spec import MethodSpec, PluginSource, Timing, TrafficMode, TrainSpec
 from harness.suite.claims import Claim
 from harness.suite.network import NetworkSpec
 from harness.suite.source import Source
@@ -51,7 +51,8 @@ class TrialConfig(Spec):
     """Everything that decides a trial's figures; options are complete, defaults filled in.
 
     `partition.file` may be absolute (where the file was found); only its name is part of the identity, so
-    that a suite keeps its results when it is moved.
+    that a suite keeps its results when it is moved. Nor is `plugin`: a method keeps its results when its code
+    changes, until they are asked for anew.
     """
 
     dataset: DatasetSpec
@@ -59,6 +60,7 @@ class TrialConfig(Spec):
     train: TrainSpec
     partition: PartitionSpec
     method: MethodSpec
+    plugin: PluginSource | None = Field(None, description="the method's code, if it is not the tool's own")
     network: Annotated[NetworkSpec | None, BeforeValidator(_network)] = None
     timing: Timing = "plain"
     traffic: TrafficMode = "count"
@@ -74,7 +76,7 @@ class TrialConfig(Spec):
 
         Keys that came later are left out at their default, so that trials keep their ids.
         """
-        config = self.model_dump(mode="json")
+        config = self.model_dump(mode="json", exclude={"plugin"})
         config["network"] = config["network"] or "none"
         for key, default in LATER.items():
             *above, last = key.split(".")
@@ -109,7 +111,7 @@ class TrialConfig(Spec):
 
     def _unsaid(self) -> dict[str, Any]:
         """Return the options that the label leaves out where they have these values."""
-        fields = _optional_fields(self.method.name)
+        fields = _optional_fields(self.method.name, self.plugin)
         defaults = _defaults(fields)
         # Declared with `repr=False`: a number that says little at its default.
         numbers = [
@@ -123,17 +125,15 @@ class TrialConfig(Spec):
 
 
 def method_defaults(name: str) -> dict[str, Any]:
-    """Return the default of every option of a method that has one; empty if the method is not installed."""
-    return _defaults(_optional_fields(name))
+    """Return the default of every option of a method that has one; empty if the method is not at hand."""
+    return _defaults(_optional_fields(name, None))
 
 
-def _optional_fields(name: str) -> dict[str, FieldInfo]:
-    from harness.runtime.registry import load_method
+def _optional_fields(name: str, source: PluginSource | None) -> dict[str, FieldInfo]:
+    from harness.runtime.registry import loaded_method
 
-    try:
-        fields = load_method(name).Options.model_fields
-    except UserError:
-        return {}
+    method = loaded_method(name, source)
+    fields = method.Options.model_fields if method else {}
     return {key: field for key, field in fields.items() if not field.is_required()}
 
 
@@ -236,6 +236,9 @@ class Suite(Spec):
     methods: Annotated[
         tuple[Annotated[MethodSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
     ] = Field(min_length=1)
+    plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        (), description="methods that are not installed: file.py, beside the suite, or package.module"
+    )
     network: Annotated[
         tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)
     ] = Field((None,), min_length=1)

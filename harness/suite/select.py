@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.errors import UserError, nearest
@@ -16,7 +16,7 @@ from harness.suite.schema import TrialConfig
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "id")
 
 
-def matches(trial: TrialConfig, expr: str) -> bool:
+def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> bool:
     """Return whether a trial is one that `--only` asks for.
 
     Args:
@@ -26,13 +26,14 @@ def matches(trial: TrialConfig, expr: str) -> bool:
             (its beginning is enough), the options of methods, and with a dot those of data sets, models and
             training (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does
             not match.
+        options: known besides those of this trial's method and of installed ones: its suite's plugins'.
 
     Raises:
         UserError: malformed, or a key that nothing has.
     """
     terms = _terms(expr)
     try:
-        check_keys(key for key in terms if key not in trial.method.options)
+        check_keys(key for key in terms if key not in trial.method.options and key not in options)
     except UserError as error:
         raise UserError(f"{error.message} '{error.key}'", file=f"--only {expr}", fix=error.fix) from error
     return all(holds(trial, key, values) for key, values in terms.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from pydantic import Field
 from harness.data.spec import DatasetSpec
 from harness.errors import UserError, nearest
 from harness.runtime.method import MethodOptions
+from harness.runtime.spec import PluginSource
 
 
 class Option(NamedTuple):
@@ -66,6 +68,14 @@ def load_method(name: str) -> types.SimpleNamespace:
     return types.SimpleNamespace(Options=METHODS[name])
 
 
+def find_method(name: str, plugins: Mapping[str, PluginSource]) -> types.SimpleNamespace:
+    return types.SimpleNamespace(method=load_method(name), source=None)
+
+
+def loaded_method(name: str, source: PluginSource | None) -> types.SimpleNamespace | None:
+    return load_method(name) if name in METHODS else None
+
+
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the fakes in the registries' places."""
@@ -73,4 +83,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.dataset_info = dataset_info
     monkeypatch.setitem(sys.modules, "harness.data.registry", registry)
     monkeypatch.setattr("harness.runtime.registry.load_method", load_method)
+    monkeypatch.setattr("harness.runtime.registry.find_method", find_method)
+    monkeypatch.setattr("harness.runtime.registry.loaded_method", loaded_method)
     monkeypatch.setattr("harness.runtime.registry.method_names", lambda: list(METHODS))
