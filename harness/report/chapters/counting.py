@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.chapters.swept import amount_axis, value_axis
-from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, save
+from harness.report.figures.drawing import (
+    Picture,
+    draw_line,
+    legend,
+    legend_rows,
+    line_handle,
+    new_figure,
+    panel,
+    save,
+)
+from harness.report.figures.marks import mark
 from harness.report.numbers import common_places, fixed, significant
 from harness.report.tables.grid import by_parts
 from harness.report.tables.table import Cell, Group, Table
 from harness.report.trials.aggregate import figures_of
 from harness.report.trials.sections import Section
-from harness.report.trials.sweeps import draw_line, line_handle
 from harness.report.trials.swept import THREADS, Swept
 from harness.report.trials.variants import Variant, show_value
 
@@ -94,13 +103,14 @@ def counted_figure(swept: Swept) -> Picture | None:
             keys = [key for value in swept.values if (key := (variant, parts, value)) in rates]
             if keys:
                 x, y = [value for _, _, value in keys], [rates[key].mean for key in keys]
-                draw_line(ax, x, y, variant.style)
+                own = ("subgraphs_per_s", y)
+                draw_line(ax, variant, parts, (swept.axis.name, x), own, style=variant.style)
                 ideal = [y[0] * value / x[0] for value in x]
-                ax.plot(x, ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1)
+                mark(ax.plot(x, ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1), variant, parts)
         value_axis(ax, swept)
-        ax.set_title(f"P = {parts}")
+        panel(ax, parts)
     amount_axis(axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])
-    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown])
+    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
     caption = (
         "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."
     )

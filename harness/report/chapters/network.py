@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from harness.report.chapters.overlap import staleness_figure
-from harness.report.figures.drawing import Picture, new_figure, save, short, style
+from harness.report.figures.drawing import Picture, legend, new_figure, panel, save, style
+from harness.report.figures.marks import mark
 from harness.report.numbers import significant
 from harness.report.tables.table import Cell, Group, Row, Table
 from harness.report.trials.inputs import Inputs
@@ -115,7 +116,7 @@ def network_table(section: Section, frame: pd.DataFrame) -> Table:
                 shown = [Cell(significant(projected)), Cell(f"{100 * worst:+.1f}")]
             measured = Cell(significant(cell["epoch_time_s"].mean()))
             cells = (Cell(f"{parts}"), Cell(str(network), number=False), measured, *shown)
-            rows.append(Row(variant.label, cells, variant.style.colour))
+            rows.append(Row(variant.label, cells, variant, int(cell["parts"].iloc[0]), str(network)))
     return Table(
         "Epoch time by network, measured and projected",
         "Measured: seconds an epoch, the median after warm-up of the slowest rank's. Projected: from the "
@@ -142,10 +143,11 @@ def network_figure(section: Section, frame: pd.DataFrame, bases: Mapping[str, Re
         there = frame[(frame["parts"] == parts) & (alike | ~np.isfinite(frame["rate_bits_s"]))]
         for variant in shown:
             mine = there[there["variant"] == variant.key]
-            _points(ax, mine, variant, rates)
-            _line(ax, [bases[trial] for trial in mine["base"].unique()], variant, rates, latency_s, hosted)
+            _points(ax, mine, (variant, parts), rates)
+            own = [bases[trial] for trial in mine["base"].unique()]
+            _line(ax, own, (variant, parts), rates, latency_s, hosted)
         _axes(ax, rates)
-        ax.set_title(_panel_title(parts, latency_s, hosted))
+        panel(ax, parts, _panel_title(parts, latency_s, hosted))
     axes[0].set_ylabel("Epoch time (s)")
     axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -153,19 +155,20 @@ def network_figure(section: Section, frame: pd.DataFrame, bases: Mapping[str, Re
     unshaped = not np.isfinite(frame.loc[frame["trial"] == frame["base"], "rate_bits_s"]).any()
     source = f"projected from the {'unshaped' if unshaped else 'fastest'} trial (alpha-beta model)"
     handles = [*(_handle(v) for v in shown), Line2D([], [], color="#666666", lw=1.3)]
-    labels = [*(f"{short(v.label)}, measured" for v in shown), f"line: {source}"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
+    labels = [*(f"{v.label}, measured" for v in shown), f"line: {source}"]
+    legend(figure, handles, labels, shown)
     return save(figure, section, "rate", "Epoch time and network", _caption(source))
 
 
-def _points(ax: Axes, mine: pd.DataFrame, variant: Variant, rates: Sequence[float]) -> None:
+def _points(ax: Axes, mine: pd.DataFrame, of: tuple[Variant, int], rates: Sequence[float]) -> None:
     """Draw what was measured: mean over seeds, with a whisker over their intervals."""
+    variant = of[0]
     for network, trials in mine.groupby("network"):
         rate = float(trials["rate_bits_s"].iloc[0])
         x = rate if math.isfinite(rate) else _place(str(network), rates)
         y, low, high = (trials[f"epoch_time_{end}s"] for end in ("", "low_", "high_"))
         mean = y.mean()
-        ax.errorbar(
+        drawn = ax.errorbar(
             x,
             mean,
             [[max(0.0, mean - low.min())], [max(0.0, high.max() - mean)]],
@@ -176,17 +179,23 @@ def _points(ax: Axes, mine: pd.DataFrame, variant: Variant, rates: Sequence[floa
             lw=1.2,
             zorder=3,
         )
+        shown = {"shown": "measured", "network": str(network), "rate_bits_s": rate, "epoch_time_s": mean}
+        mark(drawn, *of, {**shown, "low_s": low.min(), "high_s": high.max()})
 
 
 def _line(
-    ax: Axes, own: list[Record], variant: Variant, rates: Sequence[float], latency_s: float, hosted: int
+    ax: Axes,
+    own: list[Record],
+    of: tuple[Variant, int],
+    rates: Sequence[float],
+    latency_s: float,
+    hosted: int,
 ) -> None:
     """Draw the mean of the projections of a variant's trials over the range of rates."""
     x = np.geomspace(rates[0] / BEYOND, rates[-1] * BEYOND, POINTS)
     y = [np.mean([project(r, v, latency_s, ranks_per_host=hosted).epoch_time_s for r in own]) for v in x]
-    sns.lineplot(
-        x=x, y=y, ax=ax, color=variant.style.colour, linestyle=variant.style.dash, lw=1.3, legend=False
-    )  # fmt: skip
+    drawn = ax.plot(x, y, color=of[0].style.colour, linestyle=of[0].style.dash, lw=1.3)
+    mark(drawn, *of, {"shown": "projected", "rate_bits_s": list(x), "epoch_time_s": y})
 
 
 def _place(network: str, rates: Sequence[float]) -> float:

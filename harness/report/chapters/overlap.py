@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from harness.report.figures.drawing import Picture, legend, new_figure, save
+from harness.report.figures.drawing import Picture, draw_line, legend, line_handle, new_figure, panel, save
+from harness.report.figures.marks import mark_panel
 from harness.report.numbers import Stat, decimals, fixed, time_unit
 from harness.report.palette import DASHES, Dash
 from harness.report.tables.grid import by_parts
 from harness.report.tables.table import Cell, Group, Table, missing
 from harness.report.trials.aggregate import Figures, figures_of
 from harness.report.trials.sections import Section
-from harness.report.trials.sweeps import Line, draw_line, line_handle, sweep
+from harness.report.trials.sweeps import Line, sweep
 from harness.report.trials.variants import Variant
 
 SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only
@@ -98,7 +100,8 @@ def staleness_figure(section: Section) -> Picture | None:
         for network in networks:
             for line in lines:
                 _draw(axes[0][j], axes[1][j], line, network, parts)
-        axes[0][j].set_title(f"P = {parts}")
+        panel(axes[0][j], parts)
+        mark_panel(axes[1][j], parts)
         axes[1][j].set_xlabel("Staleness tau (epochs)")
         axes[1][j].xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes[0][0].set_ylabel("Epoch time (s)")
@@ -106,7 +109,12 @@ def staleness_figure(section: Section) -> Picture | None:
     for row in axes:
         row[0].set_ylim(bottom=0)
     labels = [f"{line.label}{network.name}" for network in networks for line in lines]
-    legend(figure, [line_handle(line.style, n.dash) for n in networks for line in lines], labels)
+    legend(
+        figure,
+        [line_handle(line.style, n.dash) for n in networks for line in lines],
+        labels,
+        lines * len(networks),
+    )
     caption = (
         "Methods that differ in their staleness alone: tau = 0 waits for every exchange, tau > 0 reads "
         "what was sent tau epochs ago. Above: epoch time; below: the share of the time with transfers "
@@ -129,6 +137,13 @@ def _networks(section: Section) -> list[_Network]:
 
 def _draw(upper: Axes, lower: Axes, line: Line, network: _Network, parts: int) -> None:
     keys = [(tau, (variant, parts)) for tau, variant in line.points if (variant, parts) in network.times]
-    draw_line(upper, [t for t, _ in keys], [network.times[k].mean for _, k in keys], line.style, network.dash)
+    drawn: dict[str, Any] = {
+        "style": line.style,
+        "dash": network.dash,
+        "more": {"network": network.name.removeprefix(", network ")},
+    }
+    taken = ("epoch_time_s", [network.times[k].mean for _, k in keys])
+    draw_line(upper, line, parts, ("staleness", [t for t, _ in keys]), taken, **drawn)
     shares = [(t, share) for t, k in keys if (share := network.exposed_percent(k)) is not None]
-    draw_line(lower, [t for t, _ in shares], [share for _, share in shares], line.style, network.dash)
+    stood = ("exposed_percent", [share for _, share in shares])
+    draw_line(lower, line, parts, ("staleness", [t for t, _ in shares]), stood, **drawn)

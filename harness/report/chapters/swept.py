@@ -9,12 +9,20 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, save
+from harness.report.figures.drawing import (
+    Picture,
+    draw_line,
+    legend,
+    legend_rows,
+    line_handle,
+    new_figure,
+    panel,
+    save,
+)
 from harness.report.numbers import Stat, common_places, scaled, time_unit
-from harness.report.tables.grid import by_parts
+from harness.report.tables.grid import by_parts, parts_heading
 from harness.report.tables.table import Cell, Group, Row, Table
 from harness.report.trials.aggregate import named_columns, phase_columns
-from harness.report.trials.sweeps import draw_line, line_handle
 from harness.report.trials.swept import LAYERS, THREADS, Swept
 from harness.report.trials.variants import Variant, show_value
 from harness.results.stats import ENOUGH
@@ -101,14 +109,14 @@ def phase_table(swept: Swept) -> Table | None:
 
     rows: list[Row] = []
     for parts in swept.section.parts:
-        rows.append(Row(f"P = {parts}"))
+        rows.append(parts_heading(parts))
         for variant in swept.section.variants:
             base = sums((variant, parts, swept.values[0]))
             for value in swept.values[1:]:
                 own = sums((variant, parts, value))
                 shown = [Cell(f"{b / o:.2f}") if b and o else Cell() for b, o in zip(base, own, strict=True)]
                 label = f"{variant.label}, {swept.axis.name}={show_value(value)}"
-                rows += [Row(label, tuple(shown), variant.style.colour)] if any(own) and any(base) else []
+                rows += [Row(label, tuple(shown), variant)] if any(own) and any(base) else []
     return Table(
         "Speed-up of phases",
         f"Seconds of the phase with {swept.axis.name} = {show_value(swept.values[0])} / with more, means "
@@ -133,18 +141,26 @@ def step_figure(swept: Swept) -> Picture | None:
         for variant in section.variants:
             keys = [key for value in swept.values if (key := (variant, parts, value)) in times]
             x = [value for _, _, value in keys]
-            draw_line(left, x, [times[key].mean / size for key in keys], variant.style)
+            axis = swept.axis.name
+            own = (f"step ({unit})", [times[key].mean / size for key in keys])
+            draw_line(left, variant, parts, (axis, x), own, style=variant.style)
             ratios = [(key[2], ratio) for key in keys if (ratio := relative(swept, times, key))]
-            draw_line(right, [value for value, _ in ratios], [ratio for _, ratio in ratios], variant.style)
+            to_first = ("to the first", [ratio for _, ratio in ratios])
+            draw_line(right, variant, parts, (axis, [v for v, _ in ratios]), to_first, style=variant.style)
         if swept.axis is THREADS:
             ideal = [value / swept.values[0] for value in swept.values]
             right.plot(swept.values, ideal, color="#999999", lw=1, ls="--", zorder=1)
         for ax in (left, right):
             value_axis(ax, swept)
-            ax.set_title(f"P = {parts}")
+            panel(ax, parts)
         amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
         amount_axis(right, _ratio_name(swept), [])
-    legend(figure, [line_handle(v.style) for v in section.variants], [v.label for v in section.variants])
+    legend(
+        figure,
+        [line_handle(v.style) for v in section.variants],
+        [v.label for v in section.variants],
+        section.variants,
+    )
     caption = f"Left: the times of the table above; right: {_ratio_name(swept)} as there" + (
         "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."
     )
@@ -197,14 +213,12 @@ def nodes_table(swept: Swept) -> Table | None:
     deepest = max(len(nodes) for nodes in found.values())
     rows: list[Row] = []
     for parts in sorted({parts for _, parts, _ in found}):
-        rows.append(Row(f"P = {parts}"))
+        rows.append(parts_heading(parts))
         for (variant, own, value), nodes in found.items():
             if own == parts:
                 cells = [Cell(f"{count:,.0f}") for count in nodes]
                 cells += [Cell("")] * (deepest - len(nodes))
-                rows.append(
-                    Row(f"{variant.label}, layers={show_value(value)}", tuple(cells), variant.style.colour)
-                )
+                rows.append(Row(f"{variant.label}, layers={show_value(value)}", tuple(cells), variant))
     return Table(
         "Nodes of a step by layer",
         "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
@@ -230,17 +244,18 @@ def nodes_figure(swept: Swept) -> Picture | None:
     for ax, parts in zip(axes, panels, strict=True):
         for variant in shown:
             _, nodes = max((key[2], nodes) for key, nodes in found.items() if key[:2] == (variant, parts))
-            draw_line(ax, range(len(nodes)), nodes, variant.style)
+            back = ("layers_back", range(len(nodes)))
+            draw_line(ax, variant, parts, back, ("nodes", nodes), style=variant.style)
         if not math.isnan(size):
             ax.axhline(size, color="#999999", lw=1, ls="--", zorder=1)
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         ax.xaxis.set_major_locator(FixedLocator(list(range(deepest))))
         ax.set_xlabel("Layers back from the outputs")
-        ax.set_title(f"P = {parts}")
+        panel(ax, parts)
         sns.despine(ax=ax)
     axes[0].set_ylabel("Nodes, log scale")
-    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown])
+    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
     caption = (
         "The deepest models of the table above: distinct nodes of a rank's step, from the outputs (0) back "
         "to the nodes whose features are read. Dashed: all nodes of the graph that is trained on."

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import seaborn as sns
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from harness.report.chapters.overlap import staleness_figure
 from harness.report.figures.convergence import convergence_figure
 from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, save, style
+from harness.report.figures.marks import Drawing, mark
 from harness.report.figures.sampling import batch_figure, cache_figure, sampling_figure
 from harness.report.figures.stacks import breakdown_figure, traffic_figure
 from harness.report.numbers import byte_unit
@@ -64,7 +64,7 @@ def memory_figure(section: Section) -> Picture | None:
     return save(figure, section, "memory", "Peak memory", caption)
 
 
-def _bars(section: Section, figures: Figures, unit: float, label: str, what: str) -> Figure:
+def _bars(section: Section, figures: Figures, unit: float, label: str, what: str) -> Drawing:
     """Draw grouped bars: a group a number of parts, a bar a variant."""
     figure = new_figure(3.4 + 0.2 * legend_rows(section), section, what)
     ax = figure.subplots()
@@ -75,14 +75,18 @@ def _bars(section: Section, figures: Figures, unit: float, label: str, what: str
             x = j + left + (i + 0.5) * slot
             stat = figures.get((variant, parts))
             if stat is None:
-                ax.annotate(
+                text = ax.annotate(
                     "n/a", (x, 0), (0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom",
                     fontsize=7, color="#666666",
                 )  # fmt: skip
+                mark(text, variant, parts)
                 continue
-            ax.bar(x, stat.mean / unit, 0.92 * slot, color=variant.style.colour, hatch=_hatch(variant))
-            if stat.std is not None:
-                ax.errorbar(x, stat.mean / unit, stat.std / unit, color="#666666", capsize=1.5, lw=0.9)
+            ends = None if stat.std is None else stat.std / unit
+            bar = ax.bar(x, stat.mean / unit, 0.92 * slot, color=variant.style.colour, hatch=_hatch(variant))
+            mark(bar, variant, parts, {label: stat.mean / unit, "sd": ends})
+            if ends is not None:
+                whisker = ax.errorbar(x, stat.mean / unit, ends, color="#666666", capsize=1.5, lw=0.9)
+                mark(whisker, variant, parts)
     ax.set_xticks(range(len(section.parts)), [f"P = {parts}" for parts in section.parts])
     ax.set_xlim(-0.5, len(section.parts) - 0.5)
     ax.set_ylim(bottom=0)
@@ -91,7 +95,7 @@ def _bars(section: Section, figures: Figures, unit: float, label: str, what: str
     ax.grid(visible=False, axis="x")
     sns.despine(ax=ax)
     handles = [Patch(facecolor=v.style.colour, hatch=_hatch(v)) for v in section.variants]
-    legend(figure, handles, [v.label for v in section.variants])
+    legend(figure, handles, [v.label for v in section.variants], section.variants)
     return figure
 
 

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, save
+from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, panel, save
+from harness.report.figures.marks import mark, mark_panel
 from harness.report.trials.curves import mean_curve
 from harness.report.trials.sections import Section
 from harness.report.trials.variants import Variant
@@ -28,15 +29,16 @@ def convergence_figure(section: Section) -> Picture | None:
         for variant in section.variants:
             if (variant, parts) in curves:
                 for i, x in enumerate(("epoch", "time_s")):
-                    _curve(axes[i][j], curves[variant, parts], x, variant)
+                    _curve(axes[i][j], curves[variant, parts], x, variant, parts)
         _curve_axes(axes[0][j], "Epoch", log=False)
         _curve_axes(axes[1][j], "Training time (s)", log=wide)
-        axes[0][j].set_title(f"P = {parts}")
+        panel(axes[0][j], parts)
+        mark_panel(axes[1][j], parts)
     for row in axes:
         row[0].set_ylabel(f"Validation {section.metric} (%)")
     cut = _cut(axes[0][0], pd.concat(curves.values())["score"] * 100)
     shown = [v for v in section.variants if any(key[0] == v for key in curves)]
-    legend(figure, [_handle(v) for v in shown], [v.label for v in shown])
+    legend(figure, [_handle(v) for v in shown], [v.label for v in shown], shown)
     caption = (
         "Validation score at each evaluation, against epochs (above) and against training time (below: the "
         "sum of the slowest rank's epoch times so far, warm-up included, evaluation and set-up excluded). "
@@ -69,23 +71,27 @@ def _cut(ax: Axes, scores: pd.Series[float]) -> str:
     return f" The lowest 15 % of the scores (down to {low:.1f} %) are below the axis."
 
 
-def _curve(ax: Axes, curve: pd.DataFrame, x: str, variant: Variant) -> None:
+def _curve(ax: Axes, curve: pd.DataFrame, x: str, variant: Variant, parts: int) -> None:
     style, shown = variant.style, 100 * curve[["score", "low", "high"]]
-    sns.lineplot(
-        x=curve[x],
-        y=shown["score"],
-        ax=ax,
+    line = ax.plot(
+        curve[x],
+        shown["score"],
         color=style.colour,
         linestyle=style.dash,
-        estimator=None,
-        errorbar=None,
         marker=style.marker,
         markevery=max(1, len(curve) // 8),
         markersize=4.5,
+        markeredgecolor="white",
+        markeredgewidth=0.75,
         lw=1.4,
-        legend=False,
     )
-    ax.fill_between(curve[x], shown["low"], shown["high"], color=style.colour, alpha=0.12, lw=0)
+    band = ax.fill_between(curve[x], shown["low"], shown["high"], color=style.colour, alpha=0.12, lw=0)
+    if x == "epoch":  # the same points are drawn against the time
+        data = {column: curve[column] for column in ("epoch", "time_s")}
+        data |= {f"{name}_percent": shown[name] for name in shown}
+        mark([*line, band], variant, parts, data)
+    else:
+        mark([*line, band], variant, parts)
 
 
 def _handle(variant: Variant) -> Line2D:

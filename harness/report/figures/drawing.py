@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import io
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 
+from harness.report.figures.marks import Drawing, Series, mark, mark_panel, with_attributes
+from harness.report.palette import Dash, Style
 from harness.report.trials.sections import Section
 
 WIDTH = 10.0  # inches; the page shows figures at this width
@@ -33,7 +38,12 @@ _RC = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure: `alt` is its text for those who cannot see it."""
+    """A drawn figure: `alt` is its text for those who cannot see it, `data` the numbers that it shows.
+
+    `data` has a row a drawn point or bar, with `series`, `method`, `parts` and what `mark` was given. In
+    `svg` the elements of marked artists have the class `mark` and the attributes `data-series`,
+    `data-method` and `data-parts` (the last two empty where they are of any).
+    """
 
     name: str
     title: str
@@ -41,6 +51,7 @@ class Picture:
     alt: str
     svg: bytes
     png: bytes
+    data: pd.DataFrame
 
 
 @contextlib.contextmanager
@@ -56,10 +67,10 @@ def short(name: str, width: int = 72) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
-def new_figure(height: float, section: Section, what: str) -> Figure:
+def new_figure(height: float, section: Section, what: str) -> Drawing:
     """Return a figure `height` inches high, titled with what it shows and of which data."""
     layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.04)  # neighbours' tick labels stay apart
-    figure = Figure(figsize=(WIDTH, height), layout=layout)
+    figure = Drawing(figsize=(WIDTH, height), layout=layout)
     FigureCanvasAgg(figure)
     figure.suptitle(
         "\n".join(textwrap.wrap(f"{what}: {section.title}", 110)), fontsize=10.5, fontweight="bold"
@@ -67,7 +78,7 @@ def new_figure(height: float, section: Section, what: str) -> Figure:
     return figure
 
 
-def save(figure: Figure, section: Section, kind: str, title: str, caption: str) -> Picture:
+def save(figure: Drawing, section: Section, kind: str, title: str, caption: str) -> Picture:
     """Return the figure as SVG and PNG; equal figures give equal bytes."""
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
@@ -77,8 +88,9 @@ def save(figure: Figure, section: Section, kind: str, title: str, caption: str) 
         title=title,
         caption=caption,
         alt=f"{title}, {section.title}; the numbers are in the tables of this section and in the CSV files",
-        svg=svg.getvalue(),
+        svg=with_attributes(svg.getvalue()),
         png=png.getvalue(),
+        data=figure.data(),
     )
 
 
@@ -93,7 +105,54 @@ def legend_rows(section: Section) -> int:
     return -(-len(section.variants) // _columns([v.label for v in section.variants]))
 
 
-def legend(figure: Figure, handles: Sequence[Artist], labels: list[str]) -> None:
-    """Put a legend below everything, in as many columns as its labels allow."""
+def legend(
+    figure: Figure, handles: Sequence[Artist], labels: list[str], series: Sequence[Series] = ()
+) -> None:
+    """Put a legend below everything, in as many columns as its labels allow; entry i is of `series[i]`."""
     named = [short(label) for label in labels]
-    figure.legend(handles, named, loc="outside lower center", ncols=_columns(labels), frameon=False)
+    drawn = figure.legend(handles, named, loc="outside lower center", ncols=_columns(labels), frameon=False)
+    for entry, text, own in zip(drawn.legend_handles, drawn.get_texts(), series, strict=False):
+        mark([entry, text], own)
+
+
+def panel(ax: Axes, parts: int, title: str = "") -> None:
+    """Say that a panel is of `parts`, in its title too, which is `P = parts` unless another is given."""
+    ax.set_title(title or f"P = {parts}")
+    mark_panel(ax, parts)
+
+
+def draw_line(
+    ax: Axes,
+    of: Series,
+    parts: int,
+    x: tuple[str, Sequence[float]],
+    y: tuple[str, Sequence[float]],
+    *,
+    style: Style,
+    dash: Dash | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Draw points joined by a line, in another `dash` if one is given.
+
+    `x` and `y`: what they are called in the figure's data, unit included, and their values; `more`: further
+    columns of the data.
+    """
+    drawn = ax.plot(
+        list(x[1]),
+        list(y[1]),
+        color=style.colour,
+        linestyle=dash or style.dash,
+        marker=style.marker,
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.75,
+        lw=1.4,
+    )
+    mark(drawn, of, parts, {x[0]: list(x[1]), y[0]: list(y[1]), **(more or {})})
+    sns.despine(ax=ax)
+
+
+def line_handle(style: Style, dash: Dash | None = None) -> Line2D:
+    """Return what the legend shows for a line."""
+    dash = dash or style.dash
+    return Line2D([], [], color=style.colour, linestyle=dash, marker=style.marker, markersize=5.5, lw=1.4)

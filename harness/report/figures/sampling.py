@@ -8,14 +8,23 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from harness.report.figures.drawing import Picture, legend, new_figure, save
+from harness.report.figures.drawing import (
+    Picture,
+    draw_line,
+    legend,
+    line_handle,
+    new_figure,
+    panel,
+    save,
+)
+from harness.report.figures.marks import Drawing, mark
 from harness.report.numbers import Stat, byte_unit
 from harness.report.tables.batches import communicated
 from harness.report.tables.sampling import caching, exchanged
 from harness.report.trials.aggregate import Figures, figures_of
 from harness.report.trials.curves import hit_curve
 from harness.report.trials.sections import Section
-from harness.report.trials.sweeps import Line, draw_line, line_handle, sweep
+from harness.report.trials.sweeps import Line, sweep
 from harness.report.trials.variants import Variant
 
 WIDE = 8.0  # largest / smallest from which on the axis of bytes is logarithmic
@@ -50,7 +59,7 @@ def batch_figure(section: Section) -> Picture | None:
 
 def _score_against(
     section: Section, amounts: Figures, size: float, label: str, title: str, *, swept: str
-) -> Figure | None:
+) -> Drawing | None:
     """Draw the test score against amounts in units of `size`, a panel a number of parts.
 
     Variants that differ in the option `swept` alone are joined. None where nothing has both.
@@ -75,35 +84,39 @@ def _score_against(
             )
         for variant in shown:
             if (key := (variant, parts)) in cells:
-                _score_mark(ax, variant, amounts[key].mean / size, score[key])
+                _score_mark(ax, key, (label, amounts[key].mean / size), score[key])
         own = [amounts[key].mean for key in cells if key[1] == parts and amounts[key].mean]
         _amount_axis(ax, label, log=bool(own) and max(own) > WIDE * min(own))
-        ax.set_title(f"P = {parts}")
+        panel(ax, parts)
     axes[0].set_ylabel(f"Test {section.metric} (%)")
     handles = [
         Line2D([], [], color=v.style.colour, marker=v.style.marker, linestyle="", markersize=6.5)
         for v in shown
     ]
-    legend(figure, handles, [v.label for v in shown])
+    legend(figure, handles, [v.label for v in shown], shown)
     return figure
 
 
-def _score_mark(ax: Axes, variant: Variant, x: float, score: Stat) -> None:
-    """Draw a score with its deviation; a line across where `x` is 0, which a logarithm cannot show."""
-    style = variant.style
+def _score_mark(ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], score: Stat) -> None:
+    """Draw a score with its deviation; a line across where the amount is 0, which a logarithm cannot show."""
+    style, (label, x) = of[0].style, amount
+    ends = None if score.std is None else 100 * score.std
+    shown = {label: x, "score_percent": 100 * score.mean, "sd": ends}
     if not x:
-        ax.axhline(100 * score.mean, color=style.colour, linestyle="--", lw=1)
+        across = ax.axhline(100 * score.mean, color=style.colour, linestyle="--", lw=1)
+        mark(across, *of, shown)
         return
-    ax.errorbar(
+    drawn = ax.errorbar(
         x,
         100 * score.mean,
-        None if score.std is None else 100 * score.std,
+        ends,
         color=style.colour,
         marker=style.marker,
         markersize=6.5,
         capsize=2.5,
         lw=1,
     )
+    mark(drawn, *of, shown)
 
 
 def _amount_axis(ax: Axes, label: str, *, log: bool) -> None:
@@ -135,11 +148,13 @@ def _by_capacity(section: Section, lines: list[Line]) -> Picture:
     for ax, parts in zip(axes, panels, strict=True):
         for line in lines:
             there = [(x, rates[v, parts].mean) for x, v in line.points if (v, parts) in rates]
-            draw_line(ax, [100 * x for x, _ in there], [100 * y for _, y in there], line.style)
+            capacity = ("capacity_percent", [100 * x for x, _ in there])
+            hits = ("hit_rate_percent", [100 * y for _, y in there])
+            draw_line(ax, line, parts, capacity, hits, style=line.style)
         ax.set_xlabel("Capacity (% of the boundary)")
         ax.set_xlim(left=0)
     axes[0].set_ylim(bottom=0)
-    legend(figure, [line_handle(line.style) for line in lines], [line.label for line in lines])
+    legend(figure, [line_handle(line.style) for line in lines], [line.label for line in lines], lines)
     caption = (
         "The hit rates of the table above, mean over seeds; a line a cache policy, or whatever else the "
         "methods differ in. Higher is better."
@@ -161,13 +176,14 @@ def _by_epoch(section: Section) -> Picture | None:
         for variant in shown:
             if (curve := curves.get((variant, parts))) is not None:
                 style = variant.style
-                ax.plot(curve.index, 100 * curve, color=style.colour, linestyle=style.dash, lw=1.4)
+                drawn = ax.plot(curve.index, 100 * curve, color=style.colour, linestyle=style.dash, lw=1.4)
+                mark(drawn, variant, parts, {"epoch": list(curve.index), "hit_rate_percent": 100 * curve})
         ax.set_xlabel("Epoch")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         sns.despine(ax=ax)
     axes[0].set_ylim(bottom=0)
     handles = [Line2D([], [], color=v.style.colour, linestyle=v.style.dash, lw=1.4) for v in shown]
-    legend(figure, handles, [v.label for v in shown])
+    legend(figure, handles, [v.label for v in shown], shown)
     caption = (
         "Rows found in the cache / boundary rows asked for, of each epoch, all ranks; mean over seeds, as "
         "far as all of them ran. Higher is better."
@@ -179,6 +195,6 @@ def _panels(figure: Figure, panels: list[int]) -> list[Axes]:
     """Return a panel a number of parts, with a common axis of hit rates."""
     axes: list[Axes] = list(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0])
     for ax, parts in zip(axes, panels, strict=True):
-        ax.set_title(f"P = {parts}")
+        panel(ax, parts)
     axes[0].set_ylabel("Hit rate (%)")
     return axes

@@ -6,11 +6,11 @@ import textwrap
 
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from harness.report.figures.drawing import Picture, legend, new_figure, save
+from harness.report.figures.drawing import Picture, legend, new_figure, panel, save
+from harness.report.figures.marks import Drawing, mark, mark_panel
 from harness.report.numbers import byte_unit, significant, time_unit
 from harness.report.palette import PHASES, PURPOSES, component_colours
 from harness.report.trials.aggregate import Figures, figures_of, largest_total, phase_columns, purpose_columns
@@ -51,7 +51,7 @@ def traffic_figure(section: Section) -> Picture | None:
 
 def _stacks(
     section: Section, figures: dict[str, Figures], known: dict[str, str], unit: float, label: str, what: str
-) -> Figure:
+) -> Drawing:
     """Draw horizontal stacked bars, a panel a number of parts; shares below if these are times."""
     colours = component_colours(list(figures), known)
     labels = [label, "Share of the epoch (%)"] if known is PHASES else [label]
@@ -64,9 +64,10 @@ def _stacks(
             for v in section.variants
         }
         for i, name in enumerate(labels):
-            _panel(axes[i][j], values, list(colours.values()), share=i == 1)
+            _panel(axes[i][j], values, colours, parts, share=i == 1, unit=label)
+            mark_panel(axes[i][j], parts)
             axes[i][j].set_xlabel(name)
-        axes[0][j].set_title(f"P = {parts}")
+        panel(axes[0][j], parts)
     legend(figure, [Patch(facecolor=c) for c in colours.values()], list(colours))
     return figure
 
@@ -75,16 +76,24 @@ def _two_lines(label: str) -> str:
     return textwrap.fill(label, 52, max_lines=2, placeholder=" …")
 
 
-def _panel(ax: Axes, values: dict[Variant, list[float | None]], colours: list[str], *, share: bool) -> None:
-    totals = {v: sum(x for x in parts if x is not None) for v, parts in values.items()}
+def _panel(
+    ax: Axes,
+    values: dict[Variant, list[float | None]],
+    colours: dict[str, str],
+    count: int,
+    *,
+    share: bool,
+    unit: str,
+) -> None:
+    totals = {v: sum(x for x in stack if x is not None) for v, stack in values.items()}
     top, thick = max(totals.values(), default=0.0), 0.74 if len(values) > 2 else 0.5
-    for y, (variant, parts) in enumerate(values.items()):
-        present = [x is not None for x in parts]
+    for y, (variant, stack) in enumerate(values.items()):
+        present = [x is not None for x in stack]
         scale = 100 / totals[variant] if share and totals[variant] else 1.0
         left = 0.0
-        for value, colour in zip(parts, colours, strict=True):
+        for value, (component, colour) in zip(stack, colours.items(), strict=True):
             if value:
-                ax.barh(
+                bar = ax.barh(
                     y,
                     value * scale,
                     thick,
@@ -93,11 +102,16 @@ def _panel(ax: Axes, values: dict[Variant, list[float | None]], colours: list[st
                     edgecolor="white",
                     lw=0.4,
                 )
+                shown = None if share else {"component": component, unit: value}
+                mark(bar, variant, count, shown)
                 left += value * scale
         text = significant(totals[variant]) if any(present) else "n/a"
         if not share or text == "n/a":
-            ax.annotate(text, (left, y), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
+            end = ax.annotate(text, (left, y), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
+            mark(end, variant, count)
     ax.set_yticks(range(len(values)), [_two_lines(v.label) for v in values], fontsize=7.5)
+    for name, variant in zip(ax.get_yticklabels(), values, strict=False):
+        mark(name, variant)
     ax.set_ylim(len(values) - 0.5, -0.5)
     if share:
         ax.set_xlim(0, 100)

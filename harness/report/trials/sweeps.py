@@ -7,11 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-
-from harness.report.palette import Dash, Style
+from harness.report.palette import Style
 from harness.report.trials.variants import Variant, variant_label
 
 
@@ -22,6 +18,11 @@ class Line:
     label: str
     style: Style
     points: tuple[tuple[float, Variant], ...]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.points[0][1].method
 
 
 def sweep(variants: Sequence[Variant], option: str) -> list[Line]:
@@ -46,28 +47,3 @@ def _varying(groups: Sequence[Sequence[Variant]], method: str) -> set[str]:
     """Return the options in which the lines of a method differ."""
     mine = [group[0].options for group in groups if group[0].method == method]
     return {name for options in mine for name in options if any(o.get(name) != options[name] for o in mine)}
-
-
-def draw_line(
-    ax: Axes, x: Sequence[float], y: Sequence[float], style: Style, dash: Dash | None = None
-) -> None:
-    """Draw points joined by a line, in another `dash` if one is given."""
-    sns.lineplot(
-        x=x,
-        y=y,
-        ax=ax,
-        color=style.colour,
-        linestyle=dash or style.dash,
-        estimator=None,
-        marker=style.marker,
-        markersize=5.5,
-        lw=1.4,
-        legend=False,
-    )
-    sns.despine(ax=ax)
-
-
-def line_handle(style: Style, dash: Dash | None = None) -> Line2D:
-    """Return what the legend shows for a line."""
-    dash = dash or style.dash
-    return Line2D([], [], color=style.colour, linestyle=dash, marker=style.marker, markersize=5.5, lw=1.4)
