@@ -11,7 +11,8 @@ from harness.suite.schema import Suite, TrialConfig
 from harness.suite.select import check_keys, holds, rule
 from harness.suite.source import KeyPath
 
-Row = tuple[tuple[TrialConfig, ...], ...]  # cells of a comparison, each with its seeds
+Cell = tuple[TrialConfig, ...]  # trials that differ in their seed only
+Row = tuple[Cell, ...]  # what is compared
 
 
 def rows_of(claim: Claim, trials: Sequence[TrialConfig]) -> list[Row]:
@@ -21,24 +22,41 @@ def rows_of(claim: Claim, trials: Sequence[TrialConfig]) -> list[Row]:
         UserError: a selector finds nothing, or several trials where one is needed; its `key` is where in the
             claim (`of`, `over`, `expect.order.1`).
     """
-    first, *others = _selectors(claim)
+    rows: list[Row] = []
+    for _, row in pairs_of(claim, trials):
+        if isinstance(row, UserError):
+            raise row
+        rows.append(row)
+    return rows
+
+
+def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell, Row | UserError]]:
+    """Yield every cell that `of` selects (an order's first item, too) with its row, or why it has none.
+
+    Raises:
+        UserError: `of`, `over` or an item of the order selects no trial at all.
+    """
+    first, *others = [(where, _select(trials, where, selector)) for where, selector in _selectors(claim)]
     free = {key.split(".")[0] for named in (claim.over or {}, *(claim.expect.order or ())) for key in named}
     if "dataset" in free:
         free |= {"model", "train"}  # a data set may bring its own
-    rows: list[Row] = []
-    for cell in _cells(_select(trials, *first)):
-        row = [cell]
-        for where, selector in others:
-            partners = _cells([t for t in _select(trials, where, selector) if _alike(t, cell[0], free)])
-            if len(partners) != 1:
-                said = " and ".join(f"'{partner[0].label}'" for partner in partners[:2])
-                message = f"compares '{cell[0].label}' with " + (
-                    f"{len(partners)} trials: {said}" if partners else "no trial of the suite"
-                )
-                raise UserError(message, key=where, fix="select one for each" if partners else None)
-            row.append(partners[0])
-        rows.append(tuple(row))
-    return rows
+    for cell in _cells(first[1]):
+        try:
+            yield cell, (cell, *(_partner(cell, where, selected, free) for where, selected in others))
+        except UserError as error:
+            yield cell, error
+
+
+def _partner(cell: Cell, where: str, selected: Sequence[TrialConfig], free: set[str]) -> Cell:
+    """Return the one cell of the selected trials that is like `cell` in all but what is free."""
+    partners = _cells([trial for trial in selected if _alike(trial, cell[0], free)])
+    if len(partners) != 1:
+        said = " and ".join(f"'{partner[0].label}'" for partner in partners[:2])
+        message = f"compares '{cell[0].label}' with " + (
+            f"{len(partners)} trials: {said}" if partners else "no trial of the suite"
+        )
+        raise UserError(message, key=where, fix="select one for each" if partners else None)
+    return partners[0]
 
 
 def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
@@ -47,7 +65,7 @@ def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserEr
     A suite changed by overrides may lack some of the trials that its claims speak of.
     """
     for i, claim in enumerate(suite.claims):
-        wrong = [*_unknown_columns(claim), *_unknown_keys(claim)]
+        wrong = [*_unknown_columns(claim), *_unknown_keys(claim, trials)]
         if not wrong and not suite.source.overrides:
             try:
                 rows_of(claim, trials)
@@ -77,12 +95,13 @@ def _unknown_columns(claim: Claim) -> Iterator[UserError]:
             )
 
 
-def _unknown_keys(claim: Claim) -> Iterator[UserError]:
+def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
+    options = {key for trial in trials for key in trial.method.options}
     written = [("of", claim.of), ("over", claim.over or {})]
     written += [(f"expect.order.{i}", item) for i, item in enumerate(claim.expect.order or ())]
     for where, selector in written:
         try:
-            check_keys(selector)
+            check_keys(key for key in selector if key not in options)
         except UserError as error:
             yield UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix)
 
@@ -94,7 +113,7 @@ def _select(trials: Sequence[TrialConfig], where: str, selector: Selector) -> li
     return found
 
 
-def _cells(trials: Sequence[TrialConfig]) -> list[tuple[TrialConfig, ...]]:
+def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:
     """Group trials that differ in their seed only."""
     cells: dict[str, list[TrialConfig]] = {}
     for trial in trials:

@@ -1,0 +1,215 @@
+"""Does a claim hold? Its pairs measured, one by one, and the verdict over them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+import pandas as pd
+
+from harness.claims.text import compares, differences, expectation, number, unit_of, with_interval
+from harness.claims.values import (
+    By,
+    Measured,
+    Results,
+    against,
+    interval_against,
+    interval_of,
+    same_seeds,
+)
+from harness.errors import UserError
+from harness.report.trials.sections import flatten, join_unique
+from harness.results.stats import Interval
+from harness.suite.claims import Claim, Expect, parse_metric
+from harness.suite.pairing import Cell, Row, pairs_of
+from harness.suite.schema import TrialConfig
+
+State = Literal["holds", "fails", "not measured"]
+TWIN = "twin"  # as data set, and as origin of a record's data
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One trial, pair or order that a claim speaks of.
+
+    `label`: what sets it apart from the claim's others; `values`: of its cells, None where not measured;
+    `value`: what is held against the expectation (None: not measured, or an order), with its 95 % interval;
+    `shown`: these as text. `sure`: whether the interval is all on one side of what is expected; None without
+    an interval.
+    """
+
+    label: str
+    values: tuple[float | None, ...]
+    value: float | None
+    interval: Interval | None
+    shown: str
+    state: State
+    why: str = ""
+    sure: bool | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds: it fails if one of its rows does, and holds if some are measured and none fails.
+
+    `expected`, `measured`: as text; `why`: what a reader must know of a verdict, "" if nothing; `twin`: some
+    of it was (or is to be) measured on a generated twin of a data set, so that it says nothing of a paper's
+    absolute figures.
+    """
+
+    claim: Claim
+    expected: str
+    measured: str
+    rows: tuple[Finding, ...]
+    state: State
+    why: str
+    twin: bool
+
+
+def evaluate(
+    claims: Sequence[Claim], frame: pd.DataFrame, epochs: pd.DataFrame, trials: Sequence[TrialConfig]
+) -> list[Verdict]:
+    """Hold claims against results.
+
+    Args:
+        claims: of a suite.
+        frame: one row a trial, as `load_results` returns it; trials that are not the suite's are not read.
+        epochs: one row an epoch and rank, as `load_epochs`.
+        trials: all trials of the suite, run or not.
+
+    Returns:
+        A verdict for each claim, in their order. A trial's seeds are repetitions: values are means over those
+        that ended well, intervals are over them, or over epochs where a time has one seed only.
+    """
+    results = Results(frame, epochs)
+    return [_verdict(claim, results, trials) for claim in claims]
+
+
+def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig]) -> Verdict:
+    try:
+        pairs = list(pairs_of(claim, trials))
+    except UserError as error:
+        why = f"{error.key}: {error.message}"
+        twin = all(trial.dataset.name == TWIN for trial in trials)
+        return Verdict(claim, expectation(claim), "", (), "not measured", why, twin)
+    labels = differences([flatten(cell[0].model_dump(mode="json")) for cell, _ in pairs])
+    rows = tuple(
+        replace(_finding(claim, row, results), label=label)
+        for (_, row), label in zip(pairs, labels, strict=True)
+    )
+    states = {row.state for row in rows}
+    state: State = "fails" if "fails" in states else "holds" if "holds" in states else "not measured"
+    twin = any(_on_twin(cell, results) for cell, _ in pairs)
+    return Verdict(claim, expectation(claim), _summary(claim, rows), rows, state, _why(rows, state), twin)
+
+
+def _finding(claim: Claim, row: Row | UserError, results: Results) -> Finding:
+    """Measure one row and hold it against the expectation."""
+    if isinstance(row, UserError):
+        return Finding("", (), None, None, "", "not measured", row.message)
+    metric = parse_metric(claim.metric)
+    cells = same_seeds([results.measure(metric, cell) for cell in row])
+    lacking = join_unique(cell.lacking for cell in cells)
+    values = tuple(cell.value for cell in cells)
+    if claim.expect.order is not None:
+        return _ordered(claim, cells, lacking)
+    how = compares(claim)
+    if how is None:
+        value, interval = values[0], interval_of(cells[0])
+    else:
+        by = cast(By, how)
+        value = against(cells[0], cells[1], by)
+        if value is None and None not in values:
+            lacking = "what it is compared with is 0"
+        interval = None if value is None else interval_against(cells[0], cells[1], by)
+    if value is None:
+        return Finding("", values, None, None, "", "not measured", lacking)
+    low, high = _bounds(claim.expect)
+    shown = with_interval(value, interval, unit_of(claim), (low, high))
+    state: State = "holds" if low <= value <= high else "fails"
+    return Finding("", values, value, interval, shown, state, lacking, _sure(interval, low, high))
+
+
+def _bounds(expect: Expect) -> tuple[float, float]:
+    """Return the least and the largest value that an expectation allows."""
+    if expect.between is not None:
+        return expect.between
+    low = float("-inf") if expect.at_least is None else expect.at_least
+    return low, float("inf") if expect.at_most is None else expect.at_most
+
+
+def _sure(interval: Interval | None, low: float, high: float) -> bool | None:
+    """Return whether an interval is all inside or all outside of the bounds."""
+    if interval is None:
+        return None
+    inside = low <= interval.low and interval.high <= high
+    return inside or interval.high < low or interval.low > high
+
+
+def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str) -> Finding:
+    """Hold every step of an order against its direction; a step with an end missing is not measured."""
+    rises, slack = claim.expect.direction == "increasing", claim.expect.tolerance or 0.0
+    low, high = (1 - slack, float("inf")) if rises else (float("-inf"), 1 + slack)
+    unit = unit_of(claim)
+    right: list[bool] = []
+    sure: list[bool | None] = []
+    for before, after in itertools.pairwise(cells):
+        if before.value is None or after.value is None:
+            continue
+        least = before.value - slack * abs(before.value)
+        most = before.value + slack * abs(before.value)
+        right.append(after.value >= least if rises else after.value <= most)
+        sure.append(_sure(interval_against(after, before, "ratio"), low, high))
+    values = tuple(cell.value for cell in cells)
+    state: State = "holds" if len(right) == len(cells) - 1 else "not measured"
+    if not all(right):
+        state = "fails"
+    shown = ", ".join("?" if value is None else number(value, unit) for value in values)
+    known = None if None in sure or not sure else all(sure)
+    return Finding("", values, None, None, shown if right else "", state, lacking, known)
+
+
+def _summary(claim: Claim, rows: Sequence[Finding]) -> str:
+    """Write what was measured: the one row, or the range of several and how many hold."""
+    measured = [row for row in rows if row.state != "not measured"]
+    if len(measured) < 2:
+        return measured[0].shown if measured else ""
+    holding = sum(row.state == "holds" for row in measured)
+    count = f"{holding} of {len(measured)} hold"
+    values = [row.value for row in measured if row.value is not None]
+    if not values:
+        return count
+    bounds, unit = _bounds(claim.expect), unit_of(claim)
+    low, high = (number(value, unit, bounds) for value in (min(values), max(values)))
+    return f"{low} ({count})" if low == high else f"{low} to {high} ({count})"
+
+
+def _why(rows: Sequence[Finding], state: State) -> str:
+    """Say what limits a verdict: rows that are missing, seeds that are, and intervals that reach too far."""
+    missing = [row for row in rows if row.state == "not measured"]
+    reasons = join_unique(row.why for row in missing)
+    if state == "not measured":
+        return reasons
+    measured = [row for row in rows if row.state != "not measured"]
+    unsure = sum(row.sure is False for row in measured if row.state == state)
+    return "; ".join(_limits(len(rows), len(missing), reasons, measured, unsure, state))
+
+
+def _limits(
+    count: int, missing: int, reasons: str, measured: Sequence[Finding], unsure: int, state: State
+) -> Iterator[str]:
+    if unsure:
+        deciding = sum(row.state == state for row in measured)
+        of = "the interval" if len(measured) == 1 else f"the interval of {unsure} of {deciding}"
+        yield f"not sure: {of} reaches past the bound"
+    if missing:
+        yield f"{missing} of {count} not measured: {reasons}"
+    if short := join_unique(row.why for row in measured):
+        yield short
+
+
+def _on_twin(cell: Cell, results: Results) -> bool:
+    """Whether a cell's data set is a twin, by its name or as a record says."""
+    return cell[0].dataset.name == TWIN or any(results.origin(trial) == TWIN for trial in cell)
