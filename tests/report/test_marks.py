@@ -24,9 +24,7 @@ def figure() -> Drawing:
     points = {"epoch": [1, 2], "score": pd.Series([5, 7]), "network": "none"}
     mark_panel(ax, 2)
     mark(ax.bar(0, 3.5), HOSTILE, 2, {"seconds": 3.5, "sd": None})
-    mark(
-        ax.plot([1, 2], [5, 7]), HOSTILE, 2, {"epoch": [1, 2], "score": pd.Series([5, 7]), "network": "none"}
-    )
+    mark(ax.plot([1, 2], [5, 7]), HOSTILE, 2, points)
     return drawing
 
 
