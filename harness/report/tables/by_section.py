@@ -137,7 +137,7 @@ def partition_table(section: Section) -> Table:
         inner, boundary = (_range(frame[c]) for c in ("inner_nodes", "boundary_nodes"))
         ratio = (frame["boundary_nodes"] / frame["inner_nodes"]).dropna()
         shown = Cell(f"{ratio.mean():.2f}") if len(ratio) else Cell()
-        rows.append(Row(f"P = {parts}", (inner, boundary, shown)))
+        rows.append(Row(f"P = {parts}", (inner, boundary, shown), parts=parts))
     groups = (Group("", ("Inner nodes", "Boundary nodes", "Boundary / inner")),)
     return Table(
         "Partition",

@@ -90,16 +90,21 @@ def grid(section: Section, title: str, caption: str, columns: dict[str, Columns]
 
     def rows(groups: Sequence[Columns]) -> list[Row]:
         return [
-            Row(v.label, tuple(c[i] for group in groups for c in group), v.style.colour)
+            Row(v.label, tuple(c[i] for group in groups for c in group), v)
             for i, v in enumerate(section.variants)
         ]
 
     heads = tuple(f"P = {parts}" for parts in section.parts)
     if len(columns) * len(heads) <= WIDEST:
-        groups = tuple(Group(name, heads) for name in columns)
+        groups = tuple(Group(name, heads, section.parts) for name in columns)
         return Table(title, caption, "Method", groups, tuple(rows(list(columns.values()))))
     below = [row for name, group in columns.items() for row in (Row(name), *rows([group]))]
-    return Table(title, caption, "Method", (Group("", heads),), tuple(below))
+    return Table(title, caption, "Method", (Group("", heads, section.parts),), tuple(below))
+
+
+def parts_heading(parts: int) -> Row:
+    """Return the subheading of rows that are of one number of parts."""
+    return Row(f"P = {parts}", parts=parts)
 
 
 def by_parts(
@@ -115,6 +120,6 @@ def by_parts(
     for parts in section.parts:
         variants = sorted(section.variants, key=lambda variant: -first(variant, parts))
         found = [(variant, tuple(cells(variant, parts))) for variant in variants]
-        shown = [Row(variant.label, own, variant.style.colour) for variant, own in found if own]
-        rows += [Row(f"P = {parts}"), *shown] if shown else []
+        shown = [Row(variant.label, own, variant) for variant, own in found if own]
+        rows += [parts_heading(parts), *shown] if shown else []
     return tuple(rows)

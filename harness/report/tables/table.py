@@ -34,19 +34,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells of a row; `colour` marks a method variant. A row without cells is a subheading."""
+    """Cells of a row, and the method variant that they are of, if it is one's.
+
+    A row without cells is a subheading. `parts`: the number of parts that the row is of, or all that stand
+    below a subheading; `network`: that which a row is of. None: of several.
+    """
 
     label: str
     cells: tuple[Cell, ...] = ()
-    colour: str = ""
+    variant: Variant | None = None
+    parts: int | None = None
+    network: str | None = None
+
+    @property
+    def colour(self) -> str:
+        """The variant's colour, "" without one."""
+        return self.variant.style.colour if self.variant else ""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Columns under one common heading (may be "")."""
+    """Columns under one common heading (may be ""); `parts`: of each column, if it is of one number."""
 
     title: str
     columns: tuple[str, ...]
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
