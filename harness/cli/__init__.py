@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import data, doctor, list, partition, plan, project, report, run
+from harness.cli import data, doctor, list, partition, plan, project, report, run, schema
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ for _command in (
     report.report,
     project.project,
     partition.partition,
+    schema.schema,
     doctor.doctor,
 ):
     app.command()(_command)

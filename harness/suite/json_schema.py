@@ -1,0 +1,144 @@
+"""The suite file as a JSON schema, for editors: completion, hints, and most mistakes as they are typed.
+
+What a schema cannot say (sets in a data directory, what options agree with each other) `harness plan` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.data.catalog import Option
+from harness.data.registry import dataset_info, dataset_names
+from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.models.spec import ModelSpec
+from harness.runtime.registry import load_method, method_names
+from harness.runtime.spec import TrainSpec
+from harness.suite.network import NetworkSpec
+from harness.suite.options import takes_list
+from harness.suite.schema import Suite
+
+Json = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+GRIDS: Mapping[str, type[Any]] = {"model": ModelSpec, "train": TrainSpec, "partition": PartitionSpec}
+
+
+def suite_schema() -> Json:
+    """Return the schema of a suite file, with the options of every installed method and data set.
+
+    Lists stand for grids where a suite takes them. A method that does not import has no options; names that
+    are not installed (plugins, graphs of a data directory) are allowed, with any options.
+    """
+    schema = Suite.model_json_schema()
+    sections: Json = schema["properties"]
+    for name, spec in GRIDS.items():
+        sections[name] = _described(sections[name], _one_or_more(_grid_of(spec.model_json_schema())))
+    network = _grid_of(NetworkSpec.model_json_schema())
+    sections["network"] = _described(
+        sections["network"], _one_or_more({"anyOf": [{"type": ["string", "null"]}, network]})
+    )
+    sections["methods"] = _described(sections["methods"], _one_or_more(_entries(_methods())))
+    sections["datasets"] = _described(sections["datasets"], _one_or_more(_entries(_datasets())))
+    sections["plugins"] = _described(sections["plugins"], _one_or_more({"type": "string"}))
+    partial = {name: _partial(spec) for name, spec in (("model", ModelSpec), ("train", TrainSpec))}
+    sections["per_dataset"]["additionalProperties"] = _closed(partial)
+    _drop_unused(schema)
+    return {"$schema": DIALECT, "title": "harness suite", **{k: v for k, v in schema.items() if k != "title"}}
+
+
+def _described(old: Json, new: Json) -> Json:
+    return {key: old[key] for key in ("description",) if key in old} | new
+
+
+def _one_or_more(entry: Json) -> Json:
+    return {"anyOf": [entry, {"type": "array", "items": entry, "minItems": 1}]}
+
+
+def _closed(properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _grid_of(schema: Json) -> Json:
+    """Let every key of a section hold a list of its values too."""
+    return _closed({key: _or_list(value) for key, value in schema["properties"].items()})
+
+
+def _partial(spec: type[Any]) -> Json:
+    return _closed(spec.model_json_schema()["properties"])
+
+
+def _or_list(value: Json) -> Json:
+    about = {key: item for key, item in value.items() if key in ("description", "default")}
+    own = {key: item for key, item in value.items() if key not in ("description", "default", "title")}
+    return about | {"anyOf": [own, {"type": "array", "items": own, "minItems": 1}]}
+
+
+def _entries(options: Mapping[str, Json | None]) -> Json:
+    """Return what an entry of `datasets` or `methods` may be: a name, or one with options."""
+    known = {name: own for name, own in options.items() if own is not None}
+    others = {name: {"type": ["object", "null"]} for name in options if name not in known}
+    with_options = {
+        "type": "object",
+        "properties": {name: {"anyOf": [own, {"type": "null"}]} for name, own in known.items()} | others,
+        "additionalProperties": {"type": ["object", "null"]},
+        "minProperties": 1,
+        "maxProperties": 1,
+    }
+    name = {"anyOf": [{"enum": sorted(options)}, {"type": "string"}]}
+    return {"anyOf": [name, with_options]}
+
+
+def _methods() -> dict[str, Json | None]:
+    found: dict[str, Json | None] = {}
+    for name in method_names():
+        try:
+            found[name] = _options_of(load_method(name).Options)
+        except Exception:  # a package of somebody else's must not take the schema away
+            found[name] = None
+    return found
+
+
+def _options_of(options: type[Any]) -> Json:
+    """Return the schema of a method's options as a grid: where a value is a list, a list of lists is one."""
+    schema = options.model_json_schema()
+    definitions: Json = schema.get("$defs", {})
+    listed = {name for name, field in options.model_fields.items() if takes_list(field.annotation)}
+    properties: Json = {}
+    for key, value in schema["properties"].items():
+        properties[key] = _or_list(_inlined(value, definitions))
+        if key in listed:
+            properties[key]["anyOf"].append({"type": "array", "minItems": 1})
+    return _closed(properties)
+
+
+def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
+    """Put what `$ref` names in its place: definitions of an option do not reach the suite's."""
+    if isinstance(value, list):
+        return [_inlined(item, definitions) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" in value:
+        return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inlined(item, definitions) for key, item in value.items()}
+
+
+def _datasets() -> dict[str, Json | None]:
+    found: dict[str, Json | None] = {}
+    for name in dataset_names():
+        options = dataset_info(DatasetSpec(name=name)).options
+        found[name] = _closed({key: _or_list(_option(option)) for key, option in options.items()})
+    return found
+
+
+def _option(option: Option) -> Json:
+    types = [JSON_TYPES[option.type], *(["null"] if option.default is None else [])]
+    return {"description": option.summary, "default": option.default, "type": types}
+
+
+def _drop_unused(schema: Json) -> None:
+    """Leave out definitions that nothing names any more."""
+    definitions: Json = schema.get("$defs", {})
+    while unused := [name for name in definitions if f"#/$defs/{name}'" not in repr(schema)]:
+        for name in unused:
+            del definitions[name]
