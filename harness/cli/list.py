@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from harness.cli.options import DataDir, use_data_dir
+from harness.cli.options import DataDir, Plugin, use_data_dir
 from harness.cli.show import table
 
+if TYPE_CHECKING:
+    from harness.runtime.spec import PluginSource
+
+COLUMNS = ("option", "type", "default", "meaning")
 app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
 
 
@@ -28,15 +32,31 @@ def datasets(data_dir: DataDir = None) -> None:
 
 
 @app.command()
-def methods() -> None:
-    """Training methods with their options."""
-    from harness.runtime.registry import load_method, method_names
+def methods(plugin: Plugin = None) -> None:
+    """Training methods with their options; installed ones that do not work with what is wrong."""
+    from harness.runtime.plugins import find_plugins
+    from harness.runtime.registry import hidden_methods, method_names
 
-    for name in method_names():
-        method = load_method(name)
-        typer.echo(f"{name} ({method.family}): {method.summary()}")
-        _options(method.Options.model_fields)
+    plugins = find_plugins(plugin or [])
+    for name in sorted({*method_names(), *plugins}):
+        try:
+            title, rows = _method(name, plugins)
+        except Exception as error:  # a package of somebody else's must not hide the others
+            title, rows = f"{name} (broken): {' '.join(str(error).split())}", []
+        typer.echo(title)
+        if rows:
+            table(COLUMNS, rows)
         typer.echo("")
+    for line in hidden_methods():
+        typer.echo(f"not listed: {line}")
+
+
+def _method(name: str, plugins: Mapping[str, PluginSource]) -> tuple[str, list[tuple[object, ...]]]:
+    """Return a method's line, and a row for each of its options."""
+    from harness.runtime.registry import find_method
+
+    method = find_method(name, plugins).method
+    return f"{name} ({method.family}): {method.summary()}", _options(method.Options.model_fields)
 
 
 @app.command()
@@ -45,7 +65,7 @@ def models() -> None:
     from harness.models.spec import ModelSpec
 
     typer.echo("names: " + ", ".join(get_args(ModelSpec.model_fields["name"].annotation)))
-    _options({key: field for key, field in ModelSpec.model_fields.items() if key != "name"})
+    table(COLUMNS, _options({key: field for key, field in ModelSpec.model_fields.items() if key != "name"}))
 
 
 @app.command()
@@ -56,11 +76,12 @@ def partitioners() -> None:
 
     table(["name", "what it does"], sorted(PARTITIONERS.items()))
     typer.echo("")
-    _options({key: field for key, field in PartitionSpec.model_fields.items() if key != "method"})
+    fields = {key: field for key, field in PartitionSpec.model_fields.items() if key != "method"}
+    table(COLUMNS, _options(fields))
 
 
-def _options(fields: Mapping[str, Any]) -> None:
-    rows = [
+def _options(fields: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    return [
         (
             key,
             type_text(field.annotation),
@@ -69,8 +90,6 @@ def _options(fields: Mapping[str, Any]) -> None:
         )
         for key, field in fields.items()
     ]
-    if rows:
-        table(["option", "type", "default", "meaning"], rows)
 
 
 def type_text(annotation: Any) -> str:
@@ -88,7 +107,7 @@ def type_text(annotation: Any) -> str:
     if origin is not None:
         inner = ", ".join("..." if part is ... else type_text(part) for part in get_args(annotation))
         return f"{origin.__name__}[{inner}]"
-    name = str(annotation.__name__)
+    name = str(getattr(annotation, "__name__", annotation))
     return {"str": "text", "Path": "path"}.get(name, name)
 
 

@@ -13,6 +13,7 @@ from harness.cli.options import (
     Device,
     Fresh,
     Only,
+    Plugin,
     Results,
     Retry,
     Set,
@@ -36,6 +37,7 @@ def plan(
     device: Device = None,
     only: Only = None,
     set_: Set = None,
+    plugin: Plugin = None,
     retry: Retry = "",
     fresh: Fresh = False,
     data_dir: DataDir = None,
@@ -54,7 +56,7 @@ def plan(
     from harness.results.store import ResultStore
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
-    loaded, trials = select_trials(suite, set_, device, only, data_dir)
+    loaded, trials = select_trials(suite, set_, device, only, data_dir, plugin)
     planned = make_plan(trials, ResultStore(results, loaded.name), options)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
     table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows)

@@ -16,6 +16,7 @@ from harness.cli.options import (
     Nodes,
     NodeTimeout,
     Only,
+    Plugin,
     Rendezvous,
     RendezvousTimeout,
     Results,
@@ -42,6 +43,7 @@ def run(
     device: Device = None,
     only: Only = None,
     set_: Set = None,
+    plugin: Plugin = None,
     retry: Retry = "",
     fresh: Fresh = False,
     data_dir: DataDir = None,
@@ -63,13 +65,16 @@ def run(
     130 interrupted.
     """
     from harness.cli.progress import view
+    from harness.launch.planner import outdated
     from harness.launch.runner import INTERRUPTED, RunOptions, run_suite
     from harness.results.store import ResultStore
 
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout)
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
-    loaded, trials = select_trials(suite, set_, device, only, data_dir)
+    loaded, trials = select_trials(suite, set_, device, only, data_dir, plugin)
     store = ResultStore(results, loaded.name)
+    for line in outdated(trials, store, options):
+        typer.echo(f"note: {line}")
     if cluster is None:
         check_writable(store.directory)
         with view() as progress:
@@ -118,13 +123,23 @@ def check_writable(directory: Path) -> None:
 
 
 def select_trials(
-    file: Path, overrides: list[str] | None, device: str | None, only: str | None, data_dir: Path | None
+    file: Path,
+    overrides: list[str] | None,
+    device: str | None,
+    only: str | None,
+    data_dir: Path | None,
+    plugins: list[str] | None = None,
 ) -> tuple[Suite, list[TrialConfig]]:
     """Load a suite and return it with the trials that the options select; at least one."""
+    from harness.runtime.plugins import find_plugins, whole_entries
     from harness.suite.expand import expand, matches
     from harness.suite.load import load_suite
 
     suite = load_suite(file, overrides or [])
+    if plugins:
+        more = whole_entries(plugins)
+        find_plugins(more)  # a mistake in them is none of the suite's
+        suite = suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
     every = expand(suite, device=device_of(device), data_dir=data_dir)
     options = {key for trial in every for key in trial.method.options}
     trials = [trial for trial in every if only is None or matches(trial, only, options)]

@@ -94,6 +94,7 @@ def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> di
     return {
         "nodes": cluster.nodes,
         "versions": {key: found[key] for key in ("harness", "commit")} | {"torch": torch.__version__},
+        "plugins": {trial.method.name: trial.plugin.sha256[:12] for trial in trials if trial.plugin},
         "suite": suite.name,
         "timeouts": suite.timeouts.model_dump(mode="json"),
         "trials": {trial.id: trial.label for trial in trials},
@@ -106,6 +107,7 @@ def check_plan(own: Mapping[str, Any], head: Mapping[str, Any]) -> None:
     fixes = {
         "nodes": ("--nnodes", "give every node the same"),
         "versions": ("versions", "install the same on every node"),
+        "plugins": ("plugins", "give every node the same files"),
         "suite": ("suite", "give every node the same file"),
         "timeouts": ("timeouts", "give every node the same file"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,27 @@ def plan(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions)
     return [planner.plan(trial) for trial in trials]
 
 
+def ran_other_code(trial: TrialConfig, record: Record) -> bool:
+    """Return whether a trial's record is of other code of its plugin than would run now."""
+    was = (record.config.get("plugin") or {}).get("sha256")
+    return trial.plugin is not None and was not in (None, trial.plugin.sha256)
+
+
+def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
+    """Return a line for each plugin of which trials that a run would leave as they are ran other code."""
+    of_plugins = {trial.id: trial for trial in trials if trial.plugin}
+    counts: Counter[Path] = Counter()
+    for path in records_under(store.directory) if of_plugins else []:
+        record = read_at(path)
+        trial = of_plugins.get(record.trial)
+        if trial and trial.plugin and is_done(record.status, options) and ran_other_code(trial, record):
+            counts[trial.plugin.file] += 1
+    return [
+        f"{count} finished trial{'s' * (count > 1)} ran other code of {file}; --fresh runs them again"
+        for file, count in sorted(counts.items())
+    ]
+
+
 @dataclass
 class _Planner:
     """Remembers what trials have in common."""
@@ -77,6 +99,8 @@ class _Planner:
         status, memory = record.status if record else None, self._memory(trial)
         lacking = shortage(memory, trial.device, self.capacity)
         state, reason, command = self._state(trial, status)
+        if trial.plugin and record and state == "done" and ran_other_code(trial, record):
+            reason = f"ran other code of {trial.plugin.file.name}; --fresh runs it again"
         return PlannedTrial(trial, state, reason, command, status, memory, lacking)
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:

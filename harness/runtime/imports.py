@@ -94,13 +94,13 @@ def class_of(module: ModuleType, attribute: str, where: str) -> type[Method[Any]
     return found
 
 
-def source_of(method: type[Method[Any]]) -> PluginSource | None:
-    """Return where the code of a class is that was imported as a module's; None if it is in no file."""
+def source_of(method: type[Method[Any]], path: str) -> PluginSource | None:
+    """Return where the code of the class is that was imported as `path`; None if it is in no file."""
     file = getattr(sys.modules.get(method.__module__), "__file__", None)
     if file is None or not Path(file).is_file():
         return None
-    path = Path(file).resolve()
-    return PluginSource(file=path, module=method.__module__, cls=method.__qualname__, sha256=sha256_of(path))
+    whole, (module, _, cls) = Path(file).resolve(), path.partition(":")
+    return PluginSource(file=whole, module=module, cls=cls, sha256=sha256_of(whole))
 
 
 def sha256_of(file: Path) -> str:

@@ -41,28 +41,32 @@ def find_plugins(
     return found
 
 
-def is_file(entry: str) -> bool:
-    """Return whether a plugin is named by its file, not as a module."""
-    return entry.endswith(".py") or "/" in entry
+def whole_entries(entries: Iterable[str], directory: Path | None = None) -> list[str]:
+    """Return plugins with the whole path where they are files, so that they can be found from anywhere."""
+    return [str(_file(entry, directory) or entry) for entry in entries]
+
+
+def _file(entry: str, directory: Path | None) -> Path | None:
+    """Return the path of a plugin that is a file; None if it is a module."""
+    if not (entry.endswith(".py") or "/" in entry):
+        return None
+    return ((directory or Path.cwd()) / Path(entry).expanduser()).resolve()
 
 
 def _methods_of(entry: str, directory: Path | None) -> dict[str, PluginSource]:
-    if is_file(entry):
-        file = ((directory or Path.cwd()) / Path(entry).expanduser()).resolve()
-        module = import_file(file, sha256_of(file))
-    else:
-        module = import_module(entry)
-    where = str(file) if is_file(entry) else entry
+    file = _file(entry, directory)
+    module = import_file(file, sha256_of(file)) if file else import_module(entry)
+    where = str(file or entry)
     methods: dict[str, PluginSource] = {}
-    for found in _own_methods(module, where):
-        source = source_of(found)
+    for cls, found in _own_methods(module, where):
+        source = source_of(found, f"{module.__name__}:{cls}")
         if source is None:
-            raise UserError(f"{found.__name__} is in no file", file=where)
-        if is_file(entry):
+            raise UserError(f"{cls} is in no file", file=where)
+        if file:
             source = source.model_copy(update={"module": None})
         _check_name(found.name, source)
         if found.name in methods:
-            what = f"{methods[found.name].cls} and {found.__name__} are both named '{found.name}'"
+            what = f"{methods[found.name].cls} and {cls} are both named '{found.name}'"
             raise UserError(what, file=where, fix="give one of them another name")
         methods[found.name] = source
     if not methods:
@@ -70,12 +74,12 @@ def _methods_of(entry: str, directory: Path | None) -> dict[str, PluginSource]:
     return methods
 
 
-def _own_methods(module: ModuleType, where: str) -> Iterator[type[Method[Any]]]:
+def _own_methods(module: ModuleType, where: str) -> Iterator[tuple[str, type[Method[Any]]]]:
     """Yield the classes that a module defines, and not only imports, with a name of their own."""
-    for found in dict.fromkeys(vars(module).values()):
+    for cls, found in vars(module).items():
         own = isinstance(found, type) and issubclass(found, Method) and found.__module__ == module.__name__
         if own and "name" in vars(found):
-            yield class_of(module, found.__qualname__, f"{where}: {found.__name__}")
+            yield cls, class_of(module, cls, f"{where}: {cls}")
 
 
 def _check_name(name: object, source: PluginSource) -> None:

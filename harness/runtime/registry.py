@@ -62,12 +62,13 @@ def find_method(name: str, plugins: Mapping[str, PluginSource] | None = None) ->
         return FoundMethod(load_method(name, plugins[name]), plugins[name])
     if ":" in name:
         found = import_class(name, name)
-        return FoundMethod(found, source_of(found))
+        return FoundMethod(found, source_of(found, name))
     points = _points()
     if name not in points:
         raise UserError(f"unknown method '{name}'", fix=nearest(name, {*points, *plugins}))
-    found = import_class(points[name].value, name)
-    return FoundMethod(found, None if _package(points[name]) == OWN else source_of(found))
+    point = points[name]
+    found = import_class(point.value, name)
+    return FoundMethod(found, None if _package(point) == OWN else source_of(found, point.value))
 
 
 def load_method(name: str, source: PluginSource | None = None) -> type[Method[Any]]:

@@ -53,7 +53,7 @@ def load_suite(path: Path, overrides: Sequence[str] = ()) -> Suite:
     data: dict[str, Any] = read.data
     for override in overrides:
         _override(data, source, override)
-    for section in (*SECTIONS, *LISTS):
+    for section in (*SECTIONS, *LISTS, "plugins"):
         if data.get(section, ...) is None:  # `train:` with nothing below it
             del data[section]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -57,6 +58,9 @@ MISTAKES = {
     "run tiny.yaml --only metod=full": "--only metod=full: ",
     "run tiny.yaml --set train.epochs=many": "--set train.epochs=many: ",
     "run tiny.yaml --set datasets=[rin]": "--set datasets=[rin]: ",
+    "run tiny.yaml --plugin mine.py": "/",
+    "list methods --plugin no.such": "module 'no.such' does not import: ModuleNotFoundError: ",
+    "plan tiny.yaml --set plugins=no.py": "--set plugins=no.py: plugins.0: /",
     "plan tiny.yaml --set methods=[ful]": "--set methods=[ful]: ",
     "report nowhere": "'nowhere' is not a directory (name a directory that `harness run` wrote)",
     "data info redit": "datasets: unknown data set 'redit' (did you mean 'reddit'?)",
@@ -117,6 +121,61 @@ def test_failed_trials_are_exit_code_1(
     monkeypatch.setenv("FAKE_RANKS", "{}")
     code, out, _ = harness(capsys, "run", "tiny.yaml", "--only", "seed=0", "--retry", "error,timeout")
     assert (code, out.splitlines()[0]) == (0, "2 trials, 1 done already, 1 to run")
+
+
+MINE = """\
+from __future__ import annotations
+from pydantic import Field
+from harness import Method, MethodOptions
+
+class Options(MethodOptions):
+    amount: float = Field(0.5, description="how much of it")
+
+class Mine(Method[Options]):
+    '''A method of one's own.'''
+    name, family, Options = "mine", "full-graph", Options
+
+    def steps(self, epoch):
+        yield from ()
+"""
+
+
+def test_a_plugin_is_planned_run_and_run_again_when_it_has_changed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "mine.py").write_text(MINE)
+    small = ["--set", "methods=[full, mine]", "--set", "partition.parts=1", "--set", "seeds=[0]"]
+    asked = ["tiny.yaml", *small, "--plugin", "mine.py", "--only", "amount=0.5"]
+    code, _, err = harness(capsys, "run", *asked)
+    assert (code, err) == (0, "")
+    (record,) = (home / "results").glob("tiny/*/record.json")
+    assert json.loads(record.read_text())["config"]["plugin"]["file"] == str(home / "mine.py")
+    (home / "mine.py").write_text(MINE + "# changed\n")
+    _, out, _ = harness(capsys, "plan", *asked)
+    assert re.search(r"done \(ok\) .* ran other code of mine.py; --fresh runs it again$", out, re.M)
+    _, out, _ = harness(capsys, "run", *asked)
+    assert out.startswith(f"note: 1 finished trial ran other code of {home}/mine.py; --fresh runs them again")
+    assert "1 trials, 1 done already, 0 to run" in out
+    harness(capsys, "run", *asked, "--fresh")
+    assert "other code" not in harness(capsys, "plan", *asked)[1] + harness(capsys, "run", *asked)[1]
+
+
+def test_list_shows_what_is_wrong_with_a_package_and_goes_on(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "mine.py").write_text(MINE)
+    (home / "bad.py").write_text("raise ValueError('of two\\nlines')\n")
+    info = home / "bad-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[harness.methods]\nbad = bad:Bad\nfull = bad:Bad\n")
+    monkeypatch.syspath_prepend(home)
+    code, out, _ = harness(capsys, "list", "methods", "--plugin", "mine.py")
+    assert code == 0
+    assert "bad (broken): method 'bad' does not import: ValueError: of two lines (check bad:Bad)\n" in out
+    assert "\nmine (full-graph): A method of one's own.\n" in out
+    assert "\nfull (full-graph): " in out
+    assert out.endswith("not listed: full of package bad: package harness has a method of that name\n")
 
 
 def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

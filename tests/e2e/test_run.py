@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from itertools import product
@@ -10,20 +11,21 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from e2e.cli import CommandLine, records, stamps
+from e2e.cli import PLUGINS, CommandLine, records, stamps
 
 import harness
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 EPOCHS, HIDDEN, FEATURES, FLOAT = 3, 8, 64, 4
-OWN = "own.methods:Alternating"
+OWN = "alternating"
 SUITE = f"""\
 name: small
 datasets: [digits]
 model: {{name: sage, layers: 2, hidden: {HIDDEN}, dropout: 0.1}}
 train: {{epochs: {EPOCHS}, eval_every: 2, threads: 1}}
 partition: {{parts: [1, 2]}}
+plugins: alternating.py
 methods:
   - full
   - bns-gcn: {{rate: 0.5}}
@@ -70,6 +72,7 @@ class Done:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("small")
     (folder / "small.yaml").write_text(SUITE)
+    shutil.copy(PLUGINS / "alternating.py", folder)
     command = CommandLine(folder, tmp_path_factory.getbasetemp() / "cache")
     process = Done(command, None, None, None).run()
     assert process.returncode == 0, process.stdout + process.stderr

@@ -47,6 +47,7 @@ def test_places() -> None:
 PLAN: dict[str, Any] = {
     "nodes": 2,
     "versions": {"harness": "1", "commit": "abc", "torch": "2"},
+    "plugins": {"mine": "0f"},
     "suite": "s",
     "timeouts": {"trial_s": 5},
     "trials": {"1": "digits full", "2": "digits bns"},
@@ -62,6 +63,7 @@ def test_plans_that_are_alike() -> None:
     [
         ({"nodes": 3}, "--nnodes: 2 here, 3 on the head"),
         ({"versions": PLAN["versions"] | {"torch": "3"}}, "versions: .*'torch': '2'.* here, .*'torch': '3'"),
+        ({"plugins": {"mine": "1e"}}, "plugins: {'mine': '0f'} here, {'mine': '1e'} on the head"),
         ({"timeouts": {"trial_s": 6}}, "timeouts: "),
         (
             {"trials": {"1": "digits full", "3": "digits dgs"}},

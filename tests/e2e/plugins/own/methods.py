@@ -8,34 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from pydantic import Field
-
-from harness import FullGraphOptions, Method, MethodOptions, Step, SyncExchange
-
-
-class AlternatingOptions(MethodOptions):
-    every: int = Field(2, ge=1, description="epochs between exchanges")
-
-
-class Alternating(Method[AlternatingOptions]):
-    """Full-graph training that looks beyond its part only every so many epochs."""
-
-    name = "alternating"
-    family = "full-graph"
-    Options = AlternatingOptions
-
-    def steps(self, epoch: int) -> Iterator[Step]:
-        worker = self.worker
-        partition, looks = worker.partition, epoch % self.options.every == 0
-        kept = np.arange(partition.num_boundary if looks else 0)
-        yield Step(
-            blocks=[partition.block(kept)] * worker.model.depth,
-            inputs=worker.features.inner,
-            exchange=SyncExchange(worker.comm, partition.full_halo) if looks else None,
-            loss=worker.train_loss,
-            stats={"kept_boundary": kept.size},
-        )
+from harness import FullGraphOptions, Method, Step, SyncExchange
 
 
 class Plain(Method[FullGraphOptions]):
