@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy import special
@@ -19,6 +19,7 @@ NOISY = 0.05
 # Of n values, all lie on one side of the median with probability 2 / 2^n: below 6, more than 5 %.
 ENOUGH = 6
 _MOST = 10_000  # values that are resampled, of more
+_CHUNK = 50  # resamples at a time
 
 
 @dataclass(frozen=True)
@@ -69,25 +70,24 @@ def median_interval(values: Values, *, seed: int = 0) -> Interval | None:
     sample = np.sort(np.asarray(values, dtype=np.float64))
     if not len(sample):
         return None
-    centre = float(np.median(sample))
-    rng = np.random.default_rng(seed)
-    sample = _thinned(sample)
-    return _interval(centre, [np.median(rng.choice(sample, len(sample))) for _ in range(RESAMPLES)], 0.025)
+    medians = _resampled(np.median, _thinned(sample), np.random.default_rng(seed))
+    low, high = np.quantile(medians, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+    return Interval(float(np.median(sample)), float(low), float(high))
 
 
 def mean_interval(values: Values, *, seed: int = 0) -> Interval | None:
-    """Return the mean with its 95 % expanded-percentile-bootstrap interval, or None of no values.
+    """Return the mean with its 95 % bootstrap interval, or None of no values.
 
     A percentile bootstrap of few values is too narrow, by sqrt((n-1)/n) and by the normal's quantiles in
     place of Student's; the percentiles are moved out by both (Hesterberg, The American Statistician 69(4),
-    2015, section 5.3). Of 2 or 3 values it is all that resamples reach. Otherwise as `median_interval`.
+    2015, section 5.3). No resample of fewer than 6 values reaches far enough: there the interval is
+    Student's, with the bootstrap's standard error. Otherwise as `median_interval`.
     """
     sample = np.sort(np.asarray(values, dtype=np.float64))
     if not len(sample):
         return None
-    rng = np.random.default_rng(seed)
-    means = [rng.choice(sample, len(sample)).mean() for _ in range(RESAMPLES)]
-    return _interval(float(sample.mean()), means, _tail(len(sample)))
+    means = _resampled(np.mean, _thinned(sample), np.random.default_rng(seed))
+    return _interval(float(sample.mean()), means, len(sample))
 
 
 def ratio_interval(
@@ -95,26 +95,32 @@ def ratio_interval(
 ) -> Interval | None:
     """Return statistic(after) / statistic(before) with its 95 % bootstrap interval; no unit.
 
-    `paired`: value i of both is of one thing (a seed), so that both are resampled together. Percentiles as
-    for `mean_interval`. None if a sample is empty or the statistic of `before` is 0.
+    `paired`: value i of both is of one thing (a seed), so that both are resampled together. The interval is
+    as for `mean_interval`, where all is positive of the ratio's logarithm. None if a sample is empty or the
+    statistic of `before` is 0.
 
     Raises:
         ValueError: paired samples of different lengths.
     """
-    of = _STATISTICS[statistic]
-    if not len(after) or not len(before) or not of(np.asarray(before, dtype=np.float64)):
+    found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
+    if found is None or not found.b:
         return None
-    return _of_two(lambda a, b: of(a) / of(b) if of(b) else math.nan, after, before, paired, seed)
+    a, b = found.figures_a, found.figures_b
+    if min(a.min(), b.min()) > 0:
+        logs = _interval(math.log(found.a / found.b), np.log(a / b), found.count)
+        return Interval(found.a / found.b, math.exp(logs.low), math.exp(logs.high))
+    known = b != 0
+    return _interval(found.a / found.b, a[known] / b[known], found.count)
 
 
 def difference_interval(
     after: Values, before: Values, *, paired: bool, statistic: Statistic = "median", seed: int = 0
 ) -> Interval | None:
     """Return statistic(after) - statistic(before) with its interval, in their unit; as `ratio_interval`."""
-    if not len(after) or not len(before):
+    found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
+    if found is None:
         return None
-    of = _STATISTICS[statistic]
-    return _of_two(lambda a, b: of(a) - of(b), after, before, paired, seed)
+    return _interval(found.a - found.b, found.figures_a - found.figures_b, found.count)
 
 
 def paired_test(a: Values, b: Values) -> float | None:
@@ -150,37 +156,51 @@ def time_to_score(times: Values, scores: Values, target: float) -> float | None:
     return float(seconds[: hits[0] + 1].sum()) if len(hits) else None
 
 
-_STATISTICS: dict[Statistic, Callable[[np.ndarray], float]] = {"median": np.median, "mean": np.mean}
+_STATISTICS: dict[Statistic, Callable[..., Any]] = {"median": np.median, "mean": np.mean}
 
 
-def _of_two(
-    figure: Callable[[np.ndarray, np.ndarray], float], after: Values, before: Values, paired: bool, seed: int
-) -> Interval:
-    """Return a figure of two samples with its expanded-percentile-bootstrap interval."""
+@dataclass(frozen=True)
+class _Two:
+    """A statistic of two samples, of their resamples [resamples], and how many values the smaller one has."""
+
+    a: float
+    b: float
+    figures_a: np.ndarray
+    figures_b: np.ndarray
+    count: int
+
+
+def _of_two(after: Values, before: Values, paired: bool, of: Callable[..., Any], seed: int) -> _Two | None:
+    if not len(after) or not len(before):
+        return None
     a, b = np.asarray(after, dtype=np.float64), np.asarray(before, dtype=np.float64)
     rng = np.random.default_rng(seed)
-    centre = float(figure(a, b))
     if paired:
-        a, b = _pairs(a, b)
-        drawn = (rng.integers(len(a), size=len(a)) for _ in range(RESAMPLES))
-        figures = [figure(a[rows], b[rows]) for rows in drawn]
+        both = np.stack(_pairs(a, b))
+        figures_a, figures_b = _resampled(of, both, rng)
     else:
-        a, b = _thinned(np.sort(a)), _thinned(np.sort(b))
-        figures = [figure(rng.choice(a, len(a)), rng.choice(b, len(b))) for _ in range(RESAMPLES)]
-    return _interval(centre, figures, _tail(min(len(a), len(b))))
+        figures_a, figures_b = (_resampled(of, _thinned(np.sort(sample)), rng) for sample in (a, b))
+    return _Two(float(of(a)), float(of(b)), figures_a, figures_b, min(len(a), len(b)))
 
 
-def _interval(centre: float, figures: Sequence[float], tail: float) -> Interval:
-    low, high = np.nanpercentile(figures, [100 * tail, 100 * (1 - tail)])
-    return Interval(centre, float(low), float(high))
+def _resampled(of: Callable[..., Any], sample: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return a statistic [..., resamples] of resamples of values [..., n]; rows are resampled alike."""
+    n = sample.shape[-1]
+    drawn = [rng.integers(n, size=(min(_CHUNK, RESAMPLES - i), n)) for i in range(0, RESAMPLES, _CHUNK)]
+    return np.concatenate([of(sample[..., rows], axis=-1) for rows in drawn], axis=-1)
 
 
-def _tail(count: int) -> float:
-    """Return the share of resamples left out at each end of an interval from `count` values."""
+def _interval(centre: float, figures: np.ndarray, count: int) -> Interval:
+    """Return the interval of a figure of `count` values from those of its resamples."""
     if count < 2:
-        return 0.0
-    quantile = special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)
-    return float(special.ndtr(-math.sqrt(count / (count - 1)) * quantile))
+        return Interval(centre, centre, centre)
+    quantile = float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * math.sqrt(count / (count - 1))
+    if count < ENOUGH:
+        reach = quantile * float(np.std(figures))
+        return Interval(centre, centre - reach, centre + reach)
+    tail = float(special.ndtr(-quantile))
+    low, high = np.quantile(figures, [tail, 1 - tail])
+    return Interval(centre, float(low), float(high))
 
 
 def _thinned(ordered: np.ndarray) -> np.ndarray:
