@@ -22,13 +22,21 @@ DGS = [
     for what in ("fig2", "fig5-7", "fig8", "fig9", "fig10", "table2", "table3", "table4", "table5")
 ]
 SAINT = [f"papers/saint-{what}" for what in ("fig2", "fig3", "fig4", "fig7-8", "table3")]
-TWINNED = [*PSC, *SKEWED, *DGS, *SAINT]
+BNS = [f"papers/bns-{what}" for what in ("table1", "fig3-5", "table2")]
+TWINNED = [*BNS, *PSC, *SKEWED, *DGS, *SAINT]
 FIG5 = ["papers/saint-fig5", "papers/saint-fig5-small"]  # its graphs are generated ones
-PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, *FIG5]
-COMPUTERS = ["papers/dgs-table3-computers", "papers/dgs-table4-computers"]
+PSC_TABLE1 = "papers/psc-table1"  # its twin is that of bns-table1
+PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5]
+COMPUTERS = [f"papers/{what}-computers" for what in ("bns-table2", "dgs-table3", "dgs-table4")]
 PPI_GO = "papers/saint-fig2-ppi-go"
 NEED_DATA = ["anchor", "papers/psc-table2-arxiv", *COMPUTERS, PPI_GO]
-PAPER = {"psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, "}
+PAPER = {
+    "bns": "BNS-GCN, ",
+    "psc": "PSC-GCN, ",
+    "skewed": "Skewed sampling, ",
+    "dgs": "DGS, ",
+    "saint": "GraphSAINT, ",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +213,7 @@ def test_computers_of_the_data_directory(name: str, tmp_path: Path) -> None:
     tiny_graph(tmp_path / "amazon_computers.npz")
     found = expand(load_suite(SUITES / f"{name}.yaml"), device="cpu", data_dir=tmp_path)
     like = trials(name.replace("computers", "twin"))
-    assert {t.method.name for t in found} == {t.method.name for t in like}
+    assert {t.method.name for t in found} <= {t.method.name for t in like}
     assert {t.partition.parts for t in found} == {t.partition.parts for t in like}
 
 
@@ -249,6 +257,28 @@ def test_the_graphs_of_graphsaints_figure_5(name: str, sizes: range, swept: int)
         options = [trial.method.options[key] for key in ("sampler", "size", "frontier", "normalise")]
         assert options == ["frontier", 8000, 1000, False]
         assert not trial.train.scored
+
+
+@pytest.mark.parametrize("name", [*BNS, PSC_TABLE1])
+def test_the_suites_of_bns_gcns_tables_and_figures(name: str) -> None:
+    sizes = {"reddit": (4, 256, 0.01), "ogbn-products": (3, 128, 0.001), "yelp": (2, 512, 0.001)}
+    found = trials(name)
+    own = trials(f"{name}-twin" if name != PSC_TABLE1 else f"{BNS[0]}-twin")
+    for trial in [*found, *own]:
+        assert (trial.partition.method, trial.partition.objective) == ("metis", "volume")
+    if "table1" in name:
+        assert {t.method.name for t in [*found, *own]} == {"full"}
+        return
+    for t in found:
+        assert (t.model.name, t.model.layers, t.model.hidden, t.train.lr) == ("sage", *sizes[t.dataset.name])
+    rates = [{t.method.options["rate"] for t in each if t.method.name == "bns-gcn"} for each in (found, own)]
+    assert rates[0] == rates[1] == ({1, 0.1, 0.01} if "fig" in name else {1, 0.1, 0.01, 0})
+    assert {t.method.name for t in own} == {t.method.name for t in found}
+
+
+def test_bns_table_2_is_trained_as_the_suites_of_its_graphs() -> None:
+    found = {t.id for t in trials("papers/bns-table2") if t.method.name == "bns-gcn" and t.seed == 0}
+    assert found == {t.id for name in ("reddit", "products", "yelp") for t in trials(name)}
 
 
 @pytest.mark.parametrize(
