@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.growth import SIZE_NAMES, SIZES, table
-from support.graphs import OnDisk
 
+from harness.conformance.graphs import OnDisk
 from harness.data.partition_store import ensure_partitioned
 from harness.data.registry import prepare
 from harness.data.spec import DatasetSpec, PartitionSpec

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from support.training import Case
 
+from harness.conformance.training import Case
 from harness.runtime.exchange import SyncExchange
 from harness.runtime.trainer import Trainer
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from benchmarks.conftest import edges_of
 from benchmarks.growth import measure
-from support.graphs import OnDisk
 
+from harness.conformance.graphs import OnDisk
 from harness.graph.layer_sample import Tables
 from harness.graph.partition import Partition
 from harness.graph.sampling import draw_neighbours

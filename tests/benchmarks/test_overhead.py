@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import pair
-from support.graphs import OnDisk
-from support.training import Case
 
+from harness.conformance.graphs import OnDisk
+from harness.conformance.training import Case
 from harness.data.partition_store import ensure_partitioned
 from harness.data.spec import PartitionSpec
 from harness.models.spec import ModelSpec

@@ -16,8 +16,8 @@ import pytest
 from benchmarks.cases import case_topology
 from benchmarks.growth import SIZES, WARMUP, measure, rounds
 from scipy import stats
-from support.graphs import OnDisk
 
+from harness.conformance.graphs import OnDisk
 from harness.graph.edge_picker import EdgePicker
 from harness.graph.forest_fire import ForestFirePicker
 from harness.graph.frontier import FrontierPicker

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from benchmarks import pair
 from benchmarks.growth import WARMUP, measure, rounds
-from support.graphs import OnDisk
-from support.training import Case
 
+from harness.conformance.graphs import OnDisk
+from harness.conformance.training import Case
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

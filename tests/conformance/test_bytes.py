@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.graphs import dense_adjacency, on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, Outcome, train
 
+from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome, train
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.graphs import OnDisk, on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, run_to_the_end, train
 
+from harness.conformance.graphs import OnDisk, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, run_to_the_end, train
 from harness.models.spec import ModelSpec
 from harness.runtime.registry import method_names
 from harness.runtime.spec import TrainSpec

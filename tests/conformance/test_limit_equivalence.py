@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import oracle
-from support.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, Outcome, train
 
+from harness.conformance import oracle
+from harness.conformance.graphs import OnDisk, dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome, train
 from harness.data.graph import GraphData
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import OnDisk, on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, Outcome, read_inputs, run_all_to_the_end, train
+from support.training import read_inputs
 
+from harness.conformance.graphs import OnDisk, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome, run_all_to_the_end, train
 from harness.models.spec import ModelSpec
 from harness.runtime.registry import load_method, method_names
 from harness.runtime.spec import TrainSpec

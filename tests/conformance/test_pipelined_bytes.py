@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import dense_adjacency, on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, Drawn, Outcome, train_and_watch
+from support.training import Drawn, train_and_watch
 
+from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

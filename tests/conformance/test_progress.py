@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, run_all_to_the_end
 
+from harness.conformance.graphs import on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, run_all_to_the_end
 from harness.data.graph import GraphData
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import oracle, stale
-from support.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from support.ranks import run_ranks
+from support import stale
 from support.stale import Rule
-from support.training import Case, Drawn, Outcome, train_and_watch
+from support.training import Drawn, train_and_watch
 
+from harness.conformance import oracle
+from harness.conformance.graphs import OnDisk, dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import oracle
-from support.graphs import dense_adjacency, on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, aggregations
 
+from harness.conformance import oracle
+from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Moments, aggregations
 from harness.models.spec import ModelSpec
 
 WORLD, NODES, DRAWS = 2, 60, 800
@@ -42,16 +42,16 @@ SAMPLERS = {
 MINI_BATCHES = 150  # draws, each an epoch of several batches
 
 
-def z_scores(got: list[dict[str, np.ndarray]], model: str) -> np.ndarray:
+def z_scores(got: list[Moments], model: str) -> np.ndarray:
     """Return the z-scores of all sampled entries; entries that never vary must be exact."""
     graph = GRAPHS[model]
     matrix = oracle.propagation_matrix(dense_adjacency(graph), model).numpy()
     want = matrix @ graph.features.astype(np.float64)
     scores = []
     for rank in got:
-        reached = rank["times"] > 0
-        error = (rank["mean"] - want)[reached]
-        deviation = np.sqrt(np.maximum(rank["variance"][reached], 0) / rank["times"][reached, None])
+        reached = rank.times > 0
+        error = (rank.mean - want)[reached]
+        deviation = np.sqrt(np.maximum(rank.variance[reached], 0) / rank.times[reached, None])
         fixed = deviation < 1e-9
         np.testing.assert_allclose(error[fixed], 0, atol=1e-8)
         scores.append((error[~fixed] / deviation[~fixed]).ravel())

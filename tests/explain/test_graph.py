@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from support.graphs import dense_adjacency, on_disk, random_graph
 from support.planted import Built, build_each
-from support.ranks import run_ranks
-from support.training import Case
 
+from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case
 from harness.explain.graph import star
 from harness.models.spec import ModelSpec
 

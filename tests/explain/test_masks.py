@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from support.graphs import on_disk
 from support.planted import auc, explanation_graph, planted
-from support.training import Case
 from torch import Tensor
 
+from harness.conformance.graphs import on_disk
+from harness.conformance.training import Case
 from harness.explain.graph import ExplanationGraph, star
 from harness.explain.masks import ExplainSpec, ExplanationError, _kept, _star_logits, explain, objective
 from harness.graph.block import Block

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.graphs import on_disk, random_graph
-from support.training import Case, train
 
+from harness.conformance.graphs import on_disk, random_graph
+from harness.conformance.training import Case, train
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, train, unsynchronised_epochs
+from support.training import unsynchronised_epochs
 
+from harness.conformance.graphs import on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, train
 from harness.models.spec import ModelSpec
 from harness.runtime.registry import load_method, method_names
 from harness.runtime.spec import TrainSpec

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import oracle
-from support.graphs import dense_adjacency, random_graph
 
+from harness.conformance import oracle
+from harness.conformance.graphs import dense_adjacency, random_graph
 from harness.graph.history import HistorySample, with_history
 from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.sampling import draw_neighbours

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.draws import square, sums_over
-from support.graphs import dense_adjacency, random_graph
 
+from harness.conformance.graphs import dense_adjacency, random_graph
 from harness.graph.block import Norm
 from harness.graph.layer_sample import Tables
 from harness.graph.node_sampling import NodeSampler

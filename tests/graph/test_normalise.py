@@ -10,8 +10,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.draws import square, sums_over
-from support.graphs import random_graph
 
+from harness.conformance.graphs import random_graph
 from harness.graph.block import Norm
 from harness.graph.edge_picker import EdgePicker
 from harness.graph.forest_fire import ForestFirePicker

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.graphs import dense_adjacency, on_disk, random_graph
 
+from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
 from harness.graph.partition import Partition
 
 GRAPH = random_graph(51, nodes=40, degree=6)

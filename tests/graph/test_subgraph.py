@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import sparse
 from support.draws import square
-from support.graphs import dense_adjacency, random_graph
 
+from harness.conformance.graphs import dense_adjacency, random_graph
 from harness.errors import UserError
 from harness.graph import subgraph
 from harness.graph.layer_sample import Tables

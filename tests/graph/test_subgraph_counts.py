@@ -10,8 +10,8 @@ from threading import Barrier, Lock
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.graphs import random_graph
 
+from harness.conformance.graphs import random_graph
 from harness.graph.layer_sample import Tables
 from harness.graph.random import batch_seed
 from harness.graph.subgraph_counts import Counts, count, saved_counts

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from support.broadcasts import directed_graph, group_bits
-from support.graphs import on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, Outcome, train
 
+from harness.conformance.graphs import on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome, train
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec

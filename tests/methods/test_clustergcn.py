@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.graphs import OnDisk, on_disk, random_graph
-from support.ranks import run_ranks
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
-from support.training import Case
 
+from harness.conformance.graphs import OnDisk, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case
 from harness.errors import UserError
 from harness.graph.subgraph import clusters
 from harness.graph.topology import Topology

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.explanations import learnt_guidance, run_with_faults
-from support.graphs import OnDisk, on_disk, random_graph
 from support.planted import auc, planted
-from support.ranks import run_ranks
-from support.training import Case, Outcome, train
 
+from harness.conformance.graphs import OnDisk, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome, train
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

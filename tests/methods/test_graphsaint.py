@@ -11,11 +11,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 from scipy import optimize
-from support.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from support.ranks import run_ranks
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
-from support.training import Case
 
+from harness.conformance.graphs import OnDisk, dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.memory_model import MemoryCase, PartSize

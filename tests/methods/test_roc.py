@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.graphs import OnDisk, on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case, Outcome, run_to_the_end, train
 
+from harness.conformance.graphs import OnDisk, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case, Outcome, run_to_the_end, train
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.memory_model import MemoryCase, PartSize

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import oracle
-from support.graphs import dense_adjacency, on_disk, random_graph
 from support.histories import Remembered, remember
-from support.ranks import run_ranks
-from support.training import Case
 
+from harness.conformance import oracle
+from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case
 from harness.data.graph import GraphData
 from harness.errors import UserError
 from harness.models.gnn import GNN

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from support import oracle
-from support.graphs import on_disk, random_graph
 from support.products import train_and_watch_widths
-from support.ranks import run_ranks
-from support.training import Case
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness.conformance import oracle
+from harness.conformance.graphs import on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.layers import SPMM_COST, GCNLayer, GraphLayer, SageLayer

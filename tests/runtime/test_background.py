@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from support.ranks import run_ranks
 from support.wire import beside, broken_background
+
+from harness.conformance.ranks import run_ranks
 
 STEPS, SIZE = 4, 1000
 

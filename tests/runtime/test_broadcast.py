@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from support.broadcasts import aggregated, broadcasts, directed_graph
-from support.graphs import dense_adjacency, on_disk
 from support.oracle import propagation_matrix
-from support.ranks import run_ranks
 
+from harness.conformance.graphs import dense_adjacency, on_disk
+from harness.conformance.ranks import run_ranks
 from harness.errors import UserError
 from harness.graph.block import Norm
 from harness.runtime.broadcast import rank_groups

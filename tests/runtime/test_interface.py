@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.ranks import run_ranks
 from support.wire import verified
 
+from harness.conformance.ranks import run_ranks
 from harness.runtime.interface import Counters, read_counters
 
 TABLE = """\

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.graphs import on_disk
-from support.ranks import run_ranks
-from support.training import Case, memory_peaks
+from support.training import memory_peaks
 
+from harness.conformance.graphs import on_disk
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case
 from harness.data.generated import GENERATORS
 from harness.errors import UserError
 from harness.models.gnn import GNN

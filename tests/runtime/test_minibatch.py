@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from support.graphs import on_disk, random_graph
-from support.ranks import run_ranks
-from support.training import Case
 
+from harness.conformance.graphs import on_disk, random_graph
+from harness.conformance.ranks import run_ranks
+from harness.conformance.training import Case
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

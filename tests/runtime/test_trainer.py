@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import on_disk, random_graph
-from support.training import Case
 
+from harness.conformance.graphs import on_disk, random_graph
+from harness.conformance.training import Case
 from harness.graph.partition import Partition
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec

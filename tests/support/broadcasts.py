@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from support.graphs import OnDisk, random_graph
-from support.training import Case
 from support.wire import CPU, communicator
 
 from harness import Step
+from harness.conformance.graphs import OnDisk, random_graph
+from harness.conformance.training import Case
 from harness.data.graph import GraphData
 from harness.data.store import open_graph
 from harness.graph.block import Norm

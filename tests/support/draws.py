@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import brentq
-from support.graphs import dense_adjacency, random_graph
 
+from harness.conformance.graphs import dense_adjacency, random_graph
 from harness.graph.layer_sample import LayerSample, Tables
 from harness.graph.subgraph_sampling import Subgraphs
 from harness.graph.topology import Topology

@@ -9,8 +9,8 @@ from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
-from support.training import Case, run_to_the_end
 
+from harness.conformance.training import Case, run_to_the_end
 from harness.explain import explainer
 from harness.explain.graph import ExplanationGraph
 from harness.explain.masks import ExplainSpec, Masks, explain

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from support.training import Case
 
+from harness.conformance.training import Case
 from harness.graph.history import HistorySample
 from harness.runtime.trainer import Trainer
 from methods.vrgcn import VRGCN

@@ -8,10 +8,10 @@ from unittest import mock
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from support.graphs import OnDisk
-from support.training import Case
 from support.wire import communicator
 
+from harness.conformance.graphs import OnDisk
+from harness.conformance.training import Case
 from harness.data.graph import GraphData
 from harness.explain import graph as explain_graph
 from harness.explain.graph import ExplanationGraph

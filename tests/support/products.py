@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from support.training import Case, Outcome, train
 from torch import Tensor
 
+from harness.conformance.training import Case, Outcome, train
 from harness.graph.block import Block
 
 

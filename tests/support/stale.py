@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from support import oracle
 from torch import Tensor
+
+from harness.conformance import oracle
 
 
 @dataclass(frozen=True)

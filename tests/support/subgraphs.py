@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from support.training import Case
 
+from harness.conformance.training import Case
 from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 
