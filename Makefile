@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 # Two pips at once would break the environment.
 .NOTPARALLEL:
-.PHONY: help quickstart test lint constraints clean
+.PHONY: help quickstart test lint docs reference constraints clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -22,10 +22,17 @@ quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write it
 test: $(VENV)/.ready-test  ## Install and run the tests, two files at a time.
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(VENV)/.ready-lint  ## Check style, formatting and types.
+lint: $(VENV)/.ready-lint  ## Check style, formatting, types and the links of the documentation.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --quiet --site-dir $(abspath $(VENV))/site
+
+docs: $(VENV)/.ready-docs  ## Build the documentation's site: site/index.html.
+	$(BIN)/mkdocs build
+
+reference: $(VENV)/.ready-run  ## Renew docs/reference from the code.
+	$(BIN)/python -m harness.reference docs/reference
 
 constraints:  ## Renew constraints.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \
@@ -59,6 +66,7 @@ $(VENV)/.made:
 $(VENV)/.ready-run: EXTRAS :=
 $(VENV)/.ready-test: EXTRAS := [test]
 $(VENV)/.ready-lint: EXTRAS := [lint]
+$(VENV)/.ready-docs: EXTRAS := [docs]
 $(VENV)/.ready-%: pyproject.toml constraints.txt | $(VENV)/.made
 	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.$(EXTRAS)'
 	@touch $@

@@ -40,9 +40,14 @@ LATER: Mapping[str, Mapping[str, Any]] = {"kronecker": {"train": 0.6}}
 """Options that a set was given later, and their defaults, at which what is cached keeps its name."""
 
 
+def shipped_names() -> list[str]:
+    """Names of the published and the generated sets."""
+    return [*published(), *_generators()]
+
+
 def dataset_names(data_dir: Path | None = None) -> list[str]:
     """Names of all sets: published, generated, and the neutral files of `data_dir` (else $HARNESS_DATA)."""
-    known = [*published(), *_generators()]
+    known = shipped_names()
     aliases = {name.replace("-", "_") for name in known}
     return known + [stem for stem in neutral_files(data_dir) if stem not in known and stem not in aliases]
 

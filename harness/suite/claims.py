@@ -116,7 +116,7 @@ class Claim(Spec):
     by: Literal["ratio", "difference"] | None = Field(
         None, description="how they are compared; default ratio where there is `over`"
     )
-    expect: Expect
+    expect: Expect = Field(description="what is expected of the metric, see below")
 
     @model_validator(mode="after")
     def _fits(self) -> Claim:

@@ -11,6 +11,7 @@ from typing import Any
 from harness.data.catalog import Option
 from harness.data.registry import dataset_info, dataset_names
 from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.errors import DataError
 from harness.models.spec import ModelSpec
 from harness.runtime.registry import load_method, method_names
 from harness.runtime.spec import TrainSpec
@@ -126,7 +127,11 @@ def _inlined(value: Any, definitions: Mapping[str, Any]) -> Any:
 def _datasets() -> dict[str, Json | None]:
     found: dict[str, Json | None] = {}
     for name in dataset_names():
-        options = dataset_info(DatasetSpec(name=name)).options
+        try:
+            options = dataset_info(DatasetSpec(name=name)).options
+        except DataError:  # a damaged graph of the data directory
+            found[name] = None
+            continue
         found[name] = _closed({key: _or_list(_option(option)) for key, option in options.items()})
     return found
 

@@ -216,8 +216,8 @@ class Timeouts(Spec):
 class DatasetSettings(Spec):
     """Keys of `model` and `train` that a data set has another value of."""
 
-    model: dict[str, Any] = Field(default_factory=dict)
-    train: dict[str, Any] = Field(default_factory=dict)
+    model: dict[str, Any] = Field(default_factory=dict, description="keys of `model`")
+    train: dict[str, Any] = Field(default_factory=dict, description="keys of `train`")
 
 
 class Suite(Spec):
@@ -227,30 +227,40 @@ class Suite(Spec):
     description: str = Field("", description="what the suite shows")
     datasets: Annotated[
         tuple[Annotated[DatasetSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
-    ] = Field(min_length=1)
-    model: Annotated[tuple[ModelSpec, ...], BeforeValidator(_variants)] = Field((ModelSpec(),), min_length=1)
-    train: Annotated[tuple[TrainSpec, ...], BeforeValidator(_variants)] = Field((TrainSpec(),), min_length=1)
+    ] = Field(min_length=1, description="names of `harness list datasets`, with options if wanted")
+    model: Annotated[tuple[ModelSpec, ...], BeforeValidator(_variants)] = Field(
+        (ModelSpec(),), min_length=1, description="the architecture, the same for every method"
+    )
+    train: Annotated[tuple[TrainSpec, ...], BeforeValidator(_variants)] = Field(
+        (TrainSpec(),), min_length=1, description="the training, the same for every method"
+    )
     partition: Annotated[tuple[PartitionSpec, ...], BeforeValidator(_variants)] = Field(
-        (PartitionSpec(),), min_length=1
+        (PartitionSpec(),),
+        min_length=1,
+        description="how the nodes are given to ranks, and how many there are",
     )
     methods: Annotated[
         tuple[Annotated[MethodSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
-    ] = Field(min_length=1)
+    ] = Field(min_length=1, description="names of `harness list methods`, with options if wanted")
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         (), description="methods that are not installed: file.py, beside the suite, or package.module"
     )
     network: Annotated[
         tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)
-    ] = Field((None,), min_length=1)
+    ] = Field((None,), min_length=1, description="shaped networks between ranks; none: the loopback")
     timing: Timing = Field("plain", description="how epochs are timed: with barriers, without, or only whole")
     traffic: TrafficMode = Field("count", description="verify: compare counted bytes with the interface's")
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    timeouts: Timeouts = Timeouts()
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (0,), min_length=1, description="repetitions: of the weights and of all that is drawn"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where torch sees a GPU")
+    timeouts: Timeouts = Field(Timeouts(), description="limits of wall time")
     per_dataset: dict[str, DatasetSettings] = Field(
         default_factory=dict, description="keys of model and train that differ on a data set, by its name"
     )
-    exclude: tuple[dict[str, Any], ...] = ()
+    exclude: tuple[dict[str, Any], ...] = Field(
+        (), description="trials that are left out: those that match all keys of an entry, keys as for --only"
+    )
     claims: tuple[Claim, ...] = Field((), description="what the results should show; no part of a trial")
 
     _source: Source = PrivateAttr(default_factory=Source)
