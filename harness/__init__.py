@@ -77,6 +77,7 @@ _HOMES = {
     "evaluation_values": "harness.runtime.layer_memory",
     "explanation_memory": "harness.explain.memory",
     "full_graph_memory": "harness.runtime.memory_model",
+    "inclusion": "harness.graph.poisson",
     "induce": "harness.graph.subgraph",
     "largest_blocks": "harness.runtime.samplers",
     "load_epochs": "harness.results.frames",
@@ -161,6 +162,7 @@ __all__ = [
     "evaluation_values",
     "explanation_memory",
     "full_graph_memory",
+    "inclusion",
     "induce",
     "largest_blocks",
     "load_epochs",
@@ -189,6 +191,7 @@ if TYPE_CHECKING:
     from harness.graph.layer_sample import LayerSample, propagation_scales
     from harness.graph.layer_sampling import GlobalSampler, LayerSampler
     from harness.graph.node_sampling import NodeSampler
+    from harness.graph.poisson import inclusion
     from harness.graph.random import batch_seed
     from harness.graph.sampling import draw_neighbours
     from harness.graph.skew import Skew
