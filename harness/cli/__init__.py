@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import data, doctor, list, partition, plan, project, report, run, schema
+from harness.cli import check_claims, data, doctor, list, new, partition, plan, project, report, run, schema
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ for _command in (
     run.run,
     plan.plan,
     report.report,
+    check_claims.check_claims,
     project.project,
     partition.partition,
     schema.schema,
@@ -48,6 +49,7 @@ for _command in (
 ):
     app.command()(_command)
 app.add_typer(list.app, name="list")
+app.add_typer(new.app, name="new")
 app.add_typer(data.app, name="data")
 
 

@@ -13,6 +13,8 @@ from harness.launch.local import WORKER
 from harness.launch.progress import Progress
 from harness.launch.trial import Machines, OneMachine, TrialRunner
 from harness.results.store import ResultStore
+from harness.results.suite_file import kept, write_suite
+from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -63,6 +65,8 @@ def run_suite(
 ) -> int:
     """Run every selected trial that has no record yet and return the exit code.
 
+    The suite, with all of its trials, is kept beside the records for those who read them.
+
     `machines`: what the ranks run on; None: this machine.
 
     0: all ok or skipped; 1: some of the selected failed (now or earlier); 130: interrupted by the user.
@@ -74,6 +78,8 @@ def run_suite(
     with store.lock():
         store.clean()
         namespaces.clean()
+        device = trials[0].device if trials else None
+        write_suite(store.directory, kept(suite, expand(suite, device=device, data_dir=options.data_dir)))
         statuses = {id_: status for id_, status in store.finished().items() if id_ in {t.id for t in trials}}
         todo = [trial for trial in trials if not is_done(statuses.get(trial.id), options)]
         progress.suite_started(len(trials), len(trials) - len(todo))

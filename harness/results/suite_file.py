@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,8 +43,8 @@ def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
 
 
 def write_suite(directory: Path, suite: KeptSuite) -> None:
-    """Write `suite.json` into a suite's directory of results, whole or not at all."""
-    temporary = directory / f".{SUITE_FILE}.{os.getpid()}"
+    """Write `suite.json` into a suite's directory of results, whole or not at all. Call under its lock."""
+    temporary = directory / f".{SUITE_FILE}.new"
     temporary.write_text(suite.model_dump_json(indent=1) + "\n", encoding="utf-8")
     temporary.replace(directory / SUITE_FILE)
 

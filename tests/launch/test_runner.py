@@ -20,6 +20,7 @@ from harness.launch.progress import Silent
 from harness.launch.runner import RunOptions, exit_code, run_suite
 from harness.results.record import Record, read_record
 from harness.results.store import ResultStore
+from harness.results.suite_file import SUITE_FILE, read_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
@@ -96,6 +97,11 @@ def test_a_run_records_every_trial_and_a_second_runs_none(bench: Bench) -> None:
 
 def test_what_a_record_says(bench: Bench) -> None:
     _, told = bench.run(only=4)
+    suite = read_suite(bench.store.directory / SUITE_FILE)
+    assert (suite.file, list(suite.trials)) == (
+        "tiny.yaml",
+        bench.trials,
+    )  # those that were not asked for, too
     trial = bench.trials[3]
     record = bench.records()[trial.id]
     assert (record.suite, record.label, record.reason) == ("tiny", trial.label, None)
@@ -289,8 +295,10 @@ def test_killed_at_random_moments(bench: Bench, tmp_path: Path) -> None:
     last = start_runner(bench.directory, FAKE_LEDGER=str(ledger))
     last.join(60)
     assert last.exitcode == 0
-    assert {path.name for path in bench.store.directory.glob("[!.]*")} == {trial.id for trial in bench.trials}
-    assert all(len(list(home.iterdir())) == 3 for home in bench.store.directory.glob("[!.]*"))
+    assert {path.name for path in bench.store.directory.glob("[!.]*/")} == {
+        trial.id for trial in bench.trials
+    }
+    assert all(len(list(home.iterdir())) == 3 for home in bench.store.directory.glob("[!.]*/"))
     assert not list(bench.store.staging.iterdir())
     # A trial may start again only if its record was not there yet: at most one more end than kills.
     ends = ledger.read_text().splitlines()

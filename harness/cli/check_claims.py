@@ -1,0 +1,54 @@
+"""`harness check-claims`: do the results show what their suite claims?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.options import DataDir, use_data_dir
+from harness.errors import UserError
+
+
+def check_claims(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR...",
+            help="Results directories, or suites' directories in them.",
+            show_default="results",
+        ),
+    ] = None,
+    suite: Annotated[
+        Path | None,
+        typer.Option(
+            "--suite",
+            metavar="FILE",
+            help="Take the claims of this suite file, not those kept beside the results.",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Hold results against the claims of their suites.
+
+    Prints every claim with what is expected and what was measured.
+
+    Exit code: 0 no claim fails (some may not be measured), 1 a claim fails, 2 a mistake in the command or
+    no claim to check.
+    """
+    from harness.claims.card import card_text
+    from harness.claims.judge import judge_directories, suite_of
+
+    directories = results or [Path("results")]
+    given = [] if suite is None else [suite_of(suite, directories, use_data_dir(data_dir))]
+    judged = judge_directories(directories, given)
+    if not judged:
+        where = " ".join(map(str, directories))
+        if suite is not None:
+            raise UserError("the suite claims nothing", file=suite, fix="give it `claims:`")
+        message = "no suite with claims is kept beside these results"
+        raise UserError(message, file=where, fix="name the suite with --suite FILE")
+    typer.echo(card_text(judged))
+    raise typer.Exit(any(verdict.state == "fails" for one in judged for verdict in one.verdicts))

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from claims.made import claim, epochs, frame, trial
+from scipy import stats as scipy_stats
+
+from harness.claims.evaluate import Verdict, evaluate
+from harness.suite.claims import Claim
+from harness.suite.schema import TrialConfig
+
+Figures = list[tuple[TrialConfig, dict[str, Any]]]
+WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
+
+
+def judged(one: Claim, figures: Figures, *, more: tuple[TrialConfig, ...] = (), times: Any = ()) -> Verdict:
+    [verdict] = evaluate([one], frame(figures), epochs(times), [*(t for t, _ in figures), *more])
+    return verdict
+
+
+def by_method(metric: str, **values: Any) -> Figures:
+    """A value for each seed of each method."""
+    return [
+        (trial(name, seed), {metric: value}) for name, own in values.items() for seed, value in enumerate(own)
+    ]
+
+
+def test_a_ratio_is_that_of_the_means_over_seeds_which_are_resampled_in_pairs() -> None:
+    sampled = np.array([1.0, 5.0, 9.0])
+    figures = by_method("bytes_feature", whole=2 * sampled, sampled=sampled)
+    [row] = judged(claim("bytes_feature", {"at_least": 1.9}, WHOLE, over=SAMPLED), figures).rows
+    assert row.value == pytest.approx(2.0)
+    assert row.interval is not None
+    # However much the seeds differ, every pair's ratio is 2.
+    assert (row.interval.low, row.interval.high) == pytest.approx((2.0, 2.0))
+
+    whole = np.array([4.0, 5.0, 6.0])
+    figures = by_method("bytes_feature", whole=whole, sampled=sampled)
+    verdict = judged(claim("bytes_feature", {"at_least": 0.9}, WHOLE, over=SAMPLED), figures)
+    [row] = verdict.rows
+    assert row.value == pytest.approx(whole.mean() / sampled.mean())
+    assert (verdict.expected, verdict.measured[:6]) == ("at least 0.9 ×", "1.00 [")
+    assert (verdict.state, row.sure, verdict.twin) == ("holds", False, False)
+    assert verdict.why == "not sure: the interval reaches past the bound"
+    far = judged(claim("bytes_feature", {"at_least": 1e9}, WHOLE, over=SAMPLED), figures)
+    assert (far.state, far.rows[0].sure, far.why) == ("fails", True, "")
+
+
+def test_a_mean_has_about_students_interval() -> None:
+    scores = np.random.default_rng(0).normal(0.9, 0.01, 12)
+    verdict = judged(claim("best_val", {"at_least": 0.8}, WHOLE), by_method("best_val", whole=scores))
+    low, high = scipy_stats.t.interval(0.95, 11, scores.mean(), scores.std(ddof=1) / math.sqrt(12))
+    interval = verdict.rows[0].interval
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.1 * (high - low))
+
+
+def test_a_metric_is_a_quotient_of_sums_and_a_difference_is_in_points() -> None:
+    figures: Figures = [
+        (trial("whole"), {"time_sample_s": 1, "time_fetch_s": 2, "epoch_time_s": 12, "best_val": 0.9}),
+        (trial("sampled"), {"time_sample_s": 2, "time_fetch_s": 4, "epoch_time_s": 8, "best_val": 0.88}),
+    ]
+    share = claim("time_sample_s + time_fetch_s / epoch_time_s", {"between": [0.2, 0.8]}, {"parts": 2})
+    verdict = judged(share, figures)
+    assert [row.value for row in verdict.rows] == [0.25, 0.75]
+    assert [row.label for row in verdict.rows] == ["whole", "sampled"]
+    assert (verdict.measured, verdict.state) == ("0.250 to 0.750 (2 of 2 hold)", "holds")
+    by = claim("best_val", {"at_least": -0.01}, SAMPLED, over=WHOLE, by="difference")
+    verdict = judged(by, figures)
+    assert (verdict.measured, verdict.expected) == ("-2.00 points", "at least -1 points")
+    assert verdict.state == "fails"
+
+
+@pytest.mark.parametrize(
+    ("direction", "tolerance", "values", "state"),
+    [
+        ("increasing", 0.0, (1.0, 2.0, 3.0), "holds"),
+        ("increasing", 0.0, (1.0, 2.0, 1.9), "fails"),
+        ("increasing", 0.1, (1.0, 2.0, 1.9), "holds"),
+        ("decreasing", 0.1, (1.0, 1.09, 0.5), "holds"),
+        ("decreasing", 0.1, (1.0, 1.11, 0.5), "fails"),
+        ("increasing", 0.1, (-1.0, -1.05, -1.0), "holds"),
+        ("increasing", 0.0, (1.0, math.nan, 3.0), "not measured"),
+        ("decreasing", 0.0, (1.0, 2.0, math.nan), "fails"),
+    ],
+)
+def test_an_order_holds_step_by_step(direction: str, tolerance: float, values: Any, state: str) -> None:
+    items = [{"rate": rate} for rate in (0.1, 0.2, 0.3)]
+    figures: Figures = [
+        (trial("sampled", rate=item["rate"]), {"stat_kept": value})
+        for item, value in zip(items, values, strict=True)
+    ]
+    expect = {"order": items, "direction": direction, "tolerance": tolerance}
+    verdict = judged(claim("stat_kept", expect, SAMPLED), figures)
+    assert verdict.state == state
+    sign = " < " if direction == "increasing" else " > "
+    assert verdict.expected.startswith(sign.join(("rate=0.1", "rate=0.2", "rate=0.3")))
+
+
+def test_what_was_not_run_or_failed_is_said_and_the_rest_counts() -> None:
+    figures: Figures = [
+        (trial("whole", parts=2), {"epoch_time_s": 2.0}),
+        (trial("sampled", parts=2), {"epoch_time_s": 1.0}),
+        (trial("whole", parts=4), {"epoch_time_s": 2.0, "status": "oom", "reason": "rank 1 killed"}),
+        (trial("sampled", parts=4), {"epoch_time_s": 1.0}),
+        (trial("whole", parts=8), {"epoch_time_s": 2.0}),
+        (trial("sampled", parts=8), {"epoch_time_s": None}),
+    ]
+    one = claim("epoch_time_s", {"at_least": 1.5}, WHOLE, over=SAMPLED)
+    planned = (trial("whole", parts=16), trial("sampled", parts=16))
+    verdict = judged(one, figures, more=planned)
+    assert [(row.label, row.state, row.why) for row in verdict.rows] == [
+        ("parts=2", "holds", ""),
+        ("parts=4", "not measured", "oom: rank 1 killed"),
+        ("parts=8", "not measured", "has no epoch_time_s"),
+        ("parts=16", "not measured", "not run"),
+    ]
+    assert verdict.state == "holds"
+    assert verdict.why == "3 of 4 not measured: oom: rank 1 killed, has no epoch_time_s, not run"
+    nothing = evaluate([one], frame(figures).iloc[:0], epochs(), [t for t, _ in figures])[0]
+    assert (nothing.state, nothing.measured, nothing.why) == ("not measured", "", "not run")
+
+
+def test_trials_without_a_partner_leave_the_others_their_verdict() -> None:
+    figures = by_method("epoch_time_s", whole=[2.0], sampled=[1.0])
+    figures.append((trial("whole", parts=4), {"epoch_time_s": 9.0}))
+    verdict = judged(claim("epoch_time_s", {"at_least": 1.5}, WHOLE, over=SAMPLED), figures)
+    assert [row.state for row in verdict.rows] == ["holds", "not measured"]
+    assert "with no trial of the suite" in verdict.rows[1].why
+    verdict = judged(claim("epoch_time_s", {"at_least": 1.5}, WHOLE, over={"method": "other"}), figures)
+    assert (verdict.state, verdict.why) == ("not measured", "over: selects no trial of the suite")
+
+
+def test_only_seeds_that_both_sides_have_are_compared() -> None:
+    figures = by_method("best_val", whole=[0.5, 0.7, 0.9], sampled=[0.4, 0.6])
+    one = claim("best_val", {"at_most": 0}, SAMPLED, over=WHOLE, by="difference")
+    verdict = judged(one, figures, more=(trial("sampled", 2),))
+    assert verdict.rows[0].values == pytest.approx((0.5, 0.6))
+    assert verdict.why.endswith("2 of 3 seeds (not run)")
+    named = claim(
+        "best_val", {"at_least": 0}, {"seed": 2}, over={"method": "sampled", "seed": [0, 1]}, by="difference"
+    )
+    assert judged(named, figures).rows[0].values == pytest.approx((0.9, 0.5))
+
+
+def test_a_time_of_one_seed_has_an_interval_over_its_timed_epochs() -> None:
+    """The slowest rank's, after warm-up and without barriers: here all 2 s and 1 s, whatever the rest is."""
+    slow, fast = trial("whole"), trial("sampled")
+    plain = [1, 2, 4, 5, 7, 8]
+
+    def ranks(seconds: float) -> list[list[float]]:
+        own = [99.0 if epoch % 3 == 0 or epoch < 4 else seconds for epoch in range(9)]
+        return [[value / 2 for value in own], own]
+
+    kept = [epoch for epoch in plain if epoch >= 4]
+    figures: Figures = [
+        (
+            one,
+            {"epoch_time_s": s, "step_time_s": s / 4, "train_nodes_per_s": 9 / s, "timed_epochs": len(kept)},
+        )
+        for one, s in ((slow, 2.0), (fast, 1.0))
+    ]
+    times = [(slow, ranks(2.0)), (fast, ranks(1.0))]
+    for metric, ratio in (("epoch_time_s", 2.0), ("step_time_s", 2.0), ("train_nodes_per_s", 0.5)):
+        one = claim(metric, {"between": [ratio - 0.1, ratio + 0.1]}, WHOLE, over=SAMPLED)
+        [row] = judged(one, figures, times=times).rows
+        assert row.interval is not None, metric
+        assert (row.interval.low, row.interval.high) == pytest.approx((ratio, ratio))
+        assert row.sure
+    alone = judged(claim("step_time_s", {"at_most": 1}, WHOLE), figures, times=times)
+    assert alone.measured == "500 [500, 500] ms"
+    assert judged(claim("wall_s", {"at_most": 1}, WHOLE), [(slow, {"wall_s": 0.5})]).rows[0].interval is None
+
+
+def test_twins_are_told_by_their_name_and_by_their_records() -> None:
+    one = claim("best_val", {"at_least": 0}, WHOLE)
+    assert judged(one, [(trial("whole", dataset="twin"), {"best_val": 0.5})]).twin
+    assert judged(one, [(trial("whole"), {"best_val": 0.5, "origin": "twin"})]).twin
+    assert not judged(one, [(trial("whole"), {"best_val": 0.5, "origin": "generated"})]).twin
+    [planned] = evaluate([one], frame([]), epochs(), [trial("whole", dataset="twin")])
+    assert (planned.twin, planned.state) == (True, "not measured")
+
+
+def test_values_that_miss_a_bound_by_little_do_not_read_like_it() -> None:
+    for value, state, shown in ((1.5996, "fails", "1.5996 ×"), (1.6, "holds", "1.60 ×")):
+        figures = by_method("bytes_feature", whole=[value], sampled=[1.0])
+        verdict = judged(claim("bytes_feature", {"at_least": 1.6}, WHOLE, over=SAMPLED), figures)
+        assert (verdict.state, verdict.measured) == (state, shown)
+    nothing = judged(
+        claim("bytes_feature", {"at_least": 1.6}, WHOLE, over=SAMPLED),
+        by_method("bytes_feature", whole=[1.0], sampled=[0.0]),
+    )
+    assert (nothing.state, nothing.why) == ("not measured", "what it is compared with is 0")
