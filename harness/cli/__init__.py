@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import check_claims, data, doctor, list, new, partition, plan, project, report, run, schema
+from harness.cli import (
+    check_claims,
+    compare,
+    data,
+    doctor,
+    list,
+    new,
+    partition,
+    plan,
+    project,
+    report,
+    run,
+    schema,
+)
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -42,6 +55,7 @@ for _command in (
     plan.plan,
     report.report,
     check_claims.check_claims,
+    compare.compare,
     project.project,
     partition.partition,
     schema.schema,

@@ -48,8 +48,8 @@ def load_results(path: Path | str) -> pd.DataFrame:
     such columns from records that are older than them). A figure that a trial lacks is NaN (None for text).
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
-    records = [read_at(place) for place in _places(Path(path))]
-    rows = [_row(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
+    records = [read_at(place) for place in record_places(Path(path))]
+    rows = [row_of(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
     extra = dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *extra])
     for column in frame.columns:
@@ -66,7 +66,7 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
     figures as `stat_<name>`.
     """
     frames = []
-    for place in _places(Path(path)):
+    for place in record_places(Path(path)):
         record = read_at(place)
         frame = read_epochs(place / "epochs.parquet")
         frame.insert(0, "suite", record.suite)
@@ -78,8 +78,11 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _places(path: Path) -> list[Path]:
-    """Return the directories of the records under a results directory, a suite's or a trial's."""
+def record_places(path: Path) -> list[Path]:
+    """Return the directories of the records under a results directory, a suite's or a trial's.
+
+    UserError if it does not exist.
+    """
     if not path.is_dir():
         raise UserError("no such directory of results", file=path)
     if (path / "record.json").is_file():
@@ -90,8 +93,8 @@ def _places(path: Path) -> list[Path]:
     return [place for suite in suites for place in records_under(suite)]
 
 
-def _row(record: Record) -> dict[str, Any]:
-    """Flatten a record into a row."""
+def row_of(record: Record) -> dict[str, Any]:
+    """Return a record as a row of `load_results`."""
     config = record.config
     row = {
         "suite": record.suite,

@@ -1,0 +1,165 @@
+"""`harness compare`: two sets of results, trial by trial."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from harness.cli.show import bytes_text, table
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.results.compare import Compared
+    from harness.results.metrics import Metric
+    from harness.results.pairs import Pair, Pairing, Trial
+
+
+def compare(
+    before: Annotated[
+        Path,
+        typer.Argument(metavar="A", help="Results of before: a directory of results, or a suite's in it."),
+    ],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Results of after.")],
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="COLUMN", help="Figure to compare: a column of load_results.")
+    ] = "epoch_time_s",
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            metavar="PERCENT",
+            help="Exit with 1 if B is surely worse, and by this or more, e.g. 5% (of scores: points), "
+            "or if a trial failed that was ok in A.",
+            show_default=False,
+        ),
+    ] = None,
+    any_machine: Annotated[
+        bool, typer.Option("--any-machine", help="Compare times of different machines too.")
+    ] = False,
+    format: Annotated[
+        Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")
+    ] = "table",
+) -> None:
+    """Compare two sets of results, trial by trial.
+
+    Prints B / A (of scores B - A) of every trial and over all, with a 95 % interval, and a verdict: slower,
+    faster, cannot tell. Pairs are trials of one id, or else those that agree in all that A and B have in
+    common. See docs/compare.md.
+
+    Exit code: 0; 1 worse than --fail-on allows; 2 a mistake, or times of different machines.
+    """
+    from harness.results.compare import compare as compare_pairs
+    from harness.results.metrics import metric_of
+    from harness.results.pairs import load_trials, pair
+
+    figure, limit = metric_of(metric), _limit(fail_on)
+    if limit is not None and figure.better is None:
+        raise UserError(f"nothing says whether more or less of '{metric}' is better", key="--fail-on")
+    found = pair(load_trials(before), load_trials(after))
+    ok = [p for p in found.pairs if p.before.record.status == p.after.record.status == "ok"]
+    notes = [*_machines(ok, figure, any_machine, after), *_left_out(found, ok)]
+    rows, whole = compare_pairs(ok, figure)
+    if whole is None:
+        raise UserError(f"no trial that ended well on both sides has '{metric}'", key="--metric", file=after)
+    _print(figure, rows, whole, format)
+    for note in notes:
+        typer.echo(note, err=format == "csv")
+    broken = [p for p in found.pairs if p.before.record.status == "ok" != p.after.record.status]
+    if limit is not None and (broken or any(_exceeds(row, figure, limit) for row in (*rows, whole))):
+        raise typer.Exit(1)
+
+
+def _limit(text: str | None) -> float | None:
+    """Read "5%" or "5" as 0.05."""
+    if text is None:
+        return None
+    if not (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%?\s*", text)):
+        raise UserError(f"'{text}' is no percentage", key="--fail-on", fix="e.g. 5%")
+    return float(match[1]) / 100
+
+
+def _exceeds(row: Compared, figure: Metric, limit: float) -> bool:
+    return row.worse and abs(row.change - (0 if figure.difference else 1)) >= limit
+
+
+def _machines(pairs: Sequence[Pair], figure: Metric, any_machine: bool, after: Path) -> list[str]:
+    """Return what to say of the environments; UserError for times of different machines."""
+    from harness.results.machines import differences
+
+    if not pairs:
+        return []
+    apart = differences(pairs)
+    if apart.hardware and figure.timed and not any_machine:
+        raise UserError(
+            f"times of different machines: {'; '.join(apart.hardware)}",
+            file=after,
+            fix="run both on one machine, or say --any-machine",
+        )
+    notes = [f"code: {line}" for line in apart.code]
+    return notes + [f"warning: {line}" for line in (*apart.hardware, *apart.software)]
+
+
+def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
+    """Return what to say of pairs by configuration, failed trials, and those without a partner."""
+    notes = [f"paired by all but {', '.join(found.apart)}"] if found.apart else []
+    for p in found.pairs:
+        if p not in ok:
+            statuses = (f"{side}: {_status(t)}" for side, t in (("A", p.before), ("B", p.after)))
+            notes.append(f"not compared: {p.after.record.label} ({', '.join(statuses)})")
+    for side, trials in (("A", found.only_before), ("B", found.only_after)):
+        if trials:
+            more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""
+            notes.append(f"only in {side}: {trials[0].record.label}{more}")
+    return notes
+
+
+def _status(trial: Trial) -> str:
+    reason = f", {trial.record.reason}" if trial.record.reason else ""
+    return f"{trial.record.status}{reason}"
+
+
+def _print(figure: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
+    how = "B - A" if figure.difference else "B / A"
+    columns = ["trial", "seeds", "A", "B", how, "95 % interval", "verdict", "p"]
+    if format == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "p"])
+        for row in rows:
+            writer.writerow([row.label, row.trials, row.before, row.after, *_numbers(row), row.p])
+        writer.writerow(["all", whole.trials, None, None, *_numbers(whole), None])
+        return
+    shown = [[row.label, row.trials, *_cells(row, figure), row.verdict, _p(row)] for row in rows]
+    shown.append(
+        [f"all {len(rows)}", whole.trials, None, None, *_cells(whole, figure)[2:], whole.verdict, None]
+    )
+    table(columns, shown, title=f"{figure.column}{f', {figure.better} is better' if figure.better else ''}")
+    if len(rows) > 1:
+        typer.echo(f"verdicts allow for {len(rows) + 1} being looked at; p of the paired t-test does not")
+
+
+def _numbers(row: Compared) -> list[object]:
+    low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
+    return [row.change, low, high, row.verdict]
+
+
+def _cells(row: Compared, figure: Metric) -> list[object]:
+    def text(value: float) -> str:
+        return f"{100 * value:+.2f}" if figure.difference else f"{value:.3f}"
+
+    def amount(value: float) -> object:
+        if figure.difference:
+            return f"{100 * value:.2f}"
+        return bytes_text(value) if "bytes" in figure.column else value
+
+    interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
+    return [amount(row.before), amount(row.after), text(row.change), interval]
+
+
+def _p(row: Compared) -> str | None:
+    return None if row.p is None else f"{row.p:.2g}"
