@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -14,10 +17,11 @@ import pandas as pd
 import pytest
 from report.fake import METHODS, write_results
 
+from harness.errors import UserError
 from harness.report import write_report
-from harness.report.figures.by_section import throughput_figure
+from harness.report.figures.bars import throughput_figure
 from harness.report.figures.drawing import style
-from harness.report.page.write import to_csv
+from harness.report.page.csv import to_csv
 from harness.report.trials.inputs import load_inputs
 from harness.report.trials.sections import make_sections
 from harness.results.frames import load_epochs, load_results
@@ -37,14 +41,14 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "img", "link", "br"):
+        if tag not in ("meta", "img", "link", "br", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] != "style":
+        if not self.open or self.open[-1] not in ("style", "script"):
             self.text.append(data)
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
@@ -69,34 +73,59 @@ def test_files(out: Path) -> None:
     names = {path.name for path in out.iterdir()}
     assert names == {"index.html", "report.md", "results.csv", "epochs.csv", "figures"}
     kinds = {"throughput", "breakdown", "traffic", "sampling", "memory", "convergence"}
-    expected = {f"{d}-sage-{k}.{e}" for d in ("digits", "twin") for k in kinds for e in ("svg", "png")}
-    assert {path.name for path in (out / "figures").iterdir()} == expected
+    drawn = {path.stem for path in (out / "figures").glob("*.svg")}
+    assert {f"{data}-sage-{kind}" for data in ("digits", "twin") for kind in kinds} <= drawn
+    written = {f"{stem}.{kind}" for stem in drawn for kind in ("svg", "png", "csv")}
+    assert {path.name for path in (out / "figures").iterdir()} == written
     for path in (out / "figures").glob("*.svg"):
         ElementTree.parse(path)
 
 
 def test_page_loads_nothing_from_elsewhere(page: Page, out: Path) -> None:
-    assert not {tag for tag, _ in page.elements} & {"script", "link", "iframe", "object", "base"}
+    assert not {tag for tag, _ in page.elements} & {"img", "link", "iframe", "object", "base", "image"}
     for _, attributes in page.elements:
-        assert not any(name.startswith("on") for name in attributes)
-        source = attributes.get("src")
-        assert source is None or source.startswith("data:image/svg+xml;base64,")
-    styles = re.findall(r"<style>(.*?)</style>", (out / "index.html").read_text(), re.DOTALL)
-    assert styles
-    assert not any("url(" in style or "@import" in style for style in styles)
+        assert not any(name.startswith("on") or name in ("src", "style") for name in attributes)
+        assert not any("url(" in (value or "").replace("url(#", "") for value in attributes.values())
+    text = (out / "index.html").read_text(encoding="utf-8")
+    policy = next(meta["content"] for meta in page.all("meta") if meta.get("http-equiv")) or ""
+    assert policy.startswith("default-src 'none';")
+    for tag in ("style", "script"):  # each once, and allowed by what it is
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+        assert not any(word in content for word in ("url(", "@import", "fetch(", "eval(", "innerHTML"))
     for link in page.all("a"):
         href = link["href"] or ""
-        assert href.startswith("#") or (out / href).is_file()
+        assert href.startswith(("#", "data:text/csv;")) or (out / href).is_file()
 
 
-def test_page_is_whole(page: Page) -> None:
+def test_page_is_whole(page: Page, out: Path) -> None:
     assert page.open == []
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     linked = {link["href"] for link in page.all("a")}
-    assert {f"#{name}" for name in ids} <= linked
-    assert len(page.all("img")) == 12
-    assert all(image["alt"] for image in page.all("img"))
+    assert {
+        f"#{heading['id']}" for tag in ("h2", "h3") for heading in page.all(tag) if "id" in heading
+    } <= linked
+    pictures = drawn_in(page)
+    assert len(pictures) == len(list((out / "figures").glob("*.svg")))
+    assert all(picture["aria-label"] for picture in pictures)
+
+
+def drawn_in(page: Page) -> list[dict[str, str | None]]:
+    return [picture for picture in page.all("svg") if picture.get("role") == "img"]
+
+
+def test_figures_in_the_page_can_be_told_apart(out: Path, page: Page) -> None:
+    marks = [
+        own for _, own in page.elements if "mark" in (own.get("class") or "").split() and "data-method" in own
+    ]
+    assert {own["data-method"] for own in marks} >= {"full", "bns-gcn", "graphsage"}
+    assert {own["data-parts"] for own in marks} >= {"1", "2"}
+    link = next(own for own in page.all("a") if own.get("download") == "digits-sage-memory.csv")
+    numbers = base64.b64decode((link["href"] or "").partition("base64,")[2])
+    assert numbers == (out / "figures" / "digits-sage-memory.csv").read_bytes()
+    assert set(pd.read_csv(io.BytesIO(numbers))["method"]) == {"full", "bns-gcn", "graphsage"}
 
 
 def test_page_says_what_a_reader_must_know(page: Page) -> None:
@@ -120,9 +149,9 @@ def test_a_twin_is_never_shown_without_its_label(out: Path, page: Page) -> None:
     markdown = (out / "report.md").read_text(encoding="utf-8")
     for line in re.findall(r"^## twin.*$", markdown, re.MULTILINE):
         assert "twin of reddit at scale 0.02" in line
-    named = [image["alt"] or "" for image in page.all("img") if "twin" in (image["alt"] or "")]
-    assert len(named) == 6
-    assert all("twin of reddit at scale 0.02" in alt for alt in named)
+    named = [label for picture in drawn_in(page) if "twin" in (label := picture["aria-label"] or "")]
+    assert len(named) >= 6
+    assert all("twin of reddit at scale 0.02" in label for label in named)
 
 
 def test_markdown_tables_are_well_formed(out: Path) -> None:
@@ -134,7 +163,7 @@ def test_markdown_tables_are_well_formed(out: Path) -> None:
         elif tables[-1]:
             tables.append([])
     tables = [table for table in tables if table]
-    assert len(tables) == 3 + 2 * 12  # overview, failures, environment; twelve a section
+    assert len(tables) >= 3 + 2 * 12  # overview, failures, environment; those of the sections
     for table in tables:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table}
         assert len(widths) == 1
@@ -169,8 +198,9 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     )
     index = write_report(root, tmp_path / "out")
     page = Page(index.read_text(encoding="utf-8"))
-    assert not page.all("script")
+    assert len(page.all("script")) == 1
     assert EVIL in " ".join(page.text)
+    assert any(own.get("data-method") == EVIL for own in page.all("g"))
     assert all(path.parent == tmp_path / "out" / "figures" for path in (tmp_path / "out").rglob("*.svg"))
     markdown = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "<script" not in markdown
@@ -214,6 +244,38 @@ def test_default_place(results_dir: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("harness.report.page.write.write_files", lambda r, i, out, f: seen.append(out) or out)
     write_report(results_dir / "demo")
     assert seen == [Path("reports/demo")]
+
+
+def test_several_directories(tmp_path: Path) -> None:
+    """A trial of both is the one that started last, with its epochs; others are of where they are."""
+    chosen: dict[str, Any] = {"methods": METHODS[:1], "parts": (2,), "epochs": 6}
+    first = write_results(tmp_path / "a", seeds=(0, 1), **chosen)
+    second = write_results(tmp_path / "b", seeds=(1, 2), **chosen)
+    for path in second.rglob("record.json"):
+        path.write_text(path.read_text().replace("2025-01-01T10", "2025-01-01T11"))
+    for path in second.rglob("epochs.parquet"):
+        pd.read_parquet(path).assign(loss=7.0).to_parquet(path)
+    for order in ([first, second], [second, first, first]):
+        inputs = load_inputs(order)
+        hours = inputs.results.set_index("seed")["started"].str[11:13]
+        assert dict(hours) == {0: "10", 1: "11", 2: "11"}
+        assert inputs.repeated == 1
+        seeds = inputs.epochs["trial"].map(inputs.results.set_index("trial")["seed"])
+        assert len(seeds) == 3 * 2 * 6
+        assert set(seeds[inputs.epochs["loss"] == 7.0]) == {1, 2}
+        assert {record.started[11:13] for record in inputs.records.values()} == {"10", "11"}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty: holds no finished trial"):
+        load_inputs([first, tmp_path / "empty"])
+
+
+def test_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_results(tmp_path / "results", methods=METHODS[:1], parts=(1,), seeds=(0,), epochs=1)
+    monkeypatch.setattr("harness.report.page.build.section_figures", lambda section: {})
+    assert write_report(root, tmp_path / "out", ("md",)) == tmp_path / "out" / "report.md"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.md"]
+    with pytest.raises(UserError, match=r"no format 'htlm' \(did you mean 'html'\?\)"):
+        write_report(root, tmp_path / "out", ("htlm",))
 
 
 def test_csv_of_mappings_and_gaps() -> None:

@@ -16,7 +16,9 @@ from harness.report.chapters.swept import (
 from harness.report.figures.by_section import section_figures
 from harness.report.figures.drawing import Picture, style
 from harness.report.figures.stacks import breakdown_figure
+from harness.report.page.filters import Filter, make_filters
 from harness.report.page.notes import Note, environment_rows, failure_table, make_notes, overview_table
+from harness.report.page.summary import Summary, make_summaries
 from harness.report.tables.by_section import section_tables
 from harness.report.tables.components import breakdown_table
 from harness.report.tables.table import Table
@@ -27,17 +29,23 @@ from harness.report.trials.swept import Swept, sweeps
 HEADINGS = {  # "": the name of the score
     "accuracy": "",
     "time": "Epoch time",
+    "scaling": "Scaling",
     "breakdown": "Time breakdown",
     "overlap": "Overlapped communication",
     "traffic": "Traffic",
+    "peers": "Traffic from rank to rank",
     "sampling": "What sampling saves",
     "batches": "Nodes of mini-batches",
+    "layers": "Nodes by layer",
     "cache": "Feature cache",
     "counting": "Subgraphs counted",
     "explanations": "Explanations",
     "memory": "Memory",
     "use": "Utilisation and energy",
     "convergence": "Convergence",
+    "targets": "Time to accuracy",
+    "pareto": "Accuracy and cost",
+    "options": "Options swept",
     "partition": "Partition",
 }
 MORE = {  # tables under the same heading, after its figure
@@ -45,6 +53,7 @@ MORE = {  # tables under the same heading, after its figure
     "breakdown": ("sums",),
     "traffic": ("wire",),
     "memory": ("memory_sources", "memory_model"),
+    "partition": ("parts",),
 }
 
 
@@ -69,16 +78,18 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is written, whatever the format; `claims`: the reproduction card."""
+    """Everything that is written, whatever the format; `claims`: the reproduction card's tables."""
 
     title: str
+    summaries: list[Summary]
+    filters: list[Filter]
     environment: list[tuple[str, str]]
     notes: list[Note]
     failures: Table | None
     overview: Table
     chapters: list[Chapter]
     networks: list[NetworkChapter]
-    claims: Table | None = None
+    claims: tuple[Table, ...] = ()
 
     @property
     def pictures(self) -> list[Picture]:
@@ -92,6 +103,8 @@ def make_report(inputs: Inputs) -> Report:
     sections, networks = make_sections(inputs), network_chapters(inputs)
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
+        summaries=make_summaries(sections),
+        filters=make_filters(sections),
         environment=environment_rows(inputs),
         notes=make_notes(inputs, sections),
         failures=failure_table(sections),

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from harness.report.numbers import MISSING, byte_unit, significant
 from harness.report.tables.sampling import exchanged, full_of
 from harness.report.tables.table import Cell, Group, Row, Table
@@ -100,11 +98,12 @@ def _show(key: str, value: object) -> str:
 
 def make_notes(inputs: Inputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
-    notes = [*_status_notes(inputs.results), *_data_notes(sections), *_flag_notes(sections)]
+    notes = [*_status_notes(inputs), *_data_notes(sections), *_flag_notes(sections)]
     return [*notes, *_sampling_notes(sections), *_remark_notes(inputs), *_environment_notes(inputs)]
 
 
-def _status_notes(results: pd.DataFrame) -> Iterable[Note]:
+def _status_notes(inputs: Inputs) -> Iterable[Note]:
+    results = inputs.results
     bad = results[results["status"] != "ok"]["status"].value_counts()
     if len(bad):
         listed = ", ".join(f"{count} {status}" for status, count in bad.items())
@@ -114,6 +113,11 @@ def _status_notes(results: pd.DataFrame) -> Iterable[Note]:
         )
     else:
         yield Note("All trials ended well", f"({trials(len(results))}).")
+    if inputs.repeated:
+        yield Note(
+            f"In several of the directories: {trials(inputs.repeated)}.",
+            "Shown is the one that started last of each.",
+        )
 
 
 def _data_notes(sections: list[Section]) -> Iterable[Note]:
@@ -192,7 +196,7 @@ def failure_table(sections: list[Section]) -> Table | None:
                 Cell(join_unique(sorted(group["seed"].dropna().astype(int))), number=False),
                 Cell(str(reason) or MISSING, number=False, wrap=True),
             )
-            rows.append(Row(section.title, cells))
+            rows.append(Row(section.title, cells, dataset=section.name))
     if not rows:
         return None
     heads = Group("", ("Status", "Trials", "Methods", "P", "Seeds", "Reason"))
@@ -222,7 +226,7 @@ def overview_table(sections: list[Section]) -> Table:
             _winner(section, "test_at_best_val", highest=True),
             _winner(section, "epoch_time_s", highest=False),
         )
-        rows.append(Row(section.title, cells))
+        rows.append(Row(section.title, cells, dataset=section.name))
     heads = Group("", ("Trials ok", "Methods", "P", "Best test score (%)", "Fastest epoch (s)"))
     return Table(
         "Overview",

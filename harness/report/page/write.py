@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import pandas as pd
 
 from harness.errors import UserError, nearest
 from harness.report.page.build import Report
+from harness.report.page.csv import to_csv
 from harness.report.page.render import render_html, render_markdown
 from harness.report.trials.inputs import Inputs
 
@@ -52,6 +52,8 @@ def _write_csv(report: Report, inputs: Inputs, out: Path) -> None:
     """Write what the report is made from, and the numbers that each figure shows."""
     _write(out / "results.csv", to_csv(inputs.results))
     _write(out / "epochs.csv", to_csv(inputs.epochs))
+    for picture in report.pictures:
+        _write(out / "figures" / f"{picture.name}.csv", to_csv(picture.data))
     if report.networks:
         compared = pd.concat([network.frame for network in report.networks], ignore_index=True)
         _write(out / "network.csv", to_csv(compared))
@@ -62,15 +64,6 @@ WRITERS: Mapping[str, Callable[[Report, Inputs, Path], None]] = {
     "md": _write_markdown,
     "csv": _write_csv,
 }
-
-
-def to_csv(frame: pd.DataFrame) -> bytes:
-    """Return a frame as CSV; mappings and lists as JSON, missing values empty."""
-    flat = frame.copy()
-    for column in flat.columns:
-        if flat[column].dtype == object:
-            flat[column] = [json.dumps(v) if isinstance(v, dict | list) else v for v in flat[column]]
-    return flat.to_csv(index=False).encode()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -37,7 +37,7 @@ class Row:
     """Cells of a row, and the method variant that they are of, if it is one's.
 
     A row without cells is a subheading. `parts`: the number of parts that the row is of, or all that stand
-    below a subheading; `network`: that which a row is of. None: of several.
+    below a subheading; `network`, `dataset`: those which a row is of. None: of several.
     """
 
     label: str
@@ -45,6 +45,7 @@ class Row:
     variant: Variant | None = None
     parts: int | None = None
     network: str | None = None
+    dataset: str | None = None
 
     @property
     def colour(self) -> str:
@@ -75,6 +76,11 @@ class Table:
     def columns(self) -> tuple[str, ...]:
         """Flat headings, the group's before the column's."""
         return tuple(" ".join(p for p in (g.title, c) if p) for g in self.groups for c in g.columns)
+
+    @property
+    def column_parts(self) -> tuple[int | None, ...]:
+        """The number of parts of each column, None where it is of several."""
+        return tuple(p for g in self.groups for p in g.parts or (None,) * len(g.columns))
 
     @property
     def wide(self) -> bool:

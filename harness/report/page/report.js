@@ -1,0 +1,188 @@
+"use strict";
+// Filters, sorting, light and dark. Without this script the page shows everything and can be read as it is.
+
+const off = { dataset: new Set(), method: new Set(), series: new Set(), parts: new Set(), network: new Set() };
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+function hidden(data) {
+  for (const key of ["dataset", "method", "series", "parts"]) {
+    if (data[key] && off[key].has(data[key])) return true;
+  }
+  if (!data.network) return false;
+  const own = JSON.parse(data.network);
+  return own.length > 0 && own.every((name) => off.network.has(name));
+}
+
+function show() {
+  for (const element of all("[data-dataset],[data-method],[data-series],[data-parts],[data-network]")) {
+    element.classList.toggle("off", hidden(element.dataset));
+  }
+  all("figure.table").forEach(showTable);
+  all("figure.drawn").forEach(showFigure);
+  all(".summary").forEach((each) => each.classList.toggle("bare", !each.querySelector("li:not(.off)")));
+  const some = Object.values(off).some((values) => values.size);
+  document.getElementById("reset").hidden = !some;
+  document.getElementById("nothing").hidden = Boolean(document.querySelector("main section:not(.off)"));
+}
+
+// What stands below a subheading is of its number of parts; a heading is as wide as what is left of it.
+function showTable(figure) {
+  let below = null;
+  for (const row of all("tbody tr", figure)) {
+    if (row.classList.contains("sub")) {
+      below = row;
+      row.classList.toggle("bare", true);
+    } else {
+      row.classList.toggle("below", Boolean(below && below.classList.contains("off")));
+      if (below && !gone(row)) below.classList.remove("bare");
+    }
+  }
+  let next = 0;
+  const columns = all("thead tr:last-child th[data-column]:not(.stub)", figure);
+  for (const group of all("th.group", figure)) {
+    group.dataset.span ||= group.colSpan;
+    const own = columns.slice(next, (next += Number(group.dataset.span)));
+    const left = own.filter((column) => !column.classList.contains("off")).length;
+    group.classList.toggle("off", !left);
+    if (left) group.colSpan = left;
+  }
+  const rows = all("tbody tr:not(.sub)", figure);
+  const bare = rows.every(gone) || (columns.length > 0 && columns.every((each) => each.classList.contains("off")));
+  figure.classList.toggle("empty", bare);
+}
+
+const gone = (row) => row.classList.contains("off") || row.classList.contains("below");
+
+function showFigure(figure) {
+  const marks = all(".mark", figure).filter((each) => each.dataset.method);
+  figure.classList.toggle("empty", marks.length > 0 && marks.every((each) => each.closest(".off")));
+}
+
+// --- sorting
+
+const leading = /^[<>≤≥~]?\s*([+\-−]?[\d,]*\.?\d+(?:e[+-]?\d+)?)/i;
+
+function value(row, column) {
+  const cell = column === "label" ? row.cells[0] : row.cells[Number(column) + 1];
+  const text = (cell.querySelector(":scope > span:not(.mark)") || cell).textContent.trim();
+  if (cell.classList.contains("missing") || !text) return null;
+  const found = column === "label" ? null : leading.exec(text);
+  return found ? Number(found[1].replace(/,/g, "").replace("−", "-")) : text;
+}
+
+function compare(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+function sort(head, way) {
+  const table = head.closest("table"), body = table.tBodies[0], column = head.dataset.column;
+  all("th[aria-sort]", table).forEach((each) => each.removeAttribute("aria-sort"));
+  if (way) head.setAttribute("aria-sort", way);
+  const groups = [[]];
+  for (const row of all("tr", body).sort((a, b) => a.dataset.place - b.dataset.place)) {
+    if (row.classList.contains("sub")) groups.push([row]);
+    else groups.at(-1).push(row);
+  }
+  const sign = way === "descending" ? -1 : 1;
+  const order = (a, b) => {
+    const [x, y] = [value(a, column), value(b, column)];
+    if (x === null || y === null) return (x === null) - (y === null);
+    return sign * compare(x, y);
+  };
+  for (const group of groups) {
+    const heading = group.filter((row) => row.classList.contains("sub"));
+    const rows = group.slice(heading.length);
+    body.append(...heading, ...(way ? rows.sort(order) : rows));
+  }
+}
+
+function makeSortable(table) {
+  all("tbody tr", table).forEach((row, place) => { row.dataset.place = place; });
+  if (all("tbody tr:not(.sub)", table).length < 2) return;
+  for (const head of all("th[data-column]", table)) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    const ways = [null, "ascending", "descending"];
+    button.addEventListener("click", () => {
+      sort(head, ways[(ways.indexOf(head.getAttribute("aria-sort")) + 1) % 3]);
+    });
+  }
+}
+
+// --- filters
+
+function choose(box) {
+  if (box.dataset.filter === "method" && box.classList.contains("several")) {
+    for (const under of variants(box)) under.checked = box.checked;
+  }
+  update();
+}
+
+function variants(box) {
+  const found = [];
+  let next = box.parentElement.nextElementSibling;
+  while (next && next.classList.contains("under")) {
+    found.push(next.querySelector("input"));
+    next = next.nextElementSibling;
+  }
+  return found;
+}
+
+// A method is shown while one of its variants is; its box says whether all are.
+function update() {
+  for (const box of all("input.several")) {
+    const own = variants(box), chosen = own.filter((each) => each.checked).length;
+    box.checked = chosen > 0;
+    box.indeterminate = chosen > 0 && chosen < own.length;
+  }
+  for (const key of Object.keys(off)) {
+    off[key] = new Set(all(`input[data-filter="${key}"]`).filter((box) => !box.checked).map((box) => box.value));
+  }
+  for (const menu of all(".menu")) {
+    const boxes = all("input", menu).filter((box) => !box.classList.contains("several"));
+    const chosen = boxes.filter((box) => box.checked).length;
+    menu.querySelector(".count").textContent = chosen < boxes.length ? `${chosen}/${boxes.length}` : "";
+    menu.classList.toggle("some", chosen < boxes.length);
+  }
+  show();
+}
+
+function makeFilters() {
+  for (const box of all("input[data-filter]")) {
+    if (variants(box).length && box.dataset.filter === "method") box.classList.add("several");
+    box.checked = true;
+    box.addEventListener("change", () => choose(box));
+  }
+  const set = (within, checked) => {
+    all("input[data-filter]", within).forEach((box) => { box.checked = checked; });
+    update();
+  };
+  for (const menu of all(".menu")) {
+    menu.querySelector("[data-all]").addEventListener("click", () => set(menu, true));
+    menu.querySelector("[data-none]").addEventListener("click", () => set(menu, false));
+  }
+  document.getElementById("reset").addEventListener("click", () => set(document, true));
+  const close = (except) => all(".menu[open]").forEach((menu) => { if (menu !== except) menu.open = false; });
+  document.addEventListener("click", (event) => close(event.target.closest(".menu")));
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(null); });
+}
+
+// --- light and dark
+
+function makeSwitch() {
+  const root = document.documentElement, dark = window.matchMedia("(prefers-color-scheme: dark)");
+  try { root.dataset.theme = localStorage.getItem("harness-theme") || ""; } catch { root.dataset.theme = ""; }
+  document.getElementById("theme").addEventListener("click", () => {
+    const now = root.dataset.theme || (dark.matches ? "dark" : "light");
+    root.dataset.theme = now === "dark" ? "light" : "dark";
+    try { localStorage.setItem("harness-theme", root.dataset.theme); } catch { /* a page may not keep it */ }
+  });
+}
+
+makeFilters();
+makeSwitch();
+all("figure.table table").forEach(makeSortable);
+document.querySelector(".bar").hidden = false;
