@@ -274,7 +274,7 @@ def _excludes(
     rules: list[dict[str, Sequence[Any]]] = []
     for i, written in enumerate(suite.exclude):
         try:
-            check_keys(key for key in written if key not in options)
+            check_keys(written, options)
         except UserError as error:
             errors.append(suite.source.error(("exclude", i, error.key or ""), error.message, error.fix))
         if not written:

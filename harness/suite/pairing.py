@@ -101,7 +101,7 @@ def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserE
     written += [(f"expect.order.{i}", item) for i, item in enumerate(claim.expect.order or ())]
     for where, selector in written:
         try:
-            check_keys(key for key in selector if key not in options)
+            check_keys(selector, options)
         except UserError as error:
             yield UserError(f"{error.message} '{error.key}'", key=where, fix=error.fix)
 

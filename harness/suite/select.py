@@ -33,7 +33,7 @@ def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> boo
     """
     terms = _terms(expr)
     try:
-        check_keys(key for key in terms if key not in trial.method.options and key not in options)
+        check_keys(terms, {*trial.method.options, *options})
     except UserError as error:
         raise UserError(f"{error.message} '{error.key}'", file=f"--only {expr}", fix=error.fix) from error
     return all(holds(trial, key, values) for key, values in terms.items())
@@ -65,17 +65,18 @@ def rule(written: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     return {key: value if isinstance(value, list) else [value] for key, value in written.items()}
 
 
-def check_keys(keys: Iterable[str]) -> None:
+def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
     """Raise a UserError, its `key` set, for a key that neither trials nor installed methods have.
 
+    `options` are those of methods that need not be installed, a suite's plugins.
     Options of data sets (`dataset.<option>`) are not looked at: each data set has its own.
     """
-    unknown = [key for key in keys if key not in KEYS and not key.startswith("dataset.")]
+    unknown = [key for key in keys if key not in (*KEYS, *options) and not key.startswith("dataset.")]
     if not unknown:
         return
     from harness.runtime.registry import load_method, method_names
 
-    known: set[str] = {*KEYS, *(f"model.{field}" for field in ModelSpec.model_fields)}
+    known: set[str] = {*KEYS, *options, *(f"model.{field}" for field in ModelSpec.model_fields)}
     known |= {f"train.{field}" for field in TrainSpec.model_fields}
     for name in method_names():
         with contextlib.suppress(UserError):  # a broken plugin is not this expression's mistake

@@ -67,7 +67,7 @@ def test_every_form_of_an_entry(write) -> None:
     )
     assert suite.partition == (PartitionSpec(parts=1), PartitionSpec(parts=2))
     assert suite.methods[1] == MethodSpec(name="bns-gcn", options={"rate": [0.1, 1.0]})
-    bare = load_suite(write("name: demo\ndatasets: digits\nmethods: {full: }\ntrain:\n"))
+    bare = load_suite(write("name: demo\ndatasets: digits\nmethods: {full: }\ntrain:\nplugins:\n"))
     assert bare.model_dump() == load_suite(write(PLAIN)).model_dump()
 
 
