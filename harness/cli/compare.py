@@ -140,7 +140,9 @@ def _print(figure: Metric, rows: Sequence[Compared], whole: Compared, format: st
     )
     table(columns, shown, title=f"{figure.column}{f', {figure.better} is better' if figure.better else ''}")
     if len(rows) > 1:
-        typer.echo(f"verdicts allow for {len(rows) + 1} being looked at; p of the paired t-test does not")
+        typer.echo(
+            f"verdicts allow for {len(rows)} trials being looked at; p (of the paired t-test) does not"
+        )
 
 
 def _numbers(row: Compared) -> list[object]:

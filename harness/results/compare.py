@@ -68,7 +68,7 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
     Returns:
         What each trial shows, its seeds together, and what all show together (None of no pair that has the
         figure). Verdicts allow for how many there are: of comparisons of a code with itself at most 5 %
-        should find anything at all.
+        should find anything at all, half of them in the verdict over all and half in those of the trials.
     """
     cells = [
         found for cell in group_seeds(pairs) if (found := [c for p in cell if (c := _change(p, metric))])
@@ -76,16 +76,17 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
     if not cells:
         return [], None
     noise = _noise(cells, metric)
-    looks = len(cells) + (len(cells) > 1)
+    risk = 1 - CONFIDENCE
+    each = risk / 2 / len(cells) if len(cells) > 1 else risk
     means = [float(np.mean([change.size for change in cell])) for cell in cells]
     own = [_own_variance(cell, noise) for cell in cells]
     rows = [
-        _judged(metric, cell, mean, variance, noise, looks)
+        _judged(metric, cell, mean, variance, noise, each)
         for cell, mean, variance in zip(cells, means, own, strict=True)
     ]
     together = None if noise is None else sum(v for v in own if v is not None) / len(cells) ** 2
     everything = [change for cell in cells for change in cell]
-    return rows, _judged(metric, everything, float(np.mean(means)), together, noise, looks)
+    return rows, _judged(metric, everything, float(np.mean(means)), together, noise, max(each, risk / 2))
 
 
 def _change(pair: Pair, metric: Metric) -> _Change | None:
@@ -148,9 +149,9 @@ def _judged(
     mean: float,
     variance: float | None,
     noise: _Noise | None,
-    looks: int,
+    risk: float,
 ) -> Compared:
-    """Return what pairs show together, whose mean change has a variance; `looks`: verdicts in all."""
+    """Return what pairs show together; `variance`: of their mean change, `risk`: of a verdict on nothing."""
     label = changes[0].pair.label
     before, after = ([getattr(c, side) for c in changes] for side in ("before", "after"))
 
@@ -162,7 +163,7 @@ def _judged(
         error = math.sqrt(variance + metric.drift**2)
         reach = error * _quantile(noise.freedom, 1 - CONFIDENCE)
         interval = Interval(shown(mean), shown(mean - reach), shown(mean + reach))
-        sure = abs(mean) > error * _quantile(noise.freedom, (1 - CONFIDENCE) / looks)
+        sure = abs(mean) > error * _quantile(noise.freedom, risk)
     same = all(change.size == 0 for change in changes)
     return Compared(
         label,
