@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.claims.evaluate import Finding, State, Verdict
 from harness.claims.judge import Judged
+from harness.claims.text import subject
 from harness.report.tables.table import Cell, Group, Row, Table
 from harness.report.trials.sections import trials
 
@@ -44,7 +45,7 @@ def _claims_table(suite: Judged) -> Table:
             verdict.claim.name,
             (
                 _verdict_cell(verdict.state, verdict.twin),
-                _words(verdict.expected),
+                _words(verdict.expected, verdict.claim.metric),
                 _words(verdict.measured),
                 _words(verdict.why),
                 _words(verdict.claim.source),
@@ -52,7 +53,7 @@ def _claims_table(suite: Judged) -> Table:
         )
         for verdict in suite.verdicts
     )
-    twin = f" Twin: {ON_TWIN.removeprefix('on a twin: ')}." if _twins(suite) else ""
+    twin = f" Twin: {ON_TWIN.removeprefix('on a twin: ')}." if any(_twins(suite)) else ""
     caption = f"{counted(suite.verdicts)}; {_finished(suite)}. {RULE}{twin}"
     columns = ("Verdict", "Expected", "Measured", "Why", "Source")
     return Table(f"Claims of {suite.suite}", caption, "Claim", (Group("", columns),), rows)
@@ -78,8 +79,8 @@ def _verdict_cell(state: State, twin: bool = False) -> Cell:
     return Cell(state, "twin" if twin else "", MARKS[state], best=state == "fails", number=False)
 
 
-def _words(text: str) -> Cell:
-    return Cell(text, number=False, wrap=True)
+def _words(text: str, note: str = "") -> Cell:
+    return Cell(text, note, number=False, wrap=True)
 
 
 def _why(row: Finding) -> str:
@@ -87,8 +88,8 @@ def _why(row: Finding) -> str:
     return "; ".join(part for part in (unsure, row.why) if part)
 
 
-def _twins(suite: Judged) -> bool:
-    return any(verdict.twin for verdict in suite.verdicts)
+def _twins(suite: Judged) -> list[bool]:
+    return [verdict.twin for verdict in suite.verdicts]
 
 
 def _finished(suite: Judged) -> str:
@@ -99,10 +100,14 @@ def _finished(suite: Judged) -> str:
 def _lines(suite: Judged) -> Iterator[str]:
     """Yield a suite's lines: every claim, and the rows of those that do not plainly hold."""
     yield f"{suite.suite}: {counted(suite.verdicts)}; {_finished(suite)}"
+    everywhere = all(_twins(suite))
+    if everywhere:
+        yield f"  all {ON_TWIN}"
     for verdict in suite.verdicts:
         yield f"  {MARKS[verdict.state]} {verdict.state}: {verdict.claim.name}"
-        twin = f" ({ON_TWIN})" if verdict.twin else ""
+        twin = f" ({ON_TWIN})" if verdict.twin and not everywhere else ""
         yield f"      source:   {verdict.claim.source}{twin}"
+        yield f"      measures: {subject(verdict.claim)}"
         yield f"      expected: {verdict.expected}"
         if verdict.measured:
             yield f"      measured: {verdict.measured}"

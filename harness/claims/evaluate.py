@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 import pandas as pd
 
-from harness.claims.text import compares, differences, expectation, number, unit_of, with_interval
+from harness.claims.text import compares, differences, expectation, number, span, unit_of, with_interval
 from harness.claims.values import (
     By,
     Measured,
@@ -182,8 +182,9 @@ def _summary(claim: Claim, rows: Sequence[Finding]) -> str:
     if not values:
         return count
     bounds, unit = _bounds(claim.expect), unit_of(claim)
-    low, high = (number(value, unit, bounds) for value in (min(values), max(values)))
-    return f"{low} ({count})" if low == high else f"{low} to {high} ({count})"
+    low, high = min(values), max(values)
+    alike = number(low, unit, bounds) == number(high, unit, bounds)
+    return f"{number(low, unit, bounds) if alike else span(low, high, unit, bounds=bounds)} ({count})"
 
 
 def _why(rows: Sequence[Finding], state: State) -> str:

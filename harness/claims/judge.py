@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.claims.evaluate import Verdict, evaluate
 from harness.errors import UserError
-from harness.results.frames import load_epochs, load_results
+from harness.report.trials.inputs import Inputs, load_inputs
 from harness.results.suite_file import KeptSuite, kept, kept_suites
 
 
@@ -43,20 +43,24 @@ def judge(results: pd.DataFrame, epochs: pd.DataFrame, suites: Mapping[str, Kept
     ]
 
 
+def judge_inputs(inputs: Inputs) -> list[Judged]:
+    """Evaluate the claims of a report's trials, each suite as it is kept beside its results."""
+    return judge(inputs.results, inputs.epochs, kept_suites(inputs.directories))
+
+
 def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] = ()) -> list[Judged]:
-    """Evaluate the claims of what was run, each suite as it is kept beside its results.
+    """Evaluate the claims of what was run, as `judge_inputs`.
 
     Args:
         directories: results directories, suites' directories in them, or trials'.
         suites: suites to hold the results against in place of those kept.
 
     Raises:
-        UserError: a directory is missing, or a record or `suite.json` is damaged.
+        UserError: a directory is missing or holds no trial, or a record or `suite.json` is damaged.
     """
-    results = pd.concat([load_results(directory) for directory in directories], ignore_index=True)
-    epochs = pd.concat([load_epochs(directory) for directory in directories], ignore_index=True)
+    inputs = load_inputs(directories)
     given = {suite.name: suite for suite in suites}
-    return judge(results, epochs, given or kept_suites(directories))
+    return judge(inputs.results, inputs.epochs, given) if given else judge_inputs(inputs)
 
 
 def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:
@@ -69,7 +73,7 @@ def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) 
     from harness.suite.load import load_suite
 
     suite = load_suite(file)
-    frame = pd.concat([load_results(directory) for directory in results], ignore_index=True)
+    frame = load_inputs(results).results
     devices = frame.loc[frame["suite"] == suite.name, "device"].unique()
     if not len(devices):
         there = ", ".join(sorted(frame["suite"].unique())) or "none"

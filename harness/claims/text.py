@@ -41,6 +41,18 @@ def number(value: float, unit: str, bounds: Sequence[float] = ()) -> str:
     return f"{_digits(value, unit, bounds)} {_scale(value, unit)[1]}".rstrip()
 
 
+def span(low: float, high: float, unit: str, join: str = " to ", bounds: Sequence[float] = ()) -> str:
+    """Write two values, their unit once where it is the same."""
+    texts = _digits(low, unit, bounds), _digits(high, unit, bounds)
+    names = _scale(low, unit)[1], _scale(high, unit)[1]
+    return _spanned(texts, names, join)
+
+
+def _spanned(texts: tuple[str, str], names: tuple[str, str], join: str) -> str:
+    first = texts[0] if names[0] == names[1] else f"{texts[0]} {names[0]}"
+    return f"{first}{join}{texts[1]} {names[1]}".rstrip()
+
+
 def _digits(value: float, unit: str, bounds: Sequence[float] = ()) -> str:
     size, _ = _scale(value, unit)
 
@@ -89,10 +101,19 @@ def expectation(claim: Claim) -> str:
         return order + allowed
     if expect.between is not None:
         low, high = expect.between
-        return f"between {_bound(low, unit)} and {_bound(high, unit)}" if low < high else _bound(low, unit)
+        if low == high:
+            return _bound(low, unit)
+        ends = [_bound(end, unit).partition(" ") for end in (low, high)]
+        return "between " + _spanned((ends[0][0], ends[1][0]), (ends[0][2], ends[1][2]), " and ")
     if expect.at_least is not None:
         return f"at least {_bound(expect.at_least, unit)}"
     return f"at most {_bound(expect.at_most or 0.0, unit)}"
+
+
+def subject(claim: Claim) -> str:
+    """Write what a claim measures: its metric, of which trials, over which."""
+    over = f" over {selector_text(claim.over)}" if claim.over is not None else ""
+    return f"{claim.metric} of {selector_text(claim.of)}{over}"
 
 
 def selector_text(selector: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ def write_suite(directory: Path, suite: KeptSuite) -> None:
 
 def read_suite(path: Path) -> KeptSuite:
     """Read a `suite.json`; UserError if it is damaged or of a newer harness."""
-    fix = "name the suite with --suite FILE"
+    fix = "remove it; `harness check-claims --suite FILE` does without"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -38,7 +38,7 @@ def test_the_card_has_a_row_a_claim_and_a_table_of_those_that_speak_of_several_t
     ]
     assert [cell.text for cell in claims.rows[0].cells[1:]] == [
         "at least 3 ×",
-        "2.00 × to 4.00 × (1 of 2 hold)",
+        "2.00 to 4.00 × (1 of 2 hold)",
         "1 of 3 not measured: not run",
         "here",
     ]
@@ -50,5 +50,5 @@ def test_the_card_has_a_row_a_claim_and_a_table_of_those_that_speak_of_several_t
         ("parts=8", "not measured", "", "not run"),
     ]
     text = card_text(judged)
-    assert "(on a twin: says nothing of the paper's absolute figures)" in text
+    assert "  all on a twin: says nothing of the paper's absolute figures\n" in text
     assert "        ✗ parts=2: 2.00 ×\n" in text

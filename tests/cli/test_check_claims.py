@@ -80,7 +80,8 @@ def test_a_claim_that_fails_is_exit_code_1(check: Callable[..., tuple[int, str, 
         "demo: 1 claim: 1 holds; 4 of 4 trials run\n"
         "  ✓ holds: a tenth is sent\n"
         "      source:   here\n"
-        "      expected: between 0 × and 0.2 ×\n"
+        "      measures: bytes_feature of bns-gcn over full\n"
+        "      expected: between 0 and 0.2 ×\n"
         "      measured: 0.100 [0.100, 0.100] ×\n",
         "",
     )
@@ -95,7 +96,11 @@ def test_a_claim_that_fails_is_exit_code_1(check: Callable[..., tuple[int, str, 
 
 
 def test_mistakes_are_exit_code_2(check: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    assert check("nowhere") == (2, "", "error: nowhere: no such directory of results\n")
+    assert check("nowhere") == (
+        2,
+        "",
+        "error: nowhere: no such directory of results (run `harness run SUITE` first)\n",
+    )
     assert check() == (
         2,
         "",
@@ -115,7 +120,10 @@ def test_mistakes_are_exit_code_2(check: Callable[..., tuple[int, str, str]], tm
         "error: other.yaml: no results of suite 'other' (suites there: demo)\n",
     )
     (tmp_path / "results/demo/suite.json").write_text("{")
-    assert "suite.json: damaged: not JSON (name the suite with --suite FILE)" in check()[2]
+    assert (
+        "suite.json: damaged: not JSON (remove it; `harness check-claims --suite FILE` does without)"
+        in check()[2]
+    )
 
 
 def test_results_without_a_kept_suite_are_held_against_its_file(
