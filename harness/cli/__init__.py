@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import (
+    check,
     check_claims,
     compare,
     data,
@@ -52,6 +53,7 @@ def _root(
 
 for _command in (
     run.run,
+    check.check,
     plan.plan,
     report.report,
     check_claims.check_claims,

@@ -1,0 +1,153 @@
+"""`check_method`: everything that a method is held to, on tiny graphs with 2 and 3 ranks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.conformance.behaviour import (
+    model_runs,
+    options_finding,
+    repeat_check,
+    repeated_runs,
+    training_check,
+    trouble_check,
+    trouble_runs,
+)
+from harness.conformance.limit import exact_check, limit_runs
+from harness.conformance.payload import bytes_check
+from harness.conformance.runs import Failure, Result, Run, Subject, execute
+from harness.conformance.tiny import TinyGraphs
+from harness.conformance.unbiased import DRAWS, unbiased_check, unbiased_runs
+from harness.conformance.verdict import Check, Finding, Report, find
+from harness.errors import UserError
+from harness.runtime.method import Method
+from harness.runtime.plugins import find_plugins
+from harness.runtime.registry import find_method
+
+WORLDS = (2, 3)
+LIMIT_S = 20.0
+
+
+def check_method(
+    name: str,
+    *,
+    plugin: Path | str | Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    limit_s: float = LIMIT_S,
+) -> Report:
+    """Check a method.
+
+    Args:
+        name: as in a suite.
+        plugin: files (or modules) that it may be in, if it is not installed.
+        options: in place of its defaults; `exact` and `unbiased` stay as declared.
+        limit_s: seconds after which a run of a few epochs counts as one that hangs.
+
+    Raises:
+        UserError: there is no such method, or the options are none of it.
+    """
+    files = plugin if isinstance(plugin, Sequence) and not isinstance(plugin, str) else [str(plugin)]
+    found = find_method(name, find_plugins(files))
+    _require_valid(found.method, options or {})
+    subject = Subject(name, found.source)
+    (report,) = check_methods({subject: found.method}, options={subject: options or {}}, limit_s=limit_s)
+    return report
+
+
+def check_methods(
+    methods: Mapping[Subject, type[Method[Any]]],
+    *,
+    options: Mapping[Subject, Mapping[str, Any]] | None = None,
+    limit_s: float = LIMIT_S,
+) -> list[Report]:
+    """Check several methods, in the same groups of ranks; see `check_method`."""
+    given = options or {}
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = TinyGraphs(Path(folder))
+        plans = [
+            _plan(subject, method, dict(given.get(subject, {})), graphs)
+            for subject, method in methods.items()
+        ]
+        results = execute([run for plan in plans for run in plan.first], limit_s=limit_s)
+        # What cannot train at all need not be seen to fail sixty times, each time after a while.
+        alive = [plan for plan in plans if plan.trains(results)]
+        results |= execute(
+            [run for plan in alive for check in plan.checks for run in check.runs if run.key not in results],
+            limit_s=limit_s,
+        )
+    return [plan.report(results, alive=plan in alive) for plan in plans]
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What is run for a method, and what is held against it."""
+
+    subject: Subject
+    method: type[Method[Any]]
+    first: Sequence[Run]
+    checks: Sequence[Check]
+    not_claimed: Sequence[Finding]
+
+    def trains(self, results: Mapping[str, Result]) -> bool:
+        return any(not isinstance(results[run.key], Failure) for run in self.first)
+
+    def report(self, results: dict[str, Result], *, alive: bool) -> Report:
+        findings = [options_finding(self.method)]
+        for check in self.checks:
+            if alive or check.name == "runs":
+                findings.append(find(check, results))
+            else:
+                findings.append(Finding(check.name, "not run", "nothing of it runs"))
+        return Report(self.subject.name, (*findings, *self.not_claimed))
+
+
+def _plan(subject: Subject, method: type[Method[Any]], options: dict[str, Any], graphs: TinyGraphs) -> _Plan:
+    # Options that are none are told with the others; they cannot be run.
+    exact = method.exact if _is_valid(method, method.exact) else None
+    unbiased = method.unbiased if _is_valid(method, method.unbiased) else None
+    settings = [options] if unbiased is None else [options, unbiased]
+    first = [run for world in WORLDS for run in model_runs(subject, options, graphs, world)]
+    trained, checks, missing = [*first], [training_check(first)], []
+    if exact is None:
+        missing.append(Finding("exact", "not claimed", "`exact`: options at which it is full-graph training"))
+    else:
+        runs = [run for world in WORLDS for run in limit_runs(subject, exact, graphs, world)]
+        checks.append(exact_check(runs, exact))
+        trained += runs
+    if unbiased is None:
+        missing.append(Finding("unbiased", "not claimed", "`unbiased`: options at which its sampling is"))
+    else:
+        runs = list(unbiased_runs(subject, unbiased, graphs, DRAWS[method.family]))
+        checks.append(unbiased_check(runs, unbiased))
+    twice = [run for setting in settings for run in repeated_runs(subject, setting, graphs, WORLDS[0])]
+    stuck = [run for setting in settings for w in WORLDS for run in trouble_runs(subject, setting, graphs, w)]
+    checks += [repeat_check(twice), trouble_check(stuck)]
+    sent = bytes_check(method, [*trained, *twice, *stuck])
+    if sent is None:
+        missing.append(Finding("bytes", "not claimed", "`bytes_per_epoch`: what it sends, in closed form"))
+    else:
+        checks.append(sent)
+    return _Plan(subject, method, first, checks, missing)
+
+
+def _is_valid(method: type[Method[Any]], options: Mapping[str, Any] | None) -> bool:
+    try:
+        method.Options(**(options or {}))
+    except (ValueError, TypeError):
+        return False
+    return options is not None
+
+
+def _require_valid(method: type[Method[Any]], options: Mapping[str, Any]) -> None:
+    try:
+        method.Options(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(first["msg"], key=f"--option {key}", fix="see `harness list methods`") from error
