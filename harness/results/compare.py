@@ -115,8 +115,8 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     """Return how far changes scatter that should be equal: over seeds, else robustly over all trials.
 
     What was measured beforehand counts as `PRIOR` degrees of freedom of it (as in a moderated t-test, Smyth,
-    Stat. Appl. Genet. Mol. Biol. 3, 2004), so that two seeds that agree by chance make nothing sure. None if
-    nothing is known.
+    Stat. Appl. Genet. Mol. Biol. 3, 2004), so that two seeds that agree by chance make nothing sure; where
+    these scatter more, they count alone. None if nothing is known.
     """
     explained = float(np.mean([change.error**2 for cell in cells for change in cell]))
     freedom: float = sum(len(cell) - 1 for cell in cells)
@@ -133,7 +133,7 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     if metric.rerun is None:
         return _Noise(beyond, freedom) if freedom else None
     both = (PRIOR * metric.rerun**2 + freedom * beyond) / (PRIOR + freedom)
-    return _Noise(both, PRIOR + freedom)
+    return _Noise(max(both, beyond), PRIOR + freedom)
 
 
 def _own_variance(cell: Sequence[_Change], noise: _Noise | None) -> float | None:
