@@ -72,7 +72,8 @@ def page(out: Path) -> Page:
 def test_files(out: Path) -> None:
     names = {path.name for path in out.iterdir()}
     assert names == {"index.html", "report.md", "results.csv", "epochs.csv", "figures"}
-    kinds = {"throughput", "breakdown", "traffic", "sampling", "memory", "convergence"}
+    kinds = {"throughput", "scaling", "breakdown", "traffic", "sampling", "layers", "memory", "use"}
+    kinds |= {"convergence", "targets", "pareto", "options", "partition"}
     drawn = {path.stem for path in (out / "figures").glob("*.svg")}
     assert {f"{data}-sage-{kind}" for data in ("digits", "twin") for kind in kinds} <= drawn
     written = {f"{stem}.{kind}" for stem in drawn for kind in ("svg", "png", "csv")}

@@ -161,7 +161,18 @@ def test_records_of_an_older_harness(write: Write, tmp_path: Path) -> None:
     change(tmp_path, age)
     section = one_section(tmp_path)
     tables = section_tables(section)
-    assert set(tables) == {"accuracy", "time", "ranks", "breakdown", "traffic", "memory", "partition"}
+    expected = {
+        "accuracy",
+        "time",
+        "ranks",
+        "breakdown",
+        "traffic",
+        "memory",
+        "targets",
+        "pareto",
+        "partition",
+    }
+    assert set(tables) == expected
     shown = texts(tables["ranks"], "full", 2)
     assert shown.pop("Imbalance") != "0"
     assert set(shown.values()) == {"not available"}

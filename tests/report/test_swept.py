@@ -9,8 +9,8 @@ from report.fake import METHODS, write_results
 
 from harness.report import write_report
 from harness.report.chapters.counting import counted_table, counting_table
+from harness.report.chapters.layers import nodes_by_layer
 from harness.report.chapters.swept import (
-    layer_nodes,
     nodes_figure,
     nodes_table,
     phase_table,
@@ -112,13 +112,14 @@ def test_nodes_of_a_step_by_layer(layers: Path) -> None:
     full, sage = swept.section.variants
     assert (swept.axis, swept.values, sage.label) == (LAYERS, (1.0, 2.0, 3.0), "graphsage")
     assert sage.options["fanouts"] == [25, 10, 10]
-    assert {(v, parts, x): nodes for (v, parts, x), nodes in layer_nodes(swept).items()} == {
-        (sage, parts, count): [100.0 * 8**i for i in range(1 + int(count))]
+    found = {(v.label, parts): nodes for (v, parts), nodes in nodes_by_layer(swept.unfolded).items()}
+    assert found == {
+        (f"graphsage, layers={count:g}", parts): [100.0 * 8**i for i in range(1 + int(count))]
         for parts in (1, 2)
         for count in swept.values
     }
     table = nodes_table(swept)
-    assert rows(table)["graphsage, layers=2"] == ["100", "800", "6,400", ""]
+    assert rows(table)["graphsage, layers=2"] == ["100", "800", "6,400", "", "64.0"]
     times = swept.figures("step_time_s")
     assert relative(swept, times, (full, 1, 3.0)) == pytest.approx(3, rel=0.1)
     assert phase_table(swept) is None

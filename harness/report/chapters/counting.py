@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.chapters.swept import amount_axis, value_axis
+from harness.report.figures.axes import amount_axis, value_axis
 from harness.report.figures.drawing import (
     Picture,
     draw_line,
@@ -107,7 +107,7 @@ def counted_figure(swept: Swept) -> Picture | None:
                 draw_line(ax, variant, parts, (swept.axis.name, x), own, style=variant.style)
                 ideal = [y[0] * value / x[0] for value in x]
                 mark(ax.plot(x, ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1), variant, parts)
-        value_axis(ax, swept)
+        value_axis(ax, swept.values, swept.axis.label)
         panel(ax, parts)
     amount_axis(axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])
     legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)

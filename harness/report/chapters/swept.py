@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
-
+from harness.report.chapters.layers import layer_figure, layer_table
+from harness.report.figures.axes import amount_axis, value_axis
 from harness.report.figures.drawing import (
     Picture,
     draw_line,
@@ -22,12 +19,11 @@ from harness.report.figures.drawing import (
 from harness.report.numbers import Stat, common_places, scaled, time_unit
 from harness.report.tables.grid import by_parts, parts_heading
 from harness.report.tables.table import Cell, Group, Row, Table
-from harness.report.trials.aggregate import named_columns, phase_columns
+from harness.report.trials.aggregate import phase_columns
 from harness.report.trials.swept import LAYERS, THREADS, Swept
 from harness.report.trials.variants import Variant, show_value
 from harness.results.stats import ENOUGH
 
-WIDE = 8.0  # largest / smallest from which on an axis is logarithmic
 Points = dict[tuple[Variant, int, float], Stat]
 
 
@@ -151,7 +147,7 @@ def step_figure(swept: Swept) -> Picture | None:
             ideal = [value / swept.values[0] for value in swept.values]
             right.plot(swept.values, ideal, color="#999999", lw=1, ls="--", zorder=1)
         for ax in (left, right):
-            value_axis(ax, swept)
+            value_axis(ax, swept.values, swept.axis.label)
             panel(ax, parts)
         amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
         amount_axis(right, _ratio_name(swept), [])
@@ -167,97 +163,11 @@ def step_figure(swept: Swept) -> Picture | None:
     return save(figure, section, "step", title, caption)
 
 
-def value_axis(ax: Axes, swept: Swept) -> None:
-    """Give an axis of the setting's values a tick for each of them; logarithmic where they span far."""
-    low, high = swept.values[0], swept.values[-1]
-    if low > 0 and high > WIDE * low:
-        ax.set_xscale("log")
-    names = {value: f"{value:,g}" for value in swept.values}
-    ax.xaxis.set_major_locator(FixedLocator(list(swept.values)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel(swept.axis.label)
-    sns.despine(ax=ax)
-
-
-def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
-    """Let the axis of amounts begin at 0, or make it logarithmic where they span far."""
-    wide = bool(amounts) and 0 < WIDE * min(amounts) < max(amounts)
-    ax.set_ylabel(f"{label}, log scale" if wide else label)
-    if wide:
-        ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        ax.yaxis.set_minor_locator(NullLocator())
-    else:
-        ax.set_ylim(bottom=0)
-
-
-def layer_nodes(swept: Swept) -> dict[tuple[Variant, int, float], list[float]]:
-    """Return a step's distinct nodes of a rank, by layer from the outputs back; of mini-batches only."""
-    columns = named_columns(swept.section, "stat_nodes_layer", "")
-    figures = [swept.figures(columns[layer]) for layer in sorted(columns, key=int)]
-    steps = swept.figures("steps")
-    found = {
-        key: [stats[key].mean / steps[key].mean / key[1] for stats in figures if key in stats]
-        for key in steps
-    }
-    return {key: nodes[::-1] for key, nodes in found.items() if nodes}
-
-
 def nodes_table(swept: Swept) -> Table | None:
     """Distinct nodes of each layer in a step, a row a variant and depth; None without mini-batches."""
-    found = layer_nodes(swept)
-    if swept.axis is not LAYERS or not found:
-        return None
-    deepest = max(len(nodes) for nodes in found.values())
-    rows: list[Row] = []
-    for parts in sorted({parts for _, parts, _ in found}):
-        rows.append(parts_heading(parts))
-        for (variant, own, value), nodes in found.items():
-            if own == parts:
-                cells = [Cell(f"{count:,.0f}") for count in nodes]
-                cells += [Cell("")] * (deepest - len(nodes))
-                rows.append(Row(f"{variant.label}, layers={show_value(value)}", tuple(cells), variant))
-    return Table(
-        "Nodes of a step by layer",
-        "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
-        "what each layer reads of the one before. Of a rank and step: means over steps, ranks, epochs after "
-        "warm-up and seeds.",
-        "Method",
-        (Group("", ("Outputs", *(f"{i} back" for i in range(1, deepest)))),),
-        tuple(rows),
-    )
+    return layer_table(swept.unfolded) if swept.axis is LAYERS else None
 
 
 def nodes_figure(swept: Swept) -> Picture | None:
     """Draw the distinct nodes of each layer of the deepest models; None without mini-batches."""
-    found = layer_nodes(swept)
-    if swept.axis is not LAYERS or not found:
-        return None
-    section, panels = swept.section, sorted({parts for _, parts, _ in found})
-    shown = [v for v in section.variants if any(key[0] == v for key in found)]
-    figure = new_figure(3.6 + 0.2 * legend_rows(section), section, "Nodes of a step by layer")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    size = float(section.ok["inner_nodes"].max())
-    deepest = max(len(nodes) for nodes in found.values())
-    for ax, parts in zip(axes, panels, strict=True):
-        for variant in shown:
-            _, nodes = max((key[2], nodes) for key, nodes in found.items() if key[:2] == (variant, parts))
-            back = ("layers_back", range(len(nodes)))
-            draw_line(ax, variant, parts, back, ("nodes", nodes), style=variant.style)
-        if not math.isnan(size):
-            ax.axhline(size, color="#999999", lw=1, ls="--", zorder=1)
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        ax.xaxis.set_major_locator(FixedLocator(list(range(deepest))))
-        ax.set_xlabel("Layers back from the outputs")
-        panel(ax, parts)
-        sns.despine(ax=ax)
-    axes[0].set_ylabel("Nodes, log scale")
-    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
-    caption = (
-        "The deepest models of the table above: distinct nodes of a rank's step, from the outputs (0) back "
-        "to the nodes whose features are read. Dashed: all nodes of the graph that is trained on."
-    )
-    return save(figure, section, "nodes", "Nodes of a step by layer", caption)
+    return layer_figure(swept.at(swept.values[-1])) if swept.axis is LAYERS else None

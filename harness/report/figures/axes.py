@@ -42,14 +42,14 @@ def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
 
 
 def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
-    """Let the x axis of amounts begin at 0, or make it logarithmic where they span far."""
+    """Make the x axis of amounts logarithmic where they span far, else begin it at 0 if that is near."""
     wide = spans_far(amounts)
     ax.set_xlabel(f"{label}, log scale" if wide else label)
     if wide:
         ax.set_xscale("log")
         _plain_numbers(ax.xaxis)
-    else:
-        ax.set_xlim(left=0)
+    elif min(amounts, default=0.0) < max(amounts, default=0.0) / 2:
+        ax.set_xlim(0, 1.06 * max(amounts))
     sns.despine(ax=ax)
 
 

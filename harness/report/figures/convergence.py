@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -10,48 +12,74 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from harness.report.figures.drawing import Picture, legend, legend_rows, new_figure, panel, save
 from harness.report.figures.marks import mark, mark_panel
+from harness.report.numbers import byte_unit
 from harness.report.trials.curves import mean_curve
 from harness.report.trials.sections import Section
 from harness.report.trials.variants import Variant
 
 
 def convergence_figure(section: Section) -> Picture | None:
-    """Draw validation score against epochs (above) and training time (below), a column a number of parts."""
+    """Draw validation score against epochs, training time and bytes sent, a column a number of parts.
+
+    The rows stand below one another; that of bytes is there if any were sent.
+    """
     curves = {(v, p): mean_curve(section, v, p) for v in section.variants for p in section.parts}
     curves = {key: curve for key, curve in curves.items() if len(curve)}
     if not curves:
         return None
-    figure = new_figure(6.6 + 0.2 * legend_rows(section), section, "Convergence")
-    axes = figure.subplots(2, len(section.parts), sharey=True, sharex="row", squeeze=False)
-    ends = [float(curve["time_s"].iloc[-1]) for curve in curves.values()]
-    wide = min(ends) > 0 and max(ends) > 12 * min(ends)
+    rows = _rows(list(curves.values()))
+    figure = new_figure(3.3 * len(rows) + 0.2 * legend_rows(section), section, "Convergence")
+    axes = figure.subplots(len(rows), len(section.parts), sharey=True, sharex="row", squeeze=False)
     for j, parts in enumerate(section.parts):
         for variant in section.variants:
             if (variant, parts) in curves:
-                for i, x in enumerate(("epoch", "time_s")):
-                    _curve(axes[i][j], curves[variant, parts], x, variant, parts)
-        _curve_axes(axes[0][j], "Epoch", log=False)
-        _curve_axes(axes[1][j], "Training time (s)", log=wide)
+                for ax, row in zip(axes[:, j], rows, strict=True):
+                    _curve(ax, curves[variant, parts], row, variant, parts)
+        for ax, row in zip(axes[:, j], rows, strict=True):
+            _curve_axes(ax, row)
+            mark_panel(ax, parts)
+            ax.set_visible(bool(ax.lines))
         panel(axes[0][j], parts)
-        mark_panel(axes[1][j], parts)
     for row in axes:
         row[0].set_ylabel(f"Validation {section.metric} (%)")
     cut = _cut(axes[0][0], pd.concat(curves.values())["score"] * 100)
     shown = [v for v in section.variants if any(key[0] == v for key in curves)]
     legend(figure, [_handle(v) for v in shown], [v.label for v in shown], shown)
     caption = (
-        "Validation score at each evaluation, against epochs (above) and against training time (below: the "
-        "sum of the slowest rank's epoch times so far, warm-up included, evaluation and set-up excluded). "
+        "Validation score at each evaluation, against epochs, against training time (the sum of the slowest "
+        "rank's epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes "
+        "that all ranks have sent each other so far, where there are any. "
         "Line: mean over seeds, as far as all of them ran; band: lowest to highest seed; markers at some "
         "of the evaluations."
     )
     return save(figure, section, "convergence", "Convergence", caption + cut)
 
 
-def _curve_axes(ax: Axes, label: str, *, log: bool) -> None:
+@dataclass(frozen=True)
+class _Row:
+    """One row of panels: what a score stands against, in units of `size`."""
+
+    column: str
+    label: str
+    size: float = 1.0
+    log: bool = False
+
+
+def _rows(curves: list[pd.DataFrame]) -> list[_Row]:
+    """Return the rows that curves have anything for; logarithmic where their ends lie far apart."""
+    rows = [_Row("epoch", "Epoch")]
+    for column, name in (("time_s", "Training time"), ("sent_bytes", "Sent by all ranks")):
+        ends = [end for curve in curves if (end := float(curve[column].iloc[-1])) > 0]
+        if ends:
+            size, unit = (1.0, "s") if column == "time_s" else byte_unit(max(ends))
+            rows.append(_Row(column, f"{name} ({unit})", size, max(ends) > 12 * min(ends)))
+    return rows
+
+
+def _curve_axes(ax: Axes, row: _Row) -> None:
     """Label an x axis; plain numbers on a logarithmic one."""
-    ax.set_xlabel(f"{label}, log scale" if log else label)
-    if log:
+    ax.set_xlabel(f"{row.label}, log scale" if row.log else row.label)
+    if row.log:
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=7))
         ax.xaxis.set_minor_locator(NullLocator())
@@ -71,10 +99,12 @@ def _cut(ax: Axes, scores: pd.Series[float]) -> str:
     return f" The lowest 15 % of the scores (down to {low:.1f} %) are below the axis."
 
 
-def _curve(ax: Axes, curve: pd.DataFrame, x: str, variant: Variant, parts: int) -> None:
-    style, shown = variant.style, 100 * curve[["score", "low", "high"]]
+def _curve(ax: Axes, curve: pd.DataFrame, row: _Row, variant: Variant, parts: int) -> None:
+    if not curve[row.column].iloc[-1] > 0:
+        return
+    style, shown, x = variant.style, 100 * curve[["score", "low", "high"]], curve[row.column] / row.size
     line = ax.plot(
-        curve[x],
+        x,
         shown["score"],
         color=style.colour,
         linestyle=style.dash,
@@ -85,9 +115,9 @@ def _curve(ax: Axes, curve: pd.DataFrame, x: str, variant: Variant, parts: int) 
         markeredgewidth=0.75,
         lw=1.4,
     )
-    band = ax.fill_between(curve[x], shown["low"], shown["high"], color=style.colour, alpha=0.12, lw=0)
-    if x == "epoch":  # the same points are drawn against the time
-        data = {column: curve[column] for column in ("epoch", "time_s")}
+    band = ax.fill_between(x, shown["low"], shown["high"], color=style.colour, alpha=0.12, lw=0)
+    if row.column == "epoch":  # the same points are drawn in the other rows
+        data = {column: curve[column] for column in ("epoch", "time_s", "sent_bytes")}
         data |= {f"{name}_percent": shown[name] for name in shown}
         mark([*line, band], variant, parts, data)
     else:

@@ -124,7 +124,7 @@ def panel(ax: Axes, parts: int, title: str = "") -> None:
 def draw_line(
     ax: Axes,
     of: Series,
-    parts: int,
+    parts: int | None,
     x: tuple[str, Sequence[float]],
     y: tuple[str, Sequence[float]],
     *,

@@ -6,8 +6,9 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
+from harness.report.figures.axes import cost_axis
 from harness.report.figures.drawing import (
     Picture,
     draw_line,
@@ -26,8 +27,6 @@ from harness.report.trials.curves import hit_curve
 from harness.report.trials.sections import Section
 from harness.report.trials.sweeps import Line, sweep
 from harness.report.trials.variants import Variant
-
-WIDE = 8.0  # largest / smallest from which on the axis of bytes is logarithmic
 
 
 def sampling_figure(section: Section) -> Picture | None:
@@ -85,8 +84,7 @@ def _score_against(
         for variant in shown:
             if (key := (variant, parts)) in cells:
                 _score_mark(ax, key, (label, amounts[key].mean / size), score[key])
-        own = [amounts[key].mean for key in cells if key[1] == parts and amounts[key].mean]
-        _amount_axis(ax, label, log=bool(own) and max(own) > WIDE * min(own))
+        cost_axis(ax, label, [amounts[key].mean / size for key in cells if key[1] == parts])
         panel(ax, parts)
     axes[0].set_ylabel(f"Test {section.metric} (%)")
     handles = [
@@ -117,18 +115,6 @@ def _score_mark(ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], sc
         lw=1,
     )
     mark(drawn, *of, shown)
-
-
-def _amount_axis(ax: Axes, label: str, *, log: bool) -> None:
-    ax.set_xlabel(f"{label}{', log scale' if log else ''}")
-    if log:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    else:
-        ax.set_xlim(left=0)
-    sns.despine(ax=ax)
 
 
 def cache_figure(section: Section) -> Picture | None:

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pandas as pd
 
 from harness.report.chapters.counting import counting_table
+from harness.report.chapters.layers import layer_table
+from harness.report.chapters.options import options_table
 from harness.report.chapters.overlap import overlap_table
+from harness.report.chapters.pareto import pareto_table
+from harness.report.chapters.parts import parts_table
+from harness.report.chapters.peers import peer_table
+from harness.report.chapters.scaling import scaling_table
+from harness.report.chapters.targets import target_table
 from harness.report.numbers import byte_unit, percent
 from harness.report.tables.batches import batch_table
 from harness.report.tables.components import breakdown_table, memory_model_table, sums_table, traffic_table
@@ -29,13 +36,16 @@ def section_tables(section: Section) -> dict[str, Table]:
         "accuracy": accuracy_table(section),
         "time": time_table(section),
         "ranks": rank_table(section),
+        "scaling": scaling_table(section),
         "breakdown": breakdown_table(section),
         "sums": sums_table(section),
         "overlap": overlap_table(section),
         "traffic": traffic_table(section),
         "wire": wire_table(section),
+        "peers": peer_table(section),
         "sampling": sampling_table(section),
         "batches": batch_table(section),
+        "layers": layer_table(section),
         "cache": cache_table(section),
         "counting": counting_table(section),
         "explanations": explanation_table(section),
@@ -43,7 +53,11 @@ def section_tables(section: Section) -> dict[str, Table]:
         "memory_sources": memory_sources_table(section),
         "memory_model": memory_model_table(section),
         "use": use_table(section),
+        "targets": target_table(section),
+        "pareto": pareto_table(section),
+        "options": options_table(section),
         "partition": partition_table(section),
+        "parts": parts_table(section),
     }
     return {name: table for name, table in tables.items() if table}
 

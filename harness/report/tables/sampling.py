@@ -91,15 +91,14 @@ def caching(section: Section) -> Figures:
     return {
         (variant, parts): stat
         for (variant, parts), stat in rates.items()
-        if parts > 1 and variant.options.get("cache") != "none"
+        if parts > 1 and variant.options.get("cache", "none") != "none"
     }
 
 
 def cache_table(section: Section) -> Table | None:
     """Hit rate of the feature cache, and of its first and last epoch; None if nothing is cached."""
     rates, sent = caching(section), figures_of(section, "bytes_feature")
-    asked = figures_of(section, "asked_boundary")
-    found = figures_of(section, "stat_cached_boundary")
+    asked, found = (figures_of(section, f"cache_{name}") for name in ("asked", "found"))
     size, unit = byte_unit(max((sent[key].mean for key in rates if key in sent), default=None))
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
@@ -110,7 +109,7 @@ def cache_table(section: Section) -> Table | None:
         ends = [f"{100 * value:.1f}" for value in (curve.iloc[0], curve.iloc[-1])] if len(curve) else []
         return [
             Cell(f"{asked[key].mean:,.0f}"),
-            Cell(f"{found[key].mean:,.0f}") if key in found else Cell(),
+            Cell(f"{found[key].mean:,.0f}"),
             Cell(percent(rates[key])),
             *([Cell(end) for end in ends] or [Cell(), Cell()]),
             Cell(fixed(sent[key].mean / size, 2)) if key in sent else Cell(),
@@ -129,10 +128,10 @@ def cache_table(section: Section) -> Table | None:
     )
     return Table(
         "Feature cache",
-        "Of an epoch, all ranks: boundary rows asked for, those of them found in the cache, and found / "
-        "asked for: means over the epochs after warm-up, then over seeds; hit rate of the first and of "
-        "the last epoch, mean over seeds. Features: bytes of input features sent, refills of the cache "
-        f"included, mean over all epochs; 1 {unit} = {size:,.0f} bytes.",
+        "Of an epoch, all ranks: boundary rows asked for (of mini-batches: remote nodes read), those of them "
+        "found in the cache, and found / asked for: means over the epochs after warm-up, then over seeds; "
+        "hit rate of the first and of the last epoch, mean over seeds. Features: bytes of input "
+        f"features sent, refills of the cache included, mean over all epochs; 1 {unit} = {size:,.0f} bytes.",
         "Method",
         (Group("", heads),),
         rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from harness.report.trials.per_rank import part_sizes, peer_bytes
 from harness.results.record import Record
 from harness.results.wire import between_ranks
 
@@ -23,7 +24,8 @@ def record_figures(record: Record | None) -> dict[str, Any]:
     `rank_time_<which>_s`; `model_<component>_bytes`: the memory model's; `counted_bytes`: sent in an
     epoch, all ranks; `wire_seen_by`: the interface that `traffic: verify` compared them with;
     `sample_interval_s`, `pss_interval_s`: of the meters; `why_<figure>`: why it is not available; those of
-    `_sampling`; `subgraphs_per_s`: drawn while they were counted, before the training.
+    `_sampling`; `subgraphs_per_s`: drawn while they were counted, before the training; `target`: the score
+    whose time the suite asks for; of `per_rank` the objects `peer_bytes` and `part_sizes`.
     """
     if record is None:
         return {}
@@ -34,6 +36,9 @@ def record_figures(record: Record | None) -> dict[str, Any]:
         **_wire(record),
         **_sampling(record),
         **_counting(record.result),
+        "target": (record.config.get("train") or {}).get("target"),
+        "peer_bytes": peer_bytes(record),
+        "part_sizes": part_sizes(record),
         **_largest(meters, "sample_interval_s", "interval_s"),
         **_largest(meters, "pss_interval_s", "pss_interval_s"),
         **{f"{WHY}{figure}": why for figure, why in _unavailable(meters).items()},
@@ -60,7 +65,8 @@ def _sampling(record: Record) -> dict[str, float]:
 
     `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
     the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
-    probabilities; `edge_share`: of the edges, drawn; `hit_rate`: of the rows asked for, found in the cache;
+    probabilities; `edge_share`: of the edges, drawn; `cache_asked`, `cache_found`, `hit_rate`: rows asked
+    for (of a mini-batch method remote nodes), those of them found in the cache, and found / asked for;
     `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
     """
     result = record.result
@@ -70,7 +76,8 @@ def _sampling(record: Record) -> dict[str, float]:
     if (record.config.get("method") or {}).get("name") == "full" and boundary:
         return found | {"asked_boundary": boundary} | dict.fromkeys(SHARES, 1.0)
     if (remote := stats.get("remote_nodes")) is not None:
-        return found | {"communicated_nodes": remote - stats.get("cached_nodes", 0)}
+        cached = _caching(remote, stats.get("cached_nodes"))
+        return found | cached | {"communicated_nodes": remote - stats.get("cached_nodes", 0)}
     asked = stats.get("sampled_boundary", stats.get("kept_boundary"))
     if asked is not None:
         found["asked_boundary"] = asked
@@ -78,9 +85,13 @@ def _sampling(record: Record) -> dict[str, float]:
     found |= {
         name: part / of for name, (part, of) in zip(SHARES, ratios, strict=True) if part is not None and of
     }
-    if asked and stats.get("cached_boundary") is not None:
-        found["hit_rate"] = stats["cached_boundary"] / asked
-    return found
+    return found | _caching(asked, stats.get("cached_boundary"))
+
+
+def _caching(asked: float | None, cached: float | None) -> dict[str, float]:
+    if not asked or cached is None:
+        return {}
+    return {"cache_asked": asked, "cache_found": cached, "hit_rate": cached / asked}
 
 
 def _counting(result: Mapping[str, Any]) -> dict[str, float]:

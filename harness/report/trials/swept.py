@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,13 +63,20 @@ class Swept:
     @property
     def unfolded(self) -> Section:
         """The section with a variant for each value of the setting, which its label names."""
+        return self._unfold(self.values)
+
+    def at(self, value: float) -> Section:
+        """Return the section of the trials at one value of the setting, which the variants' labels name."""
+        return self._unfold((value,))
+
+    def _unfold(self, chosen: Sequence[float]) -> Section:
         section = self.section
         pairs = zip(section.frame["variant"], section.frame[AT], strict=True)
         frame = section.frame.assign(variant=[_point_key(key, value) for key, value in pairs])
         variants = tuple(
             replace(v, key=key, label=f"{v.label}, {self.axis.name}={show_value(value)}")
             for v in section.variants
-            for value in self.values
+            for value in chosen
             if (key := _point_key(v.key, value)) in set(frame["variant"])
         )
         return replace(section, frame=frame, variants=variants)

@@ -1,0 +1,265 @@
+"""Scaling, peers, time to accuracy, fronts, swept options, parts: each number against the stored trials."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report.fake import METHODS, write_results
+from report.measured import EPOCHS, FULL, change, one_section, row, texts
+
+from harness.report.chapters.options import options_table
+from harness.report.chapters.pareto import pareto_table
+from harness.report.chapters.parts import parts_table
+from harness.report.chapters.peers import peer_figure, peer_table
+from harness.report.chapters.scaling import scaling_table
+from harness.report.chapters.targets import target_table
+from harness.report.figures.bars import memory_figure, throughput_figure
+from harness.report.figures.convergence import convergence_figure
+from harness.report.figures.drawing import style
+from harness.report.tables.sampling import cache_table
+from harness.report.tables.table import Table
+from harness.report.trials.costs import front
+from harness.report.trials.sections import Section
+from harness.report.trials.targets import targets
+from harness.results.frames import load_epochs, load_results
+
+BNS, SPARSE = METHODS[:2]
+CACHED = ("skewed", {"version": "skewed", "distortion": 4, "base": "sage", "cache": "degree", "switch": True})
+TARGET = 0.87  # all seeds, one of two, or none reach it
+PEERS = np.array([[0, 300, 10], [40, 0, 20], [50, 60, 0]])
+
+
+def talk(record: dict[str, Any]) -> None:
+    """Have ranks send `PEERS` bytes an epoch, and other things that are not between two ranks."""
+    for i, rank in enumerate(record["ranks"]):
+        sent = {"purpose": "feature", "layer": 0, "direction": "forward", "received_bytes": 0, "calls": 1}
+        rank["traffic"] = [
+            {**sent, "scope": "epoch", "peer": j, "sent_bytes": int(PEERS[i, j]) * EPOCHS // 2}
+            for j in range(len(record["ranks"]))
+            for _ in range(2)
+        ]
+        others = [("eval", "feature", 1), ("epoch", "model", -1), ("epoch", "swap", -1)]
+        rank["traffic"] += [
+            {**sent, "scope": scope, "purpose": purpose, "peer": peer, "sent_bytes": 10**9}
+            for scope, purpose, peer in others
+        ]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("views")
+    chosen = {"methods": (FULL, BNS, SPARSE, CACHED), "parts": (1, 3), "seeds": (0, 1)}
+    write_results(path, **chosen, epochs=EPOCHS, train={"target": TARGET})
+    change(path, talk)
+    return path
+
+
+@pytest.fixture(scope="module")
+def section(root: Path) -> Section:
+    return one_section(root)
+
+
+def label(section: Section, options: dict[str, Any]) -> str:
+    return next(v.label for v in section.variants if options.items() <= v.options.items())
+
+
+def cells(table: Table, name: str, heading: str) -> list[str]:
+    """The texts under a heading in the rows of a name."""
+    place = table.columns.index(heading)
+    return [row.cells[place].text for row in table.rows if row.label == name and row.cells]
+
+
+def test_bytes_from_rank_to_rank(section: Section) -> None:
+    table = peer_table(section)
+    assert table is not None
+    assert table.rows[0].label == "P = 3"  # one rank has no peer
+    found = row(table, "full", 3).cells
+    pairs = PEERS[~np.eye(3, dtype=bool)]
+    assert "(B per epoch)" in table.title
+    assert [(c.text, c.note) for c in found] == [
+        (f"{pairs.mean():.1f}", ""),
+        ("300.0", "0 to 1"),
+        (f"{300 / pairs.mean():.2f}", ""),
+        (f"{310 / PEERS.sum(axis=1).mean():.2f}", "rank 0"),
+        (f"{360 / PEERS.sum(axis=0).mean():.2f}", "rank 1"),
+    ]
+
+
+def reach(root: Path, target: float) -> dict[tuple[str, float, int], list[tuple[float, int] | None]]:
+    """Seconds and epochs until each trial's score was as high, from the stored epochs, by method, rate, P."""
+    rows: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for each in load_epochs(root).to_dict("records"):
+        rows[each["trial"]][each["epoch"]].append(each)
+    found = defaultdict(list)
+    for trial in load_results(root).to_dict("records"):
+        seconds, hit = 0.0, None
+        for epoch, ranks in sorted(rows[trial["trial"]].items()):
+            seconds += max(rank["epoch_time_s"] for rank in ranks)
+            if hit is None and ranks[0]["val_score"] >= target:
+                hit = seconds, epoch + 1
+        found[trial["method"], trial["options"].get("rate", 1.0), int(trial["parts"])].append(hit)
+    return found
+
+
+def test_time_to_accuracy(root: Path, section: Section) -> None:
+    table = target_table(section)
+    assert table is not None
+    scores = targets(section)
+    assert TARGET in scores
+    assert len(scores) == 4
+    seen = set()
+    for score in scores:
+        for (method, rate, parts), hits in reach(root, score).items():
+            options = (
+                {"rate": rate} if method == "bns-gcn" else {"base": "sage"} if method == "skewed" else {}
+            )
+            name = "full" if method == "full" else label(section, options)
+            time = row(table, name, parts).cells[table.columns.index(f"{100 * score:.1f} % Time (s)")]
+            there = [hit for hit in hits if hit]
+            if not there:
+                assert time.text == "not reached"
+                assert not time.best
+                seen.add("never")
+                continue
+            assert float(time.text.split(" ±")[0]) == pytest.approx(
+                statistics.mean(seconds for seconds, _ in there), abs=6e-3
+            )
+            assert time.note == ("" if len(there) == len(hits) else f"{len(there)} of {len(hits)}")
+            seen.add("some" if time.note else "all")
+    assert seen == {"never", "some", "all"}
+
+
+def test_only_what_all_seeds_reach_is_soonest(section: Section) -> None:
+    table = target_table(section)
+    assert table is not None
+    for place, heading in enumerate(table.columns):
+        for start in (i for i, r in enumerate(table.rows) if not r.cells):
+            own = [r.cells[place] for r in table.rows[start + 1 : start + 5]]
+            known = {float(c.text.split(" ±")[0]): c.best for c in own if not c.note and c.text[0].isdigit()}
+            if heading.endswith("Time (s)") and len(known) > 1:
+                assert [time for time, best in known.items() if best] == [min(known)]
+            assert not any(c.best for c in own if c.note)
+
+
+def test_costs_are_of_the_whole_training(root: Path, section: Section) -> None:
+    table = pareto_table(section)
+    assert table is not None
+    trials = load_results(root)
+    for parts in (1, 3):
+        mine = trials[(trials["method"] == "full") & (trials["parts"] == parts)]
+        shown = texts(table, "full", parts)
+        seconds = (mine["epoch_time_s"] * EPOCHS).mean()
+        assert float(shown["Training time (s)"]) == pytest.approx(seconds, abs=6e-3)
+        sent = sum(mine[f"bytes_{name}"] for name in ("feature", "embedding", "gradient", "model", "control"))
+        assert float(shown["Bytes sent (MiB)"]) == pytest.approx((sent * EPOCHS).mean() / 2**20, abs=6e-2)
+        assert float(shown["Peak memory (GiB)"]) == pytest.approx(
+            mine["peak_memory_bytes"].mean() / 2**30, abs=6e-3
+        )
+    assert "bytes sent" not in texts(table, "full", 1)["On the front of"]  # nobody sends any
+
+
+def test_the_front_is_what_none_beats(section: Section) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        values = [(float(a), float(b)) for a, b in rng.integers(0, 4, (4, 2))]
+        scores = dict(zip(section.variants, (a for a, _ in values), strict=True))
+        amounts = dict(zip(section.variants, (b for _, b in values), strict=True))
+        expected = {
+            variant
+            for variant, (own, cost) in zip(section.variants, values, strict=True)
+            if not any(s >= own and c <= cost and (s > own or c < cost) for s, c in values)
+        }
+        found = front(scores, amounts)
+        assert set(found) == expected
+        assert [amounts[v] for v in found] == sorted(amounts[v] for v in found)
+
+
+def test_scaling_is_relative_to_the_fewest_parts(root: Path, section: Section) -> None:
+    table = scaling_table(section)
+    assert table is not None
+    rates = load_results(root).query("method == 'full'").groupby("parts")["throughput_epochs_s"].mean()
+    found = {row.label: row.cells for row in table.rows}["full"]
+    shown = dict(zip(table.columns, (cell.text for cell in found), strict=True))
+    assert float(shown["Speed-up over own fewest P (×) P = 3"]) == pytest.approx(
+        rates[3] / rates[1], abs=6e-3
+    )
+    assert shown["Speed-up over own fewest P (×) P = 1"] == "1.00"
+    assert float(shown["Efficiency (%) P = 3"]) == pytest.approx(100 * rates[3] / rates[1] / 3, abs=0.6)
+
+
+def test_numeric_options_are_swept_and_switches_are_not(root: Path, section: Section) -> None:
+    table = options_table(section)
+    assert table is not None
+    name = "rate of bns-gcn (sampler=bernoulli)" if "sampler" in label(section, BNS[1]) else "rate of bns-gcn"
+    assert [r.label for r in table.rows if not r.cells] == [f"{name}, P = {parts}" for parts in (1, 3)]
+    trials = load_results(root).query("method == 'bns-gcn'")
+    rates = trials["options"].map(lambda options: options["rate"])
+    for rate in (0.01, 0.1):
+        means = trials[rates == rate].groupby("parts")["test_at_best_val"].mean()
+        shown = [float(text.split(" ±")[0]) for text in cells(table, f"rate = {rate}", "Test score (%)")]
+        assert shown == pytest.approx([100 * means[1], 100 * means[3]], abs=6e-3)
+
+
+def test_a_switch_is_no_sweep(tmp_path: Path) -> None:
+    methods = [("full", {"precompute": chosen}) for chosen in (False, True)]
+    write_results(tmp_path, methods=methods, parts=(1,), seeds=(0,), epochs=6)
+    assert options_table(one_section(tmp_path)) is None
+
+
+def test_every_part_has_its_boundary(section: Section) -> None:
+    """A part of `fake` has 20,000 / P inner nodes and 9,000 (P - 1) / P + 17 rank of boundary."""
+    table = parts_table(section)
+    assert table is not None
+    listed = [(r.label, *(c.text for c in r.cells)) for r in table.rows]
+    assert listed == [
+        ("P = 3",),
+        *((f"Part {i}", "6,666", f"{6_000 + 17 * i:,}", "0.90") for i in range(2)),
+        ("Part 2", "6,666", "6,034", "0.91"),
+        ("Lowest ratio", "6,666", "6,000", "0.90"),
+        ("Mean", "6,666", "6,017", "0.90"),
+        ("Highest ratio", "6,666", "6,034", "0.91"),
+    ]
+
+
+def test_batches_have_a_hit_rate_too(root: Path, section: Section) -> None:
+    table = cache_table(section)
+    assert table is not None
+    assert [r.label for r in table.rows] == ["P = 3", label(section, {"base": "sage"})]
+    trials = load_results(root).query("method == 'skewed' and parts == 3")
+    rate = 100 * (trials["stat_cached_nodes"] / trials["stat_remote_nodes"]).mean()
+    assert row(table, label(section, {"base": "sage"}), 3).cells[2].text.startswith(f"{rate:.2f} ± ")
+
+
+def test_figures_show_the_numbers_of_their_tables(root: Path, section: Section) -> None:
+    trials = load_results(root)
+    full = trials[trials["method"] == "full"].groupby("parts")
+    with style():
+        pictures = {
+            draw.__name__: draw(section)
+            for draw in (peer_figure, throughput_figure, memory_figure, convergence_figure)
+        }
+    data = {name: picture.data for name, picture in pictures.items() if picture}
+    assert set(data) == set(pictures)
+    assert all(len(frame) for frame in data.values())
+    peers = data["peer_figure"].query("method == 'full'")
+    assert list(peers["B_per_epoch"]) == list(PEERS[~np.eye(3, dtype=bool)])
+    less = data["memory_figure"].dropna(subset=["Reduction against full (%)"])
+    own = less[(less["series"] == label(section, SPARSE[1])) & (less["parts"] == 3)]
+    mine = trials[trials["options"].map(lambda o: o.get("rate") == 0.01) & (trials["parts"] == 3)]
+    reduction = 100 * (1 - mine["peak_memory_bytes"].mean() / full["peak_memory_bytes"].mean()[3])
+    assert own["Reduction against full (%)"].item() == pytest.approx(reduction)
+    faster = data["throughput_figure"].dropna(subset=["Speed-up over full (×)"])
+    assert set(faster.loc[faster["method"] == "full", "Speed-up over full (×)"]) == {1.0}
+    sent = data["convergence_figure"].query("method == 'full' and parts == 3")["sent_bytes"].iloc[-1]
+    last = (
+        trials[(trials["method"] == "full") & (trials["parts"] == 3)]
+        .filter(like="bytes_")
+        .filter(regex="^bytes_")
+    )
+    evaluated = 5 * (EPOCHS // 5)
+    assert sent == pytest.approx(last.sum(axis=1).mean() * evaluated, rel=1e-6)
