@@ -94,15 +94,28 @@ class ResultStore:
         write_epochs(epochs, built / "epochs.parquet")
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
         (built / "record.json").write_text(record.to_json(), encoding="utf-8")
-        for path in [*built.iterdir(), built]:
-            _flush(path)
         home = self._put(built, trial_id)
         shutil.rmtree(stage, ignore_errors=True)
         self._staged.discard(stage)
         return home
 
+    def adopt(self, place: Path, trial_id: str) -> Path:
+        """Copy a whole record's directory here as `<trial id>/`, in place of an older one; as `commit`.
+
+        Plain files only: a link would lead out of the results.
+        """
+        built = self.staging / f"{_plain(trial_id)}-{os.getpid()}.commit"
+        shutil.rmtree(built, ignore_errors=True)
+        built.mkdir(parents=True)
+        for file in place.iterdir():
+            if file.is_file() and not file.is_symlink():
+                shutil.copyfile(file, built / file.name)
+        return self._put(built, trial_id)
+
     def _put(self, built: Path, trial_id: str) -> Path:
-        """Rename a filled directory to its final name. A directory cannot be renamed over another."""
+        """Flush a filled directory and rename it to its final name; one cannot be renamed over another."""
+        for path in [*built.iterdir(), built]:
+            _flush(path)
         home, old = self.directory / trial_id, self.staging / f"{trial_id}{REPLACED}"
         if home.exists():
             shutil.rmtree(old, ignore_errors=True)
