@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.options import DataDir, use_data_dir
 from harness.errors import UserError
 from harness.report import FORMATS, write_report
 
@@ -28,8 +29,18 @@ def report(
     ] = None,
     formats: Annotated[
         str,
-        typer.Option("--format", metavar="LIST", help="Of html, md, csv; commas between several."),
+        typer.Option("--format", metavar="LIST", help="Of html, md, csv, latex, pdf-figures."),
     ] = ",".join(FORMATS),
+    suite: Annotated[
+        Path | None,
+        typer.Option(
+            "--suite",
+            metavar="FILE",
+            help="Take the claims of this suite file, not those kept beside the results.",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Write tables and figures of results.
 
@@ -40,4 +51,9 @@ def report(
         if not place.is_dir():
             raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
     asked = [name.strip() for name in formats.split(",") if name.strip()]
-    typer.echo(str(write_report(places, out, asked)))
+    given = []
+    if suite is not None:
+        from harness.claims.judge import suite_of
+
+        given.append(suite_of(suite, places, use_data_dir(data_dir)))
+    typer.echo(str(write_report(places, out, asked, given)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.claims.card import card_tables
+from harness.claims.judge import judge
 from harness.report.chapters.counting import counted_figure, counted_table
 from harness.report.chapters.network import NetworkChapter, network_chapters
 from harness.report.chapters.swept import (
@@ -17,7 +20,14 @@ from harness.report.figures.by_section import section_figures
 from harness.report.figures.drawing import Picture, style
 from harness.report.figures.stacks import breakdown_figure
 from harness.report.page.filters import Filter, make_filters
-from harness.report.page.notes import Note, environment_rows, failure_table, make_notes, overview_table
+from harness.report.page.notes import (
+    Note,
+    environment_rows,
+    failure_table,
+    make_notes,
+    overview_table,
+    unclaimed_notes,
+)
 from harness.report.page.summary import Summary, make_summaries
 from harness.report.tables.by_section import section_tables
 from harness.report.tables.components import breakdown_table
@@ -25,6 +35,7 @@ from harness.report.tables.table import Table
 from harness.report.trials.inputs import Inputs
 from harness.report.trials.sections import Section, join_unique, make_sections
 from harness.report.trials.swept import Swept, sweeps
+from harness.results.suite_file import KeptSuite, kept_suites
 
 HEADINGS = {  # "": the name of the score
     "accuracy": "",
@@ -98,15 +109,19 @@ class Report:
         return [block.picture for block in blocks if block.picture]
 
 
-def make_report(inputs: Inputs) -> Report:
-    """Compute the tables and draw the figures."""
+def make_report(inputs: Inputs, suites: Sequence[KeptSuite] = ()) -> Report:
+    """Compute the tables and draw the figures.
+
+    `suites`: whose claims to hold the results against, beside those that are kept with the results.
+    """
     sections, networks = make_sections(inputs), network_chapters(inputs)
+    known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
         summaries=make_summaries(sections),
         filters=make_filters(sections),
         environment=environment_rows(inputs),
-        notes=make_notes(inputs, sections),
+        notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known)],
         failures=failure_table(sections),
         overview=overview_table(sections),
         chapters=[
@@ -115,6 +130,7 @@ def make_report(inputs: Inputs) -> Report:
             *map(_network_chapter, networks),
         ],
         networks=networks,
+        claims=tuple(card_tables(judge(inputs.results, inputs.epochs, known))),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,15 @@ def _environment_notes(inputs: Inputs) -> Iterable[Note]:
     if dirty:
         yield Note(
             "Uncommitted changes:", "some trials ran from a working tree that differs from its commit."
+        )
+
+
+def unclaimed_notes(inputs: Inputs, known: Container[str]) -> Iterable[Note]:
+    """Say of which suites nobody knows what they claim."""
+    if unknown := [name for name in sorted(inputs.results["suite"].dropna().unique()) if name not in known]:
+        yield Note(
+            "Claims unknown:",
+            f"no suite.json lies beside the results of {', '.join(unknown)}; `--suite FILE` names the suite.",
         )
 
 
