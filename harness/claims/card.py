@@ -15,14 +15,14 @@ MARKS: dict[State, str] = {"holds": "✓", "fails": "✗", "not measured": "–"
 ON_TWIN = "on a twin: says nothing of the paper's absolute figures"
 RULE = (
     "Value [95 % interval]: bootstrap over seeds; of a time with one seed over epochs; none of other figures "
-    "of one seed. A claim fails if one of its rows does; it holds if some are measured and none fails."
+    "of one seed. Of several trials or pairs each has a row: a claim fails if one of them does; it holds if "
+    "some are measured and none fails."
 )
 
 
 def card_tables(judged: Sequence[Judged]) -> list[Table]:
-    """Return for each suite the table of its claims, then that of their rows if a claim has several."""
-    found = [(_claims_table(suite), _rows_table(suite)) for suite in judged]
-    return [table for pair in found for table in pair if table is not None]
+    """Return a table of claims for each suite: below every claim its verdict, then those of its rows."""
+    return [_table(suite) for suite in judged]
 
 
 def card_text(judged: Sequence[Judged]) -> str:
@@ -39,43 +39,24 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     return f"{what}: {', '.join(told)}"
 
 
-def _claims_table(suite: Judged) -> Table:
-    rows = tuple(
-        Row(
-            verdict.claim.name,
-            (
-                _verdict_cell(verdict.state, verdict.twin),
-                _words(verdict.expected, verdict.claim.metric),
-                _words(verdict.measured),
-                _words(verdict.why),
-                _words(verdict.claim.source),
-            ),
-        )
-        for verdict in suite.verdicts
-    )
-    twin = f" Twin: {ON_TWIN.removeprefix('on a twin: ')}." if any(_twins(suite)) else ""
-    caption = f"{counted(suite.verdicts)}; {_finished(suite)}. {RULE}{twin}"
-    columns = ("Verdict", "Expected", "Measured", "Why", "Source")
-    return Table(f"Claims of {suite.suite}", caption, "Claim", (Group("", columns),), rows)
-
-
-def _rows_table(suite: Judged) -> Table | None:
+def _table(suite: Judged) -> Table:
     rows: list[Row] = []
     for verdict in suite.verdicts:
+        expected = _words(verdict.expected, verdict.claim.metric)
+        cells = (_state(verdict.state, verdict.twin), expected, _words(verdict.measured, verdict.why))
+        rows += [Row(verdict.claim.name), Row(verdict.claim.source, cells)]
         if len(verdict.rows) > 1:
-            rows.append(Row(verdict.claim.name))
             rows += [
-                Row(row.label, (_verdict_cell(row.state), _words(row.shown), _words(_why(row))))
+                Row(row.label, (_state(row.state), _words(""), _words(row.shown, _why(row))))
                 for row in verdict.rows
             ]
-    if not rows:
-        return None
-    caption = "Claims that speak of several trials or pairs: each with its own value."
-    columns = ("Verdict", "Measured", "Why")
-    return Table(f"Rows of the claims of {suite.suite}", caption, "Row", (Group("", columns),), tuple(rows))
+    twin = f" Twin: {ON_TWIN.removeprefix('on a twin: ')}." if any(_twins(suite)) else ""
+    caption = f"{counted(suite.verdicts)}; {_finished(suite)}. {RULE}{twin}"
+    columns = ("Verdict", "Expected", "Measured")
+    return Table(f"Claims of {suite.suite}", caption, "Source", (Group("", columns),), tuple(rows))
 
 
-def _verdict_cell(state: State, twin: bool = False) -> Cell:
+def _state(state: State, twin: bool = False) -> Cell:
     return Cell(state, "twin" if twin else "", MARKS[state], best=state == "fails", number=False)
 
 

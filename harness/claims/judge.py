@@ -10,7 +10,7 @@ import pandas as pd
 
 from harness.claims.evaluate import Verdict, evaluate
 from harness.errors import UserError
-from harness.report.trials.inputs import Inputs, load_inputs
+from harness.report.trials.inputs import load_inputs
 from harness.results.suite_file import KeptSuite, kept, kept_suites
 
 
@@ -43,13 +43,8 @@ def judge(results: pd.DataFrame, epochs: pd.DataFrame, suites: Mapping[str, Kept
     ]
 
 
-def judge_inputs(inputs: Inputs) -> list[Judged]:
-    """Evaluate the claims of a report's trials, each suite as it is kept beside its results."""
-    return judge(inputs.results, inputs.epochs, kept_suites(inputs.directories))
-
-
 def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] = ()) -> list[Judged]:
-    """Evaluate the claims of what was run, as `judge_inputs`.
+    """Evaluate the claims of what was run, each suite as it is kept beside its results.
 
     Args:
         directories: results directories, suites' directories in them, or trials'.
@@ -60,7 +55,7 @@ def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] =
     """
     inputs = load_inputs(directories)
     given = {suite.name: suite for suite in suites}
-    return judge(inputs.results, inputs.epochs, given) if given else judge_inputs(inputs)
+    return judge(inputs.results, inputs.epochs, given or kept_suites(inputs.directories))
 
 
 def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:
