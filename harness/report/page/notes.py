@@ -254,4 +254,4 @@ def _winner(section: Section, column: str, *, highest: bool) -> Cell:
     variant, parts = choose(figures, key=lambda key: figures[key].mean)
     mean = figures[variant, parts].mean
     shown = f"{100 * mean:.2f}" if highest else significant(mean)
-    return Cell(shown, f"{variant.label}, P = {parts}", number=False)
+    return Cell(shown, f"{variant.label}, P = {parts}", number=False, wrap=True)

@@ -13,6 +13,8 @@ from harness.report.trials.sections import Section
 from harness.report.trials.variants import Variant
 from harness.results.stats import Interval, difference_interval, ratio_interval
 
+_UNSURE = "of too few epochs to say how sure"
+
 
 @dataclass(frozen=True)
 class Win:
@@ -78,12 +80,15 @@ def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
     if base:
+        seeds = len(_by_seed(section, best, parts, "epoch_time_s"))
         speed_up, sure = _speed_up(section, parts, base, best)
-        text += f": {speed_up:.2f} times as fast as {base.label} ({sure_text(sure, section, parts, best)})"
+        text += f": {speed_up:.2f} times as fast as {base.label} ({_how_sure(sure, seeds)})"
     if second != base:
         ratio, sure = _speed_up(section, parts, second, best)
         behind = f"takes {ratio:.2f} times as long"
-        if sure is None or sure.has(1.0):
+        if sure is None:
+            behind += f", {_UNSURE}"
+        elif sure.has(1.0):
             behind += ", which cannot be told from a tie"
         text += f". Next is {second.label}: {behind}"
     return Win("Fastest epoch", f"{text}.", best)
@@ -102,7 +107,8 @@ def _speed_up(section: Section, parts: int, slow: Variant, fast: Variant) -> tup
         _by_seed(section, variant, parts, f"epoch_time_{end}_s").mean()
         for variant, end in ((slow, "low"), (fast, "high"), (slow, "high"), (fast, "low"))
     ]
-    if any(pd.isna(end) for end in ends):
+    short = any(section.select(v, parts)["too_short"].eq(True).any() for v in (slow, fast))
+    if short or any(pd.isna(end) for end in ends):
         return centre, None
     return centre, Interval(centre, ends[0] / ends[1], ends[2] / ends[3])
 
@@ -149,10 +155,9 @@ def _seeds(count: int) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def sure_text(sure: Interval | None, section: Section, parts: int, variant: Variant) -> str:
-    """Say what an interval of a ratio is, and of how many seeds."""
-    count = len(_by_seed(section, variant, parts, "epoch_time_s"))
-    of = "over the epochs of one seed" if count == 1 else f"over {_seeds(count)}"
+def _how_sure(sure: Interval | None, seeds: int) -> str:
+    """Say what an interval of a ratio is, and of what."""
     if sure is None:
-        return f"too few epochs of {_seeds(count)} to say how sure"
+        return _UNSURE
+    of = "over the epochs of one seed" if seeds == 1 else f"over {_seeds(seeds)}"
     return f"95 % interval {sure.low:.2f} to {sure.high:.2f} {of}"
