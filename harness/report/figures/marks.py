@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
@@ -35,11 +35,12 @@ class Series(Protocol):
 
 
 class Drawing(Figure):
-    """A figure that knows what numbers its marks show."""
+    """A figure that knows what numbers its marks show, and what its legend has: handles, labels, series."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.shown: list[pd.DataFrame] = []
+        self.entries: tuple[Sequence[Artist], Sequence[str], Sequence[Series]] | None = None
 
     def data(self) -> pd.DataFrame:
         """Return a row a mark: series, method, parts, and what it shows."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UserError, nearest
+from harness.report.export.camera_ready import camera_ready
+from harness.report.export.latex import CAMERA_READY, latex_files
 from harness.report.page.build import Report
 from harness.report.page.csv import to_csv
 from harness.report.page.render import render_html, render_markdown
@@ -59,10 +61,24 @@ def _write_csv(report: Report, inputs: Inputs, out: Path) -> None:
         _write(out / "network.csv", to_csv(compared))
 
 
+def _write_latex(report: Report, _: Inputs, out: Path) -> None:
+    for name, text in latex_files(report).items():
+        _write(out / "latex" / name, text.encode())
+
+
+def _write_figures(_: Report, inputs: Inputs, out: Path) -> None:
+    """Write each figure as a paper prints it."""
+    for picture in camera_ready(inputs):
+        _write(out / CAMERA_READY / f"{picture.name}.pdf", picture.pdf)
+        _write(out / CAMERA_READY / f"{picture.name}.svg", picture.svg)
+
+
 WRITERS: Mapping[str, Callable[[Report, Inputs, Path], None]] = {
     "html": _write_page,
     "md": _write_markdown,
     "csv": _write_csv,
+    "latex": _write_latex,
+    "pdf-figures": _write_figures,
 }
 
 

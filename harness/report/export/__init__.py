@@ -1,0 +1,1 @@
+"""A report's tables and figures as a paper needs them."""

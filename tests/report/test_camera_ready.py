@@ -1,0 +1,78 @@
+"""Figures for print: width, fonts, no title, and areas that differ without colours."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from report.fake import METHODS, write_results
+from report.measured import FULL, one_section
+
+from harness.report.figures.bars import throughput_figure
+from harness.report.figures.convergence import convergence_figure
+from harness.report.figures.drawing import Picture, style
+from harness.report.figures.look import COLUMN, PAGE, PRINT
+from harness.report.trials.sections import Section
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Section:
+    """Four variants, three numbers of parts."""
+    root = tmp_path_factory.mktemp("print")
+    methods = (FULL, *METHODS[:3])
+    return one_section(write_results(root, methods=methods, parts=(1, 2, 4), seeds=(0, 1), epochs=12))
+
+
+def drawn(picture: Picture | None) -> Picture:
+    assert picture is not None
+    return picture
+
+
+@pytest.fixture(scope="module")
+def bars(wide: Section) -> Picture:
+    with style(PRINT):
+        return drawn(throughput_figure(wide))
+
+
+def inches(picture: Picture) -> float:
+    box = re.search(rb"/MediaBox \[ *0 0 ([\d.]+)", picture.pdf)
+    assert box is not None
+    return float(box[1]) / 72
+
+
+def test_a_figure_is_a_column_wide_and_more_only_for_panels(wide: Section, bars: Picture) -> None:
+    with style(PRINT):
+        panels = drawn(convergence_figure(wide))
+    assert inches(bars) == pytest.approx(COLUMN)
+    assert inches(panels) == pytest.approx(PAGE)
+    assert b'width="234pt"' in bars.svg
+
+
+def test_fonts_are_embedded_as_truetype(bars: Picture) -> None:
+    assert b"/Type3" not in bars.pdf
+    assert b"/FontFile2" in bars.pdf
+    assert {name.decode() for name in re.findall(rb"/BaseFont /(?:\w+\+)?([\w-]+)", bars.pdf)} == {
+        "STIXGeneral-Regular"
+    }
+
+
+def test_areas_differ_without_colours(wide: Section, bars: Picture) -> None:
+    hatches = set(re.findall(rb"url\(#(\w+)\)", bars.svg))
+    clips = set(re.findall(rb'clipPath id="(\w+)"', bars.svg))
+    assert len(hatches - clips) == len(wide.variants) - 1  # one has none
+
+
+def test_only_the_screens_figure_has_a_title(wide: Section, bars: Picture) -> None:
+    with style():  # the look of print ends with its block
+        screen = drawn(throughput_figure(wide))
+    title = f"<!-- Throughput: {wide.title} -->".encode()
+    assert title in screen.svg
+    assert title not in bars.svg
+    assert (bars.png, screen.pdf) == (b"", b"")
+    assert b"url(#h" not in screen.svg
+
+
+def test_equal_figures_are_equal_files(wide: Section, bars: Picture) -> None:
+    with style(PRINT):
+        again = drawn(throughput_figure(wide))
+    assert (again.pdf, again.svg) == (bars.pdf, bars.svg)
