@@ -20,7 +20,7 @@ def merge(
         typer.Option(
             "--keep",
             metavar="first|latest",
-            help="Of two records of a trial that differ: the first (OUT before all), or the one started last.",
+            help="Of two records of a trial that differ: the first (OUT before all), or that started last.",
             show_default="refuse",
         ),
     ] = None,

@@ -91,7 +91,7 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
     if ids:
         return _matched(before, after, lambda trial: trial.record.trial, ())
-    mine, yours = ([_flat(trial.record.config) for trial in side] for side in (before, after))
+    mine, yours = ([flat_config(trial.record.config) for trial in side] for side in (before, after))
     keys = sorted({key for config in (*mine, *yours) for key in config})
     apart = tuple(
         key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours}
@@ -99,7 +99,7 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     common = [key for key in keys if key not in apart]
 
     def name(trial: Trial) -> str:
-        config = _flat(trial.record.config)
+        config = flat_config(trial.record.config)
         return json.dumps([config.get(key, ABSENT) for key in common])
 
     found = _matched(before, after, name, apart)
@@ -112,7 +112,7 @@ def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
     """Group pairs that differ in their seed only, in the order of the first of each."""
     cells: dict[str, list[Pair]] = {}
     for each in pairs:
-        config = _flat(each.after.record.config)
+        config = flat_config(each.after.record.config)
         config.pop("seed", None)
         cells.setdefault(json.dumps(config, sort_keys=True), []).append(each)
     return list(cells.values())
@@ -144,13 +144,13 @@ def _by_name(
     return named
 
 
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
+def flat_config(value: Any, name: str = "") -> dict[str, Any]:
     """Return a configuration as `section.key` and plain values: lists as text, of a path its name."""
     if isinstance(value, Mapping):
         return {
             key: item
             for inner, content in value.items()
-            for key, item in _flat(content, f"{name}.{inner}" if name else str(inner)).items()
+            for key, item in flat_config(content, f"{name}.{inner}" if name else str(inner)).items()
         }
     if name == "partition.file" and isinstance(value, str):
         return {name: PurePath(value).name}

@@ -1,0 +1,1 @@
+"""Finished trials written for other tools to show: TensorBoard, MLflow, Weights & Biases."""
