@@ -113,7 +113,7 @@ def options_figure(section: Section) -> Picture | None:
     if not places:
         return None
     names = list(dict.fromkeys(name for name, _, _ in places))
-    lines = {line.label: line for _, line, _ in places}
+    lines = {f"{name} of {line.label}": line for name, line, _ in places}
     counts = sorted({parts for _, _, parts in places})
     dashes = {parts: DASHES[i % len(DASHES)] for i, parts in enumerate(counts)}
     labels = [*lines, *(f"P = {parts}" for parts in counts if len(counts) > 1)]

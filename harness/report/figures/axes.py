@@ -38,7 +38,7 @@ def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
         ax.set_yscale("log")
         _plain_numbers(ax.yaxis)
     else:
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.05 * ax.get_ylim()[1])  # room for a marker at the top
 
 
 def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
