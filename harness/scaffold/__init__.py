@@ -1,0 +1,1 @@
+"""What `harness new` writes, and the templates that it is written from."""
