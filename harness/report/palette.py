@@ -42,7 +42,10 @@ SPARE = ("#e69f00", "#cc79a7", "#117733", "#920000", "#555555")
 
 @dataclass(frozen=True)
 class Style:
-    """How one method variant is drawn; colour, marker and dash together are unique."""
+    """How one method variant is drawn; colour, marker and dash together are unique.
+
+    So are marker and dash of the first 44, for print without colours.
+    """
 
     colour: str
     marker: str
@@ -50,8 +53,8 @@ class Style:
 
 
 def variant_style(index: int) -> Style:
-    """Return the style of the `index`-th variant; colours repeat, with other dashes, after fifteen."""
-    turn = index // len(COLOURS)
+    """Return the style of the `index`-th variant; markers repeat, with other dashes, after eleven."""
+    turn = index // len(MARKERS)
     return Style(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[turn % len(DASHES)])
 
 

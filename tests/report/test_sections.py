@@ -31,6 +31,7 @@ def test_styles_are_told_apart_also_when_colours_run_out() -> None:
     styles = [variant_style(i) for i in range(40)]
     assert len({s.colour for s in styles[:15]}) == 15
     assert len({(s.colour, s.marker, s.dash) for s in styles}) == 40
+    assert len({(s.marker, s.dash) for s in styles}) == 40  # without colours
 
 
 def test_an_option_that_is_not_default_is_named_even_if_it_does_not_vary() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import seaborn as sns
-from matplotlib.ticker import FixedLocator, FuncFormatter
+from matplotlib.ticker import FixedLocator
 
+from harness.report.figures.axes import amount_axis
 from harness.report.figures.drawing import (
     Picture,
     draw_line,
@@ -80,13 +81,11 @@ def layer_figure(section: Section) -> Picture | None:
                 draw_line(ax, variant, parts, x, ("nodes", nodes), style=variant.style)
         if size == size:
             ax.axhline(size, color="#999999", lw=1, ls="--", zorder=1)
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         ax.xaxis.set_major_locator(FixedLocator(list(range(max(map(len, found.values()))))))
         ax.set_xlabel("Layers back from the outputs")
         panel(ax, parts)
         sns.despine(ax=ax)
-    axes[0].set_ylabel("Nodes, log scale")
+    amount_axis(axes[0], "Nodes", [count for nodes in found.values() for count in nodes])
     legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
     caption = (
         "The numbers of the table above: distinct nodes of a rank's step, from the outputs (0) back to the "

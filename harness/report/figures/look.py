@@ -154,18 +154,21 @@ def _labels(figure: Drawing) -> list[tuple[Text, str, Axes, str]]:
 
 
 def _hatch(figure: Drawing) -> None:
-    """Give every area of one of the legend's colours that colour's hatch."""
+    """Give every area that looks like one of the legend's entries that entry's hatch."""
     entries = [
         entry for drawn in figure.legends for entry in drawn.legend_handles if isinstance(entry, Patch)
     ]
-    colours = list(dict.fromkeys(to_hex(entry.get_facecolor()) for entry in entries))
     bars = [bar for ax in figure.axes for bar in ax.patches if isinstance(bar, Rectangle)]
+    kinds = list(dict.fromkeys(map(_kind, entries)))
     for patch in (*entries, *bars):
-        colour = to_hex(patch.get_facecolor())
-        if colour in colours:
-            red, green, blue = to_rgb(colour)
+        if (kind := _kind(patch)) in kinds:
+            red, green, blue = to_rgb(kind[0])
             dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
-            patch.set_hatch(HATCHES[colours.index(colour) % len(HATCHES)])
+            patch.set_hatch(HATCHES[kinds.index(kind) % len(HATCHES)])
             patch.set_hatchcolor("white" if dark else "black")
             patch.set_edgecolor("black")
             patch.set_linewidth(0.4)
+
+
+def _kind(patch: Patch) -> tuple[str, str]:
+    return to_hex(patch.get_facecolor()), patch.get_hatch() or ""
