@@ -84,7 +84,8 @@ def _state(item: Item, runs: Mapping[str, Run], suites: Mapping[str, Suite]) -> 
     ran = [(kind, name) for kind, name in item.suites() if name in runs]
     for kind, name in item.suites():
         if name in runs:
-            yield f"{RUN[kind]}: {_count([v for v in runs[name].verdicts if item.counts(v.source)])}"
+            count = _count([v for v in runs[name].verdicts if item.counts(v.source)])
+            yield f"{RUN[kind]}{_partly(runs[name])}: {count}"
         elif kind == "paper":
             claims = sum(item.counts(claim.source) for claim in suites[name].claims)
             yield f"planned{'' if ran else ' only'} on the paper's graphs: {_claims(claims)}"
@@ -92,6 +93,10 @@ def _state(item: Item, runs: Mapping[str, Run], suites: Mapping[str, Suite]) -> 
             yield f"{RUN[kind].replace('run', 'planned', 1)}"
     if item.why:
         yield item.why
+
+
+def _partly(run: Run) -> str:
+    return "" if run.finished == run.trials else f" in part ({run.finished} of {run.trials} trials)"
 
 
 def _count(verdicts: Sequence[KeptVerdict]) -> str:
