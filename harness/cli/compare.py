@@ -90,7 +90,7 @@ def _exceeds(row: Compared, figure: Metric, limit: float) -> bool:
 
 def _machines(pairs: Sequence[Pair], figure: Metric, any_machine: bool, after: Path) -> list[str]:
     """Return what to say of the environments; UserError for times of different machines."""
-    from harness.results.machines import differences
+    from harness.results.machines import busier, differences
 
     if not pairs:
         return []
@@ -102,7 +102,9 @@ def _machines(pairs: Sequence[Pair], figure: Metric, any_machine: bool, after: P
             fix="run both on one machine, or say --any-machine",
         )
     notes = [f"code: {line}" for line in apart.code]
-    return notes + [f"warning: {line}" for line in (*apart.hardware, *apart.software)]
+    busy = busier(pairs) if figure.timed else None
+    warnings = (*apart.hardware, *apart.software, *([busy] if busy else []))
+    return notes + [f"warning: {line}" for line in warnings]
 
 
 def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:

@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from harness.results.pairs import Pair, Trial
 from harness.results.record import Json
 
 CODE = ("harness", "commit", "dirty")
 # A machine's name is not recorded: these tell it from another.
 HARDWARE = ("cpu", "cores", "logical_cores", "memory_gib", "gpus", "nodes")
+ALIKE = 0.1  # reruns on a quiet machine differ by less than this in the processor that ranks get
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,24 @@ def differences(pairs: Sequence[Pair]) -> Differences:
             kind = next((keys for keys in (CODE, HARDWARE) if key in keys), ())
             lines[kind].append(f"{key}: {_text(before.get(key))} -> {_text(after.get(key))}")
     return Differences(tuple(lines[CODE]), tuple(lines[()]), tuple(lines[HARDWARE]))
+
+
+def busier(pairs: Sequence[Pair]) -> str | None:
+    """Return a line if ranks got much less of the processor on one side than on the other.
+
+    Other programs that took it make times longer; a code that waits more does so too.
+    """
+    shares = [(p.before.figure("cpu_utilisation"), p.after.figure("cpu_utilisation")) for p in pairs]
+    known = [(a, b) for a, b in shares if a and b]
+    if not known:
+        return None
+    before, after = np.median(np.array(known), axis=0)
+    if max(before, after) <= (1 + ALIKE) * min(before, after):
+        return None
+    return (
+        f"a rank used {before:.2f} cores in A, {after:.2f} in B (median): "
+        "other programs were at work, or the code waits more"
+    )
 
 
 def _values(trials: Iterable[Trial]) -> dict[str, set[str]]:

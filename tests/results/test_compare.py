@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.results.compare import Compared, compare
-from harness.results.machines import differences
+from harness.results.machines import busier, differences
 from harness.results.metrics import metric_of
 from harness.results.pairs import Pair, Trial, pair
 from harness.results.record import Record
@@ -189,3 +189,14 @@ def test_environments_are_told_apart_by_what_they_mean(make_record) -> None:
         "cpu: A -> B",
         "logical_cores: 2 -> unknown",
     )
+
+
+def test_a_busy_machine_is_noticed(make) -> None:
+    def pairs(*shares: tuple[float, float]) -> list[Pair]:
+        return [Pair(make(0, cpu_utilisation=a), make(0, cpu_utilisation=b)) for a, b in shares]
+
+    assert busier(pairs((0.8, 0.85), (0.9, 0.85), (0.9, 0.1))) is None
+    assert busier([Pair(make(0), make(0))]) is None
+    told = busier(pairs((0.8, 0.4), (0.9, 0.5), (0.9, 0.45)))
+    assert told is not None
+    assert told.startswith("a rank used 0.90 cores in A, 0.45 in B")
