@@ -37,6 +37,7 @@ device: cpu
 """
 
 
+@pytest.mark.timeout(1800)
 def test_sleep_is_found_and_nothing_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Prints both comparisons; a busy machine may hide the sleep, so that nothing is asserted of it."""
     (tmp_path / "slow.py").write_text(SLOW)
