@@ -25,6 +25,7 @@ from harness.report.palette import Dash, Style
 from harness.report.trials.sections import Section
 
 LONGEST = 72  # characters of a name in a legend
+MARKERS = 12  # of a line of many points; at most twice as many
 HANDLE = 6  # characters that an entry is longer than its name
 
 
@@ -154,7 +155,7 @@ def draw_line(
     dash: Dash | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Draw points joined by a line, in another `dash` if one is given.
+    """Draw points joined by a line, in another `dash` if one is given; of many points some have markers.
 
     `x` and `y`: what they are called in the figure's data, unit included, and their values; `more`: further
     columns of the data.
@@ -165,6 +166,7 @@ def draw_line(
         color=style.colour,
         linestyle=dash or style.dash,
         marker=style.marker,
+        markevery=max(1, len(y[1]) // MARKERS),
         markersize=5.5,
         markeredgecolor="white",
         markeredgewidth=0.75,

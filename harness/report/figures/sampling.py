@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -161,15 +160,12 @@ def _by_epoch(section: Section) -> Picture | None:
     for ax, parts in zip(axes, panels, strict=True):
         for variant in shown:
             if (curve := curves.get((variant, parts))) is not None:
-                style = variant.style
-                drawn = ax.plot(curve.index, 100 * curve, color=style.colour, linestyle=style.dash, lw=1.4)
-                mark(drawn, variant, parts, {"epoch": list(curve.index), "hit_rate_percent": 100 * curve})
+                rate = ("hit_rate_percent", list(100 * curve))
+                draw_line(ax, variant, parts, ("epoch", list(curve.index)), rate, style=variant.style)
         ax.set_xlabel("Epoch")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        sns.despine(ax=ax)
     axes[0].set_ylim(bottom=0)
-    handles = [Line2D([], [], color=v.style.colour, linestyle=v.style.dash, lw=1.4) for v in shown]
-    legend(figure, handles, [v.label for v in shown], shown)
+    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
     caption = (
         "Rows found in the cache / boundary rows asked for, of each epoch, all ranks; mean over seeds, as "
         "far as all of them ran. Higher is better."
