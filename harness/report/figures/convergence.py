@@ -40,8 +40,10 @@ def convergence_figure(section: Section) -> Picture | None:
             mark_panel(ax, parts)
             ax.set_visible(bool(ax.lines))
         panel(axes[0][j], parts)
-    for row in axes:
-        row[0].set_ylabel(f"Validation {section.metric} (%)")
+    for own in axes:
+        first = next(ax for ax in own if ax.get_visible())
+        first.set_ylabel(f"Validation {section.metric} (%)")
+        first.tick_params(labelleft=True)
     cut = _cut(axes[0][0], pd.concat(curves.values())["score"] * 100)
     shown = [v for v in section.variants if any(key[0] == v for key in curves)]
     legend(figure, [_handle(v) for v in shown], [v.label for v in shown], shown)
