@@ -13,7 +13,8 @@ from harness.report.tables.table import Cell, Row, Table
 
 HEADING = 14  # characters of a column's heading in one line
 LINE = 104  # characters of a line of small print
-LABEL = 60  # characters of a row's label that stay in one line whatever else there is
+LABEL = 60  # characters of a row's label that stay in one line beside numbers
+BESIDE = 34  # and beside text
 BROKEN = 24  # characters of another column that do; numbers always do
 MAIN = "main.tex"
 CAMERA_READY = "camera-ready"  # where figures for print are, beside the tables' directory
@@ -123,7 +124,8 @@ def _first(table: Table) -> Sequence[Cell]:
 
 def _most(table: Table) -> list[float]:
     """Return how many characters each column may have in a table that is too wide."""
-    return [LABEL, *(math.inf if cell.number else BROKEN for cell in _first(table))]
+    numbers = [cell.number for cell in _first(table)]
+    return [LABEL if all(numbers) else BESIDE, *(math.inf if number else BROKEN for number in numbers)]
 
 
 def _kinds(table: Table) -> list[str]:
