@@ -32,10 +32,6 @@ def check_formats(formats: Sequence[str]) -> None:
 def write_files(report: Report, inputs: Inputs, out: Path, formats: Sequence[str]) -> Path:
     """Write a report into `out` (made if absent) and return its page, else its Markdown, else `out`."""
     out.mkdir(parents=True, exist_ok=True)
-    if {"html", "md"} & {*formats}:
-        for picture in report.pictures:
-            _write(out / "figures" / f"{picture.name}.svg", picture.svg)
-            _write(out / "figures" / f"{picture.name}.png", picture.png)
     for name in dict.fromkeys(formats):
         WRITERS[name](report, inputs, out)
     main = {"html": PAGE, "md": TEXT}
@@ -47,6 +43,9 @@ def _write_page(report: Report, _: Inputs, out: Path) -> None:
 
 
 def _write_markdown(report: Report, _: Inputs, out: Path) -> None:
+    for picture in report.pictures:
+        _write(out / "figures" / f"{picture.name}.svg", picture.svg)
+        _write(out / "figures" / f"{picture.name}.png", picture.png)
     _write(out / TEXT, render_markdown(report).encode())
 
 
