@@ -19,6 +19,7 @@ from harness.results.stats import CONFIDENCE, Interval, paired_test, ratio_inter
 
 SAME, UNSURE = "same", "cannot tell"
 PRIOR = 8  # degrees of freedom that the deviation measured beforehand counts as
+WILD = 4  # times its variance from which on it says nothing of this machine
 NORMAL = 1.96
 
 
@@ -116,7 +117,7 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
 
     What was measured beforehand counts as `PRIOR` degrees of freedom of it (as in a moderated t-test, Smyth,
     Stat. Appl. Genet. Mol. Biol. 3, 2004), so that two seeds that agree by chance make nothing sure; where
-    these scatter more, they count alone. None if nothing is known.
+    these scatter more, they count alone; where far more, with their own freedom. None if nothing is known.
     """
     explained = float(np.mean([change.error**2 for cell in cells for change in cell]))
     freedom: float = sum(len(cell) - 1 for cell in cells)
@@ -133,6 +134,8 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     if metric.rerun is None:
         return _Noise(beyond, freedom) if freedom else None
     both = (PRIOR * metric.rerun**2 + freedom * beyond) / (PRIOR + freedom)
+    if beyond > both and beyond > WILD * metric.rerun**2:
+        return _Noise(beyond, max(freedom, 1.0))
     return _Noise(max(both, beyond), PRIOR + freedom)
 
 
