@@ -33,7 +33,9 @@ def bytes_check(method: type[Method[Any]], runs: Sequence[Run]) -> Check | None:
             found += lost_bytes(run, ranks)
         return found
 
-    return Check("bytes", f"`bytes_per_epoch`, byte for byte ({len(stated)} runs)", distinct, judge)
+    return Check(
+        "bytes", f"`bytes_per_epoch`, byte for byte ({len(stated)} runs)", distinct, judge, borrowed=True
+    )
 
 
 def bytes_differences(method: type[Method[Any]], run: Run, ranks: Result) -> list[str]:

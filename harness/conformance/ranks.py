@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -55,7 +55,8 @@ def rank_group(world: int) -> Iterator[RankGroup]:
         RankError: a rank did not start.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "harness.conformance.training"])
+    # torch's optimizers import the second on first use: seconds of every rank of every group.
+    context.set_forkserver_preload(["harness.conformance.training", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(world)]
         processes: list[BaseProcess] = [
@@ -117,26 +118,29 @@ class RankGroup:
         while waiting:
             ready = wait(list(waiting), max(0, deadline - time.monotonic()))
             if not ready:
-                self._fail(f"ranks {sorted(waiting.values())} did not return within {timeout_s:g} s", waiting)
+                self._dump(waiting.values())
+                self._fail(f"ranks {sorted(waiting.values())} did not return within {timeout_s:g} s")
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 rank = waiting.pop(pipe)
                 try:
                     ok, results[rank] = pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    self._fail(f"rank {rank} died", waiting)
+                    self._fail(f"rank {rank} died")
                 if not ok:
-                    self._fail(f"rank {rank}: {results[rank]}", waiting)
+                    self._fail(f"rank {rank}: {results[rank]}")
         return results
 
-    def _fail(self, reason: str, waiting: dict[Connection, int]) -> NoReturn:
+    def _dump(self, ranks: Iterable[int]) -> None:
+        """Have ranks write where they are, innermost call first."""
+        for rank in ranks:
+            os.kill(self._processes[rank].pid or 0, signal.SIGUSR1)
+        time.sleep(0.5)
+
+    def _fail(self, reason: str) -> NoReturn:
         self.failed = True
-        if "did not return" in reason:
-            for rank in waiting.values():
-                os.kill(self._processes[rank].pid or 0, signal.SIGUSR1)
-            time.sleep(0.5)  # for them to write where they are
         logs = sorted(self._folder.glob("rank*.log"))
-        raise RankError(reason, "\n".join(f"--- {log.name}\n{log.read_text()}" for log in logs))
+        raise RankError(reason, "\n".join(f"--- {log.stem}\n{log.read_text()}" for log in logs))
 
 
 def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
@@ -146,7 +150,7 @@ def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
     os.dup2(log, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
-    faulthandler.register(signal.SIGUSR1)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
     tempfile.tempdir = str(folder)
     import torch
     from torch.distributed import FileStore  # type: ignore[attr-defined]

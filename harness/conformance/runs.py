@@ -13,7 +13,8 @@ from harness.conformance.training import Case, Moments, Outcome, aggregations, t
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import PluginSource, TrainSpec
 
-TAIL = 12  # lines of a rank's output that say why it failed
+SHOWN = 6  # lines of a rank's output that say why it failed
+PATIENCE = 4  # runs of a method, none of which came to a result, after which no more are tried
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run came to no result, in one line, and the end of the output of its ranks."""
+    """Why a run came to no result, in one line, and the end of its ranks' output; or it was left out."""
 
     reason: str
     output: str
+    left_out: bool = False
 
 
 Result = list[Outcome] | list[Moments] | Failure
@@ -94,16 +96,21 @@ def execute(runs: Iterable[Run], *, limit_s: float) -> dict[str, Result]:
 def _on_ranks(world: int, runs: Sequence[Run], limit_s: float) -> dict[str, Result]:
     """Do runs one after the other in one group, in a new one behind each that fails."""
     found: dict[str, Result] = {}
+    hopeless = dict.fromkeys((run.subject for run in runs), PATIENCE)
     with ExitStack() as stack:
         group: RankGroup | None = None
         for run in runs:
+            if hopeless[run.subject] == 0:
+                found[run.key] = Failure("", "", left_out=True)
+                continue
             if group is None:
                 group = stack.enter_context(rank_group(world))
             try:
                 found[run.key] = _do(group, run, limit_s)
+                hopeless[run.subject] = -1
             except RankError as error:
-                lines = [line for line in error.output.splitlines() if line.strip()]
-                found[run.key] = Failure(error.reason, "\n".join(lines[-TAIL:]))
+                found[run.key] = Failure(error.reason, _told(error.output))
+                hopeless[run.subject] -= 1
                 stack.pop_all().close()
                 group = None
     return found
@@ -114,3 +121,14 @@ def _do(group: RankGroup, run: Run, limit_s: float) -> Result:
         pairs = [(run.case, run.draws)]
         return [moments for (moments,) in group.call(aggregations, pairs, timeout_s=limit_s)]
     return [outcome for (outcome,) in group.call(train, [run.case], timeout_s=limit_s)]
+
+
+def _told(output: str) -> str:
+    """Return what of the output of ranks says why a run failed: where each was, or the end of a traceback."""
+    told = []
+    for part in output.split("--- ")[1:]:
+        lines = [line for line in part.splitlines() if line.strip()]
+        stacks = [i for i, line in enumerate(lines) if "most recent call first" in line]
+        inner = lines[stacks[-1] + 1 :][:SHOWN] if stacks else lines[1:][-SHOWN:]
+        told += [lines[0], *inner] if inner else []
+    return "\n".join(told)

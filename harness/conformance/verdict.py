@@ -21,12 +21,14 @@ class Check:
         claim: what is held, in a line.
         runs: what has to be run for it.
         judge: returns what is wrong, a line each, from the results of those runs that came to one.
+        borrowed: the runs are other checks', which tell if one comes to no result.
     """
 
     name: str
     claim: str
     runs: Sequence[Run] = ()
     judge: Callable[[list[tuple[Run, Result]]], list[str]] = field(default=lambda results: [])
+    borrowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,10 @@ class Report:
 def find(check: Check, results: dict[str, Result]) -> Finding:
     """Judge a check by the results of its runs."""
     done = [(run, results[run.key]) for run in check.runs]
-    failures = [(run, result) for run, result in done if isinstance(result, Failure)]
+    failures = [(run, result) for run, result in done if isinstance(result, Failure) and not result.left_out]
+    if not failures and any(isinstance(result, Failure) for _, result in done):
+        return Finding(check.name, "not run", "nothing of it runs")
+    failures = [] if check.borrowed else failures
     problems = [f"{run}: {failure.reason}" for run, failure in failures]
     problems += check.judge([(run, result) for run, result in done if not isinstance(result, Failure)])
     output = failures[0][1].output if failures else ""
