@@ -54,7 +54,7 @@ def render(papers: Papers, runs: Mapping[str, Run], suites: Mapping[str, Suite])
         lines += [f"\n## {paper.name}\n", f"{paper.title}.\n"]
         lines += ["| of the paper | shows | suites | state |", "|---|---|---|---|"]
         for item in paper.items:
-            named = " ".join(f"`{suite}`" for _, suite in item.suites())
+            named = ", ".join(f"`{suite}`" for _, suite in item.suites())
             state = "; ".join(_state(item, runs, suites))
             lines.append(f"| {item.item} | {item.shows} | {named} | {state} |")
     lines += ["\n## Claims that fail\n", *_failing(runs)]
@@ -102,6 +102,8 @@ def _partly(run: Run) -> str:
 def _count(verdicts: Sequence[KeptVerdict]) -> str:
     states = Counter(verdict.state for verdict in verdicts)
     measured = states["holds"] + states["fails"]
+    if not measured:
+        return f"{_claims(len(verdicts))} not measured"
     missing = f", {states['not measured']} not measured" if states["not measured"] else ""
     verb = "holds" if measured == 1 else "hold"
     return f"{states['holds']} of {_claims(measured)} {verb}{missing}"
