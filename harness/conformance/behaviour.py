@@ -11,7 +11,7 @@ import numpy as np
 from harness.conformance.runs import Result, Run, Subject
 from harness.conformance.tiny import TROUBLES, TinyGraphs
 from harness.conformance.training import Outcome
-from harness.conformance.verdict import Check, Finding
+from harness.conformance.verdict import Check, Finding, Judged
 from harness.models.spec import ModelSpec
 from harness.runtime.method import Family, Method
 from harness.runtime.spec import TrainSpec
@@ -40,8 +40,10 @@ def options_finding(method: type[Method[Any]]) -> Finding:
     if getattr(method, "family", None) not in get_args(Family):
         problems.append(f"family: expected one of {', '.join(get_args(Family))}")
     for name in ("exact", "unbiased"):
+        declared = getattr(method, name)
         try:
-            method.Options(**(getattr(method, name) or {}))
+            if declared is not None:
+                method.Options(**declared)
         except (ValueError, TypeError) as error:
             problems.append(f"{name}: expected valid options, seen: {' '.join(str(error).split())}")
     try:
@@ -87,7 +89,7 @@ def repeat_check(runs: list[Run]) -> Check:
     return Check("deterministic", "one seed, the same losses and weights bit for bit", runs, _unequal)
 
 
-def _unlike(results: list[tuple[Run, Result]]) -> list[str]:
+def _unlike(results: Judged) -> list[str]:
     found = []
     for run, ranks in results:
         first, *others = _outcomes(ranks)
@@ -104,7 +106,7 @@ def _unlike(results: list[tuple[Run, Result]]) -> list[str]:
     return found
 
 
-def _unequal(results: list[tuple[Run, Result]]) -> list[str]:
+def _unequal(results: Judged) -> list[str]:
     found, once = [], dict[tuple[str, int, str], list[Outcome]]()
     for run, ranks in results:
         key = str(sorted(run.options.items())), run.world, run.tiny.name

@@ -24,7 +24,7 @@ from harness.conformance.payload import bytes_check
 from harness.conformance.runs import Result, Run, Subject, execute
 from harness.conformance.tiny import TinyGraphs
 from harness.conformance.unbiased import DRAWS, unbiased_check, unbiased_runs
-from harness.conformance.verdict import Check, Finding, Report, find
+from harness.conformance.verdict import Check, Finding, Report, find_all
 from harness.errors import UserError
 from harness.runtime.method import Method
 from harness.runtime.plugins import find_plugins
@@ -92,7 +92,7 @@ class _Plan:
         return [run for check in self.checks for run in check.runs]
 
     def report(self, results: dict[str, Result]) -> Report:
-        findings = [find(check, results) for check in self.checks]
+        findings = find_all(self.checks, results)
         return Report(self.subject.name, (options_finding(self.method), *findings, *self.not_claimed))
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from harness.conformance import oracle
 from harness.conformance.graphs import dense_adjacency
-from harness.conformance.runs import Result, Run, Subject
+from harness.conformance.runs import Run, Subject
 from harness.conformance.tiny import LIMITS, MODELS, PAIRS, TinyGraphs, is_inductive, tiny_graph
 from harness.conformance.training import Outcome
-from harness.conformance.verdict import Check
+from harness.conformance.verdict import Check, Judged
 from harness.models.gnn import GNN
 from harness.runtime.spec import TrainSpec
 
@@ -43,7 +43,7 @@ def exact_check(runs: Sequence[Run], options: dict[str, Any]) -> Check:
     return Check("exact", claim, runs, _judge)
 
 
-def _judge(results: list[tuple[Run, Result]]) -> list[str]:
+def _judge(results: Judged) -> list[str]:
     found = []
     for run, ranks in results:
         want = expected(run.tiny.name, run.model)

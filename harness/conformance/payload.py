@@ -10,7 +10,7 @@ import torch
 
 from harness.conformance.runs import Result, Run
 from harness.conformance.training import Outcome
-from harness.conformance.verdict import Check
+from harness.conformance.verdict import Check, Judged
 from harness.models.gnn import GNN
 from harness.runtime.bytes_model import Bytes, BytesCase
 from harness.runtime.method import Method
@@ -26,16 +26,14 @@ def bytes_check(method: type[Method[Any]], runs: Sequence[Run]) -> Check | None:
     if not stated:
         return None
 
-    def judge(results: list[tuple[Run, Result]]) -> list[str]:
+    def judge(results: Judged) -> list[str]:
         found = []
         for run, ranks in results:
             found += bytes_differences(method, run, ranks) if run.key in stated else []
             found += lost_bytes(run, ranks)
         return found
 
-    return Check(
-        "bytes", f"`bytes_per_epoch`, byte for byte ({len(stated)} runs)", distinct, judge, borrowed=True
-    )
+    return Check("bytes", f"`bytes_per_epoch`, byte for byte ({len(stated)} runs)", distinct, judge)
 
 
 def bytes_differences(method: type[Method[Any]], run: Run, ranks: Result) -> list[str]:

@@ -14,6 +14,7 @@ from harness.models.spec import ModelSpec
 from harness.runtime.spec import PluginSource, TrainSpec
 
 SHOWN = 6  # lines of a rank's output that say why it failed
+WARM_S = 20  # more for the first run of a group, which loads what is compiled
 PATIENCE = 4  # runs of a method, none of which came to a result, after which no more are tried
 
 
@@ -99,14 +100,17 @@ def _on_ranks(world: int, runs: Sequence[Run], limit_s: float) -> dict[str, Resu
     hopeless = dict.fromkeys((run.subject for run in runs), PATIENCE)
     with ExitStack() as stack:
         group: RankGroup | None = None
+        allowed_s = limit_s
         for run in runs:
             if hopeless[run.subject] == 0:
                 found[run.key] = Failure("", "", left_out=True)
                 continue
             if group is None:
                 group = stack.enter_context(rank_group(world))
+                allowed_s = limit_s + WARM_S
             try:
-                found[run.key] = _do(group, run, limit_s)
+                found[run.key] = _do(group, run, allowed_s)
+                allowed_s = limit_s
                 hopeless[run.subject] = -1
             except RankError as error:
                 found[run.key] = Failure(error.reason, _told(error.output))

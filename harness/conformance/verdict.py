@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.conformance.runs import Failure, Result, Run
+from harness.conformance.training import Moments, Outcome
 
 State = Literal["ok", "FAIL", "not claimed", "not run"]
+Judged = Sequence[tuple[Run, list[Outcome] | list[Moments]]]
+"""Runs that came to a result, with what each of their ranks saw."""
 SHOWN = 3  # problems of a check that are told
 
 
@@ -21,14 +24,12 @@ class Check:
         claim: what is held, in a line.
         runs: what has to be run for it.
         judge: returns what is wrong, a line each, from the results of those runs that came to one.
-        borrowed: the runs are other checks', which tell if one comes to no result.
     """
 
     name: str
     claim: str
     runs: Sequence[Run] = ()
-    judge: Callable[[list[tuple[Run, Result]]], list[str]] = field(default=lambda results: [])
-    borrowed: bool = False
+    judge: Callable[[Judged], list[str]] = field(default=lambda results: [])
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,23 @@ class Report:
         return [*body, end]
 
 
-def find(check: Check, results: dict[str, Result]) -> Finding:
-    """Judge a check by the results of its runs."""
+def find_all(checks: Sequence[Check], results: Mapping[str, Result]) -> list[Finding]:
+    """Judge checks by the results of their runs; a run that failed is told by the first check that has it."""
+    told: set[str] = set()
+    return [_find(check, results, told) for check in checks]
+
+
+def _find(check: Check, results: Mapping[str, Result], told: set[str]) -> Finding:
     done = [(run, results[run.key]) for run in check.runs]
-    failures = [(run, result) for run, result in done if isinstance(result, Failure) and not result.left_out]
-    if not failures and any(isinstance(result, Failure) for _, result in done):
+    ended = [(run, result) for run, result in done if not isinstance(result, Failure)]
+    failures = [
+        (run, result)
+        for run, result in done
+        if isinstance(result, Failure) and not result.left_out and run.key not in told
+    ]
+    told.update(run.key for run, _ in failures)
+    if not ended and not failures:
         return Finding(check.name, "not run", "nothing of it runs")
-    failures = [] if check.borrowed else failures
-    problems = [f"{run}: {failure.reason}" for run, failure in failures]
-    problems += check.judge([(run, result) for run, result in done if not isinstance(result, Failure)])
+    problems = [f"{run}: {failure.reason}" for run, failure in failures] + check.judge(ended)
     output = failures[0][1].output if failures else ""
     return Finding(check.name, "FAIL" if problems else "ok", check.claim, tuple(problems), output)
