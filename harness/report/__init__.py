@@ -23,7 +23,7 @@ def write_report(
     `results`: results roots, suites' directories or single trials', one or several; a trial that is in
     several of them is taken from where it started last. `out` (default: `reports/<names of results>`)
     receives, by format: `html`: `index.html` (figures inside, nothing loaded from elsewhere); `md`:
-    `report.md` with `figures/*.png|svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex` and
+    `report.md` with `figures/*.svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex` and
     `pdf-figures`: see `harness.report.export`. `suites`: whose claims are held against the results, beside
     those that are kept with them. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.

@@ -68,7 +68,7 @@ def test_only_the_screens_figure_has_a_title(wide: Section, bars: Picture) -> No
     title = f"<!-- Throughput: {wide.title} -->".encode()
     assert title in screen.svg
     assert title not in bars.svg
-    assert (bars.png, screen.pdf) == (b"", b"")
+    assert not screen.pdf
     assert b"url(#h" not in screen.svg
 
 

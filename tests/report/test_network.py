@@ -37,7 +37,7 @@ def test_the_csv_holds_what_was_measured_and_projected(out: Path) -> None:
 
 
 def test_figure_and_table_are_on_the_page(out: Path) -> None:
-    assert (out / "figures" / "network-digits-sage-rate.png").stat().st_size > 10_000
+    assert (out / "figures" / "network-digits-sage-rate.svg").stat().st_size > 10_000
     ElementTree.parse(out / "figures" / "network-digits-sage-rate.svg")
     html, markdown = (out / "index.html").read_text(), (out / "report.md").read_text()
     assert 'id="network-digits-sage-rate"' in html

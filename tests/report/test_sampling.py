@@ -180,7 +180,7 @@ def test_staleness_within_a_network_and_across(tmp_path: Path, monkeypatch: pyte
         assert all(staleness_figure(section) for section in make_sections(load_inputs(tmp_path)))
     monkeypatch.setattr("harness.report.page.build.section_figures", lambda section: {})  # the rest is slow
     write_report(tmp_path, tmp_path / "out")
-    assert (tmp_path / "out" / "figures" / "network-digits-sage-staleness.png").is_file()
+    assert (tmp_path / "out" / "figures" / "network-digits-sage-staleness.svg").is_file()
 
 
 def _shaped(record: dict[str, Any]) -> None:

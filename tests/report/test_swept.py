@@ -142,7 +142,7 @@ def test_the_chapter_is_on_the_page(tmp_path: Path) -> None:
             tmp_path, methods=(SAGE,), parts=(1,), seeds=(0,), epochs=4, train=train, figures=figures
         )
     page = write_report(tmp_path, tmp_path / "out").read_text()
-    pictures = {path.stem for path in (tmp_path / "out" / "figures").glob("threads-*.png")}
+    pictures = {path.stem for path in (tmp_path / "out" / "figures").glob("threads-*.svg")}
     assert pictures == {f"threads-digits-sage-{name}" for name in ("step", "breakdown", "counted")}
     assert all(f'id="{picture}"' in page for picture in pictures)
     assert "graphsage, threads=2 |" in (tmp_path / "out" / "report.md").read_text()
@@ -153,7 +153,7 @@ def test_nodes_are_drawn_by_layer(layers: Path) -> None:
     with style():
         picture = nodes_figure(swept)
     assert picture is not None
-    assert len(picture.png) > 10_000
+    assert len(picture.svg) > 10_000
 
 
 def test_one_value_is_no_sweep(results_dir: Path) -> None:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from harness.report.figures.axes import WIDE
 from harness.report.figures.drawing import Picture, new_figure, panel, save
+from harness.report.figures.look import look
 from harness.report.figures.marks import mark
 from harness.report.numbers import byte_unit, common_places, fixed, significant
 from harness.report.tables.grid import by_parts
@@ -23,6 +24,7 @@ from harness.report.trials.per_rank import Matrix
 from harness.report.trials.sections import Section
 from harness.report.trials.variants import Variant
 
+SQUARE = 0.8  # a row's height in print, of that on a screen
 ACROSS = 5  # panels side by side
 FEW = 3  # ranks, up to which squares are small
 WRITTEN = 8  # ranks, up to which a square has its number
@@ -101,16 +103,17 @@ def peer_figure(section: Section) -> Picture | None:
     across = min(ACROSS, len(shown))
     down = -(-len(shown) // across)
     high = 2.6 if max(parts for _, parts in shown) > FEW else 2.0
-    figure = new_figure(0.7 + high * down, section, "Bytes from rank to rank")
+    scale = max(1.0, SQUARE / look().height)  # a matrix does not get flatter in print
+    figure = new_figure((0.7 + high * down) * scale, section, "Bytes from rank to rank")
     axes = figure.subplots(down, across, squeeze=False)
     colours = _colours([found[key] / size for key in shown])
     for ax in axes.flat[len(shown) :]:
         ax.set_visible(False)
     for ax, key in zip(axes.flat, shown, strict=False):
         image = _heat(ax, key, found[key] / size, colours, unit)
-    bar = figure.colorbar(image, ax=axes, label=f"{unit} per epoch", fraction=0.03, pad=0.01)
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar = figure.colorbar(image, ax=axes, label=f"{unit} per epoch", location="bottom", aspect=50)
+    bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    bar.ax.xaxis.set_minor_formatter(NullFormatter())
     for ax in axes[:, 0]:
         ax.set_ylabel("from rank")
     left_out = len(largest) - len(shown)
@@ -136,7 +139,7 @@ def _heat(ax: Axes, key: tuple[Variant, int], sent: Matrix, colours: Normalize, 
     edges = np.arange(parts + 1) - 0.5
     image = ax.pcolormesh(
         *(edges, edges, shown),
-        cmap=mpl.colormaps["cividis"].with_extremes(bad="#e8e8e8"),
+        cmap=mpl.colormaps["cividis"].with_extremes(bad="none"),
         norm=colours,
         edgecolor="white",
         lw=0.3,

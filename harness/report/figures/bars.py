@@ -96,11 +96,12 @@ def _rows(section: Section, shown: list[Bars], what: str) -> Drawing:
 
 
 def _groups(ax: Axes, section: Section, bars: Bars) -> None:
-    slot = min(0.84 / len(section.variants), 0.2)
-    left = -slot * len(section.variants) / 2
-    for i, variant in enumerate(section.variants):
-        for j, parts in enumerate(section.parts):
-            _bar(ax, bars, (variant, parts), j + left + (i + 0.5) * slot, 0.92 * slot)
+    slot = min(0.84 / max(len(section.tried(parts)) for parts in section.parts), 0.2)
+    for j, parts in enumerate(section.parts):
+        there = section.tried(parts)
+        left = j - slot * len(there) / 2
+        for i, variant in enumerate(there):
+            _bar(ax, bars, (variant, parts), left + (i + 0.5) * slot, 0.92 * slot)
     ax.set_xticks(range(len(section.parts)), [f"P = {parts}" for parts in section.parts])
     ax.set_xlim(-0.5, len(section.parts) - 0.5)
     if all(stat.mean >= 0 for stat in bars.figures.values()):

@@ -33,7 +33,7 @@ HANDLE = 6  # characters that an entry is longer than its name
 class Picture:
     """A drawn figure: `alt` is its text for those who cannot see it, `data` the numbers that it shows.
 
-    `png` and `pdf` are empty where the look has none. `data` has a row a drawn point or bar, with `series`,
+    `pdf` is empty where the look has none. `data` has a row a drawn point or bar, with `series`,
     `method`, `parts` and what `mark` was given. In `svg` the elements of marked artists have the class
     `mark` and the attributes `data-series`, `data-method` and `data-parts` (the last two empty where they are
     of any).
@@ -45,7 +45,6 @@ class Picture:
     alt: str
     data: pd.DataFrame
     svg: bytes
-    png: bytes = b""
     pdf: bytes = b""
 
 
@@ -95,7 +94,7 @@ def save(figure: Drawing, section: Section, kind: str, title: str, caption: str)
 def _written(figure: Figure, name: str) -> bytes:
     dates = {"svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
     written = io.BytesIO()
-    figure.savefig(written, format=name, dpi=150, metadata=dict.fromkeys(dates.get(name, ())))
+    figure.savefig(written, format=name, metadata=dict.fromkeys(dates.get(name, ())))
     return written.getvalue()
 
 

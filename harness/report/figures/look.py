@@ -25,6 +25,7 @@ SHARED = {
     "text.parse_math": False,  # a `$` in a name is a `$`
     "svg.hashsalt": "harness",  # equal figures are equal files
     "svg.fonttype": "path",
+    "text.hinting": "none",  # laid out with the widths that letters have in SVG and PDF
 }
 
 
@@ -52,7 +53,7 @@ SCREEN = Look(
     letters=15,
     titled=True,
     hatched=False,
-    formats=("svg", "png"),
+    formats=("svg",),
     rc=SHARED
     | {
         "font.family": "DejaVu Sans",  # comes with matplotlib, as do the fonts below

@@ -45,7 +45,6 @@ def _write_page(report: Report, _: Inputs, out: Path) -> None:
 def _write_markdown(report: Report, _: Inputs, out: Path) -> None:
     for picture in report.pictures:
         _write(out / "figures" / f"{picture.name}.svg", picture.svg)
-        _write(out / "figures" / f"{picture.name}.png", picture.png)
     _write(out / TEXT, render_markdown(report).encode())
 
 

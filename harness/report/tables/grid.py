@@ -112,13 +112,14 @@ def by_parts(
     cells: Callable[[Variant, int], Sequence[Cell]],
     first: Callable[[Variant, int], float] = lambda variant, parts: 0.0,
 ) -> tuple[Row, ...]:
-    """Return a row a variant under a heading for each number of parts; without cells there is no row.
+    """Return a row a variant under a heading for each number of parts, of those that it was to run on.
 
+    Without cells there is no row.
     Variants stand in their usual order, or by falling `first`.
     """
     rows: list[Row] = []
     for parts in section.parts:
-        variants = sorted(section.variants, key=lambda variant: -first(variant, parts))
+        variants = sorted(section.tried(parts), key=lambda variant: -first(variant, parts))
         found = [(variant, tuple(cells(variant, parts))) for variant in variants]
         shown = [Row(variant.label, own, variant) for variant, own in found if own]
         rows += [parts_heading(parts), *shown] if shown else []

@@ -59,6 +59,11 @@ class Section:
         """Heading: data set, model and what else sets this section apart."""
         return " · ".join(part for part in (self.name, self.model, self.extra) if part)
 
+    def tried(self, parts: int) -> tuple[Variant, ...]:
+        """Return the variants that were to run on a number of parts, whatever became of them."""
+        there = set(self.frame.loc[self.frame["parts"] == parts, "variant"])
+        return tuple(variant for variant in self.variants if variant.key in there)
+
     def select(self, variant: Variant, parts: int, *, ok: bool = True) -> pd.DataFrame:
         """Return the trials (one a seed) of a variant at a number of parts."""
         frame = self.ok if ok else self.frame
