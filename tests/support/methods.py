@@ -1,16 +1,22 @@
-"""Methods with planted faults, which the checks must catch, and with a planted guidance."""
+"""Methods with planted faults, which the checks must catch, and with a planted guidance.
+
+Where a fault has nothing to do with it, no exact setting is claimed: fewer runs then show the fault.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import GuidedSampler, Sampler, Source, Step, Worker, per_layer
+from harness import GuidedSampler, MethodOptions, Sampler, Source, Step, Worker, per_layer
 from harness.runtime.stale import Pipeline, TrainGraph
 from methods.bns_gcn import BNSGCN
 from methods.full import Full
@@ -22,6 +28,8 @@ from methods.psc_gcn import PSCGCN, PSCOptions
 class UnscaledBNS(BNSGCN):
     """BNS-GCN that forgets 1/p."""
 
+    exact = None
+
     def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
         kept, _ = super().sample()
         return kept, None
@@ -29,6 +37,8 @@ class UnscaledBNS(BNSGCN):
 
 class UnscaledPSC(PSCGCN):
     """PSC-GCN that forgets 1/p, on a graph without weights."""
+
+    exact = None
 
     def steps(self, epoch: int) -> Iterator[Step]:
         for step in super().steps(epoch):
@@ -41,6 +51,8 @@ class UnscaledPSC(PSCGCN):
 class UnscaledLADIES(LADIES):
     """LADIES that forgets 1/p, on a graph without weights."""
 
+    exact = None
+
     def steps(self, epoch: int) -> Iterator[Step]:
         for step in super().steps(epoch):
             values = step.blocks[0].adjacency.values
@@ -52,23 +64,26 @@ class UnscaledLADIES(LADIES):
 class Guided(GraphSAGE):
     """Neighbour sampling by an importance of remote nodes that no explanation has to find first."""
 
-    unbiased = True
+    estimator_unbiased = True
+    exact = None
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         importance = np.random.default_rng(5).uniform(0.1, 1, source.topology.num_nodes).astype(np.float32)
         fanouts = per_layer(self.options.fanouts, source.depth, "fanouts")
-        return GuidedSampler(source, fanouts, importance, deviation=0.1, unbiased=self.unbiased)
+        return GuidedSampler(source, fanouts, importance, deviation=0.1, unbiased=self.estimator_unbiased)
 
 
 class AveragedGuided(Guided):
     """Guided sampling that averages the drawn neighbours."""
 
-    unbiased = False
+    estimator_unbiased = False
 
 
 class Drifting(Full):
     """Full-graph training in which one bit of rank 1's first weight flips in epoch 2."""
+
+    exact = None
 
     def steps(self, epoch: int) -> Iterator[Step]:
         if epoch == 2 and self.worker.rank == 1:
@@ -82,6 +97,8 @@ class Drifting(Full):
 
 class Exploding(Full):
     """Full-graph training whose weights become NaN in epoch 2."""
+
+    exact = None
 
     def steps(self, epoch: int) -> Iterator[Step]:
         if epoch == 2:
@@ -134,3 +151,79 @@ class Slow(PSCGCN):
             time.sleep(pause)
             yield step
             time.sleep(pause)
+
+
+class Wasteful(Full):
+    """Full-graph training that sends every boundary row twice, and says it sends it once."""
+
+    exact = None
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        for step in super().steps(epoch):
+            exchange = step.exchange
+            assert exchange is not None
+
+            def twice(h: Tensor, layer: int, exchange: Any = exchange) -> Tensor:
+                exchange(h.detach(), layer)
+                found: Tensor = exchange(h, layer)
+                return found
+
+            yield dataclasses.replace(step, exchange=twice)
+
+
+class Unseeded(BNSGCN):
+    """BNS-GCN whose draws no seed decides."""
+
+    exact = None
+
+    def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
+        self.worker.rng = np.random.default_rng(int.from_bytes(os.urandom(8), "big"))
+        return super().sample()
+
+
+class Waiting(BNSGCN):
+    """BNS-GCN in which a rank without a boundary has nothing to announce."""
+
+    exact = None
+    unbiased = None
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        worker = self.worker
+        if worker.partition.num_boundary:
+            yield from super().steps(epoch)
+            return
+        yield Step(
+            blocks=[worker.partition.full_block] * worker.model.depth,
+            inputs=worker.features.inner,
+            loss=worker.train_loss,
+        )
+
+
+class Uneven(Full):
+    """Full-graph training whose ranks divide their losses by their own training nodes, not by all."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        for step in super().steps(epoch):
+            own = max(1, step.loss.rows.numel())
+            yield dataclasses.replace(step, loss=dataclasses.replace(step.loss, total=own))
+
+
+class Inattentive(Full):
+    """Full-graph training that cannot train gat."""
+
+    exact = None
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if self.worker.model.attends:
+            raise RuntimeError("no attention here")
+        yield from super().steps(epoch)
+
+
+class SecretOptions(MethodOptions):
+    """Options of which one is not described, and none by default."""
+
+    rate: float
+
+
+class Secretive(Full):
+    Options = SecretOptions
