@@ -95,9 +95,11 @@ def _options(fields: Mapping[str, Any]) -> list[tuple[object, ...]]:
 def type_text(annotation: Any) -> str:
     """Write a type as a user would: `a|b` for literals, `int` for a class."""
     from types import UnionType
-    from typing import Literal, Union, get_origin
+    from typing import Annotated, Literal, Union, get_origin
 
     origin = get_origin(annotation)
+    if origin is Annotated:
+        return type_text(get_args(annotation)[0])
     if origin is Literal:
         return "|".join(str(value) for value in get_args(annotation))
     if origin in (Union, UnionType):
