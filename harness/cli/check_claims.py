@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from harness.cli.options import DataDir, use_data_dir
+from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, use_data_dir
 from harness.errors import UserError
 
 
 def check_claims(
-    results: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="DIR...",
-            help="Results directories, or suites' directories in them.",
-            show_default="results",
-        ),
-    ] = None,
-    suite: Annotated[
-        Path | None,
-        typer.Option(
-            "--suite",
-            metavar="FILE",
-            help="Take the claims of this suite file, not those kept beside the results.",
-            show_default=False,
-        ),
-    ] = None,
+    results: ResultDirs = None,
+    suite: ClaimingSuite = None,
     data_dir: DataDir = None,
 ) -> None:
     """Hold results against the claims of their suites.

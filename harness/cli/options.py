@@ -22,6 +22,23 @@ DataDir = Annotated[
         "--data-dir", metavar="DIR", envvar="HARNESS_DATA", help="Where graphs of your own are looked up."
     ),
 ]
+ResultDirs = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="DIR...",
+        help="Results directories, or single suites' directories in them.",
+        show_default="results",
+    ),
+]
+ClaimingSuite = Annotated[
+    Path | None,
+    typer.Option(
+        "--suite",
+        metavar="FILE",
+        help="Take the claims of this suite file, not those of its name kept with the results.",
+        show_default=False,
+    ),
+]
 Device = Annotated[
     str | None,
     typer.Option(

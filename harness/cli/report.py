@@ -7,20 +7,13 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import DataDir, use_data_dir
+from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, use_data_dir
 from harness.errors import UserError
 from harness.report import FORMATS, write_report
 
 
 def report(
-    results: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[DIR]...",
-            help="Results directories, or single suites' directories in them.",
-            show_default="results",
-        ),
-    ] = None,
+    results: ResultDirs = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -31,15 +24,7 @@ def report(
         str,
         typer.Option("--format", metavar="LIST", help="Of html, md, csv, latex, pdf-figures."),
     ] = ",".join(FORMATS),
-    suite: Annotated[
-        Path | None,
-        typer.Option(
-            "--suite",
-            metavar="FILE",
-            help="Take the claims of this suite file, not those kept beside the results.",
-            show_default=False,
-        ),
-    ] = None,
+    suite: ClaimingSuite = None,
     data_dir: DataDir = None,
 ) -> None:
     """Write tables and figures of results.
