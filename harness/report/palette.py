@@ -1,7 +1,8 @@
-"""Colours, markers and dashes: the same for a method variant throughout a report."""
+"""Colours, markers and dashes: one for a method variant in all of a report, one for a method in all reports."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,10 @@ COLOURS = (
     "#222222", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#920000",
     "#490092", "#b66dff", "#117733", "#bbbbbb", "#ee6677", "#882e72", "#555555",
 )  # fmt: skip
+HOMES = (  # methods whose colours are the ones above, in that order, whatever else is in a report
+    *("full", "bns-gcn", "graphsage", "psc-gcn", "dgs", "pipegcn", "graphsaint", "clustergcn", "vrgcn"),
+    *("ladies", "skewed", "fastgcn", "roc", "cagnet"),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
@@ -52,10 +57,30 @@ class Style:
     dash: Dash
 
 
-def variant_style(index: int) -> Style:
-    """Return the style of the `index`-th variant; markers repeat, with other dashes, after eleven."""
-    turn = index // len(MARKERS)
-    return Style(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], DASHES[turn % len(DASHES)])
+def variant_styles(methods: Sequence[str]) -> list[Style]:
+    """Return the styles of a report's variants, given the method of each.
+
+    The first variant of a method that comes with the tool has that method's colour, in every report; the
+    others have colours of methods that are not there, that of `full` last. Markers repeat, with other dashes,
+    after eleven, and colours only with another dash.
+    """
+    styles: list[Style] = []
+    used: set[tuple[str, Dash]] = set()
+    homes = dict(zip(HOMES, COLOURS, strict=False))
+    kept = {homes[method] for method in methods if method in homes} | {COLOURS[0]}
+    for i, method in enumerate(methods):
+        dash = DASHES[i // len(MARKERS) % len(DASHES)]
+        spare = [colour for colour in COLOURS if colour not in kept] + list(COLOURS)
+        colour = homes.pop(method, None) or _first_free(spare, dash, used, i)
+        kept.add(colour)
+        used.add((colour, dash))
+        styles.append(Style(colour, MARKERS[i % len(MARKERS)], dash))
+    return styles
+
+
+def _first_free(spare: Sequence[str], dash: Dash, used: Container[tuple[str, Dash]], turn: int) -> str:
+    """Return the first colour that no variant has with this dash; any in turn when there is none left."""
+    return next((c for c in spare if (c, dash) not in used), COLOURS[turn % len(COLOURS)])
 
 
 def component_colours(names: list[str], known: dict[str, str]) -> dict[str, str]:

@@ -10,10 +10,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from harness.report.figures.marks import Drawing, mark, mark_panel, with_attributes
-from harness.report.palette import variant_style
+from harness.report.palette import variant_styles
 from harness.report.trials.variants import Variant
 
-HOSTILE = Variant("[]", "a\"><script>alert('1')</script>", 'x "y" <&> (p=1)', variant_style(1))
+HOSTILE = Variant("[]", "a\"><script>alert('1')</script>", 'x "y" <&> (p=1)', variant_styles(["mine"])[0])
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from report.fake import METHODS, write_results
 
 from harness.errors import UserError
-from harness.report.palette import COLOURS, variant_style
+from harness.report.palette import COLOURS, HOMES, variant_styles
 from harness.report.trials.curves import mean_curve, trial_curve
 from harness.report.trials.inputs import load_inputs
 from harness.report.trials.sections import make_sections
@@ -27,10 +27,22 @@ def test_order_names_and_colours(results_dir: Path) -> None:
     assert real.variants[0].style.colour == COLOURS[0]
 
 
+def test_a_method_has_its_colour_in_every_report() -> None:
+    alone = {method: variant_styles([method])[0].colour for method in HOMES}
+    assert len(set(alone.values())) == len(HOMES)
+    together = ["full", "bns-gcn", "bns-gcn", "bns-gcn", "graphsaint", "mine", "skewed", "skewed"]
+    styles = variant_styles(together)
+    assert len({s.colour for s in styles}) == len(styles)
+    for method in ("full", "bns-gcn", "graphsaint", "skewed"):
+        assert styles[together.index(method)].colour == alone[method]
+    assert variant_styles(["mine"])[0].colour != alone["full"]
+
+
 def test_styles_are_told_apart_also_when_colours_run_out() -> None:
-    styles = [variant_style(i) for i in range(40)]
+    styles = variant_styles(["full", *["bns-gcn"] * 5, "mine", *["roc"] * 33])
     assert len({s.colour for s in styles[:15]}) == 15
-    assert len({(s.colour, s.marker, s.dash) for s in styles}) == 40
+    assert len({(s.colour, s.dash) for s in styles}) == 40  # of bars, which have no marker
+    assert len(variant_styles(["roc"] * 200)) == 200
     assert len({(s.marker, s.dash) for s in styles}) == 40  # without colours
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.report.palette import Style, variant_style
+from harness.report.palette import Style, variant_styles
 from harness.suite.schema import method_defaults
 
 MOST = 3  # options that a label shows also where they are the defaults
@@ -68,7 +68,7 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
     """Name and colour every method variant of a report.
 
     `full` comes first, then the methods by name; of one method, false comes before true and smaller numbers
-    before larger ones. The first style is kept for `full`.
+    before larger ones. See `variant_styles` for colours.
     Shown are the options that vary among a method's variants and those a trial's own label shows (what is
     not the default, and numbers). Of more than `MOST` not those that are everywhere the default, nor, where
     there are several variants, what these have in common: `common` has that.
@@ -96,11 +96,12 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
         values = [_sort_key(options.get(name)) for name in sorted(shown[method])]
         return method != "full", method, values, key
 
-    variants = {}
-    for i, key in enumerate(sorted(found, key=order), start=0 if "full" in shown else 1):
+    variants, keys = {}, sorted(found, key=order)
+    styles = variant_styles([found[key][0] for key in keys])
+    for key, style in zip(keys, styles, strict=True):
         method, options = found[key]
         label = variant_label(method, options, shown[method])
-        variants[key] = Variant(key, method, label, variant_style(i), common.get(method, ""))
+        variants[key] = Variant(key, method, label, style, common.get(method, ""))
     return variants
 
 
