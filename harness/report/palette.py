@@ -1,4 +1,4 @@
-"""Colours, markers and dashes: one for a method variant in all of a report, one for a method in all reports."""
+"""Colours, markers and dashes: a variant's in all of a report, a method's colour in all reports."""
 
 from __future__ import annotations
 
