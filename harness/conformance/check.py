@@ -64,14 +64,15 @@ def check_methods(
     methods: Mapping[Subject, type[Method[Any]]],
     *,
     options: Mapping[Subject, Mapping[str, Any]] | None = None,
+    worlds: Sequence[int] = WORLDS,
     limit_s: float = LIMIT_S,
 ) -> list[Report]:
-    """Check several methods, in the same groups of ranks; see `check_method`."""
+    """Check several methods, in the same groups of ranks, of `worlds` ranks each; see `check_method`."""
     given = options or {}
     with tempfile.TemporaryDirectory() as folder:
         graphs = TinyGraphs(Path(folder))
         plans = [
-            _plan(subject, method, dict(given.get(subject, {})), graphs)
+            _plan(subject, method, dict(given.get(subject, {})), graphs, worlds)
             for subject, method in methods.items()
         ]
         results = execute([run for plan in plans for run in plan.runs], limit_s=limit_s)
@@ -96,17 +97,23 @@ class _Plan:
         return Report(self.subject.name, (options_finding(self.method), *findings, *self.not_claimed))
 
 
-def _plan(subject: Subject, method: type[Method[Any]], options: dict[str, Any], graphs: TinyGraphs) -> _Plan:
+def _plan(
+    subject: Subject,
+    method: type[Method[Any]],
+    options: dict[str, Any],
+    graphs: TinyGraphs,
+    worlds: Sequence[int],
+) -> _Plan:
     # Options that are none are told with the others; they cannot be run.
     exact = method.exact if _is_valid(method, method.exact) else None
     unbiased = method.unbiased if _is_valid(method, method.unbiased) else None
     settings = [options] if unbiased is None else [options, unbiased]
-    first = [run for world in WORLDS for run in model_runs(subject, options, graphs, world)]
+    first = [run for world in worlds for run in model_runs(subject, options, graphs, world)]
     trained, checks, missing = [*first], [training_check(first)], []
     if exact is None:
         missing.append(Finding("exact", "not claimed", "`exact`: options at which it is full-graph training"))
     else:
-        runs = [run for world in WORLDS for run in limit_runs(subject, exact, graphs, world)]
+        runs = [run for world in worlds for run in limit_runs(subject, exact, graphs, world)]
         checks.append(exact_check(runs, exact))
         trained += runs
     if unbiased is None:
@@ -114,9 +121,9 @@ def _plan(subject: Subject, method: type[Method[Any]], options: dict[str, Any], 
     else:
         runs = list(unbiased_runs(subject, unbiased, graphs, DRAWS[method.family]))
         checks.append(unbiased_check(runs, unbiased))
-    twice = [run for setting in settings for run in repeated_runs(subject, setting, graphs, WORLDS[0])]
+    twice = [run for setting in settings for run in repeated_runs(subject, setting, graphs, worlds[0])]
     # Of two ranks none has a boundary, or both; three can be stuck in every way that two can.
-    stuck = [run for setting in settings for run in trouble_runs(subject, setting, graphs, WORLDS[-1])]
+    stuck = [run for setting in settings for run in trouble_runs(subject, setting, graphs, worlds[-1])]
     checks += [repeat_check(twice), trouble_check(stuck)]
     sent = bytes_check(method, [*trained, *twice, *stuck])
     if sent is None:

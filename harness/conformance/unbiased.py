@@ -18,7 +18,7 @@ from harness.models.spec import ModelSpec
 from harness.runtime.method import Family
 from harness.runtime.spec import TrainSpec
 
-DRAWS: dict[Family, int] = {"full-graph": 800, "mini-batch": 150}  # a mini-batch method's are of many batches
+DRAWS: dict[Family, int] = {"full-graph": 400, "mini-batch": 150}  # a mini-batch method's are of many batches
 GRAPHS: dict[Literal["sage", "gcn"], str] = {"sage": "drawn", "gcn": "drawn-weighted"}
 SEEN = 30  # draws below which a node's mean says little
 ENTRIES = 40

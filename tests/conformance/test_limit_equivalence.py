@@ -15,11 +15,9 @@ from harness.conformance.tiny import LIMITS, MODELS, TinyGraphs
 from harness.conformance.verdict import find_all
 from harness.runtime.registry import load_method, method_names
 
-WORLDS = [1, 2, 4]
-CHECKED = (2, 3)  # numbers of ranks that tests/conformance/test_check.py has
-MORE = (2, 4)  # where `full` runs every model on every graph, and every full-graph method its options
-# The options of all full-graph methods run on one model a graph, in
-# turn; in the models that `narrow` leaves out no product is narrower (in mixhop it does nothing), those of
+WORLDS = [1, 4]
+MORE = 4  # ranks on which `full` runs every model on every graph, and every full-graph method its options
+# The options of all full-graph methods run on one model a graph, in turn; in the models that `narrow` leaves out no product is narrower (in mixhop it does nothing), those of
 # gat are never precomputed.
 EXTRA = {
     "narrow": ["sage", "gcn-narrow-input", "gcn", "gat-tail", "mixhop"],
@@ -37,10 +35,8 @@ def runs_of(name: str, world: int, graphs: TinyGraphs) -> list[Run]:
     """Return what is run of a method on `world` ranks."""
     method, subject, runs = load_method(name), Subject(name), list[Run]()
     assert method.exact is not None
-    every = name == "full" and world in MORE
-    if every or world not in CHECKED:
-        runs += limit_runs(subject, method.exact, graphs, world, every_model=every)
-    if method.family == "full-graph" and world in MORE:
+    runs += limit_runs(subject, method.exact, graphs, world, every_model=name == "full" and world == MORE)
+    if method.family == "full-graph" and world == MORE:
         for turn, graph in enumerate(LIMITS):
             for option, models in EXTRA.items():
                 options: dict[str, Any] = {**method.exact, option: True}
@@ -62,12 +58,7 @@ def results(world: int, folder: Path) -> dict[str, Result]:
     return execute(runs, limit_s=60)
 
 
-CASES = [
-    (name, world)
-    for name in method_names()
-    for world in WORLDS
-    if world not in CHECKED or (world in MORE and load_method(name).family == "full-graph")
-]
+CASES = [(name, world) for name in method_names() for world in WORLDS]
 
 
 @pytest.mark.parametrize(("name", "world"), CASES)
