@@ -58,7 +58,7 @@ def test_the_method_and_what_it_starts_from_pass_the_check(method: Path, tmp_pat
         files.append(new_method(f"new-{family}", family, tmp_path)[0])
     found = find_plugins(map(str, files))
     methods = {Subject(name, source): load_method(name, source) for name, source in found.items()}
-    reports = check_methods(methods, limit_s=LIMIT_S)
+    reports = check_methods(methods, worlds=[3], limit_s=LIMIT_S)
     assert [report.method for report in reports] == ["by-degree", "new-full-graph", "new-mini-batch"]
     for report in reports:
         states = {finding.check: finding.state for finding in report.findings}

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.oracle import attention
 from torch import Tensor
 
 from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.conformance.oracle import attention
 from harness.graph import parts
 from harness.graph.attention_kernels import add, spread
 from harness.graph.attention_torch import add_by_torch, spread_by_torch

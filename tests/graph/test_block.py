@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.oracle import propagation_matrix
 
 from harness.conformance.graphs import dense_adjacency, random_graph
+from harness.conformance.oracle import propagation_matrix
 from harness.graph.block import Block, Norm
 from harness.graph.csr import CSR
 

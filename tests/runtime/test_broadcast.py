@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from support.broadcasts import aggregated, broadcasts, directed_graph
-from support.oracle import propagation_matrix
 
 from harness.conformance.graphs import dense_adjacency, on_disk
+from harness.conformance.oracle import propagation_matrix
 from harness.conformance.ranks import run_ranks
 from harness.errors import UserError
 from harness.graph.block import Norm
