@@ -8,11 +8,10 @@ from typing import Any
 
 from harness.report.numbers import byte_unit, significant, time_unit
 from harness.report.trials.variants import show_value
+from harness.results.metrics import RATES, SCORES
 from harness.results.stats import Interval
 from harness.suite.claims import Claim, parse_metric
 
-_SCORES = ("best_val", "test_at_best_val", "sampled_test_at_best_val", "final_val", "final_test")
-_RATES = ("throughput_epochs_s", "train_nodes_per_s")
 _SIGNS = {"increasing": " < ", "decreasing": " > "}
 
 
@@ -24,9 +23,9 @@ def unit_of(claim: Claim) -> str:
     if metric.per:
         return ""
     name = metric.columns[0]
-    if name in _SCORES:
+    if name in SCORES:
         return "%" if claim.by is None else "points"
-    if name.endswith("_s") and name not in _RATES:
+    if name.endswith("_s") and name not in RATES:
         return "s"
     return "B" if name.startswith("bytes_") or name.endswith("_bytes") else ""
 

@@ -14,6 +14,7 @@ import pandas as pd
 from harness.report.trials.sections import join_unique
 from harness.report.trials.variants import text
 from harness.results.epochs import timed_epochs
+from harness.results.metrics import RATES
 from harness.results.stats import (
     Interval,
     Statistic,
@@ -28,7 +29,7 @@ from harness.suite.schema import TrialConfig
 
 By = Literal["ratio", "difference"]
 # Figures that an epoch has, too: medians over epochs, or their inverse.
-TIMED = ("epoch_time_s", "step_time_s", "throughput_epochs_s", "train_nodes_per_s")
+TIMED = ("epoch_time_s", "step_time_s", *RATES)
 
 
 @dataclass(frozen=True)
