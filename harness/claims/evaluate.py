@@ -20,7 +20,8 @@ from harness.claims.values import (
     same_seeds,
 )
 from harness.errors import UserError
-from harness.report.trials.sections import flatten, join_unique
+from harness.report.trials.sections import join_unique
+from harness.results.record import flatten
 from harness.results.stats import Interval
 from harness.suite.claims import Claim, Expect, parse_metric
 from harness.suite.pairing import Cell, Row, pairs_of

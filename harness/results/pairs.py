@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError
-from harness.results.epochs import read_epochs
+from harness.results.epochs import read_epochs, timed_epochs
 from harness.results.frames import record_places, row_of
-from harness.results.record import Record
+from harness.results.record import Record, flatten
 from harness.results.store import read_at
 
 ABSENT = "(absent)"  # of a key that a configuration lacks
@@ -36,11 +36,7 @@ class Trial:
         """Return seconds of the slowest rank [epochs], of the epochs that `epoch_time_s` is the median of."""
         rows = read_epochs(self.place / "epochs.parquet")
         rows = rows[rows["epoch"] >= (self.record.result.get("warmup_epochs") or 0)]
-        if "timing" in rows:
-            rows = rows[rows["timing"] != "breakdown"]
-        by_epoch = rows.groupby("epoch", sort=True)["epoch_time_s"]
-        ended = by_epoch.count() == len(self.record.ranks)
-        return by_epoch.max()[ended].to_numpy(dtype=np.float64)
+        return timed_epochs(rows, len(rows))["epoch_time_s"].to_numpy(dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -144,14 +140,12 @@ def _by_name(
     return named
 
 
-def flat_config(value: Any, name: str = "") -> dict[str, Any]:
+def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as `section.key` and plain values: lists as text, of a path its name."""
-    if isinstance(value, Mapping):
-        return {
-            key: item
-            for inner, content in value.items()
-            for key, item in flat_config(content, f"{name}.{inner}" if name else str(inner)).items()
-        }
-    if name == "partition.file" and isinstance(value, str):
-        return {name: PurePath(value).name}
-    return {name: value if isinstance(value, str | int | float | None) else json.dumps(value)}
+    return {key: _plain(key, value) for key, value in flatten(config).items()}
+
+
+def _plain(key: str, value: Any) -> str | int | float | None:
+    if key == "partition.file" and isinstance(value, str):
+        return PurePath(value).name
+    return value if isinstance(value, str | int | float | None) else json.dumps(value)

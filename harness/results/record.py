@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +16,7 @@ from harness.errors import UserError
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
 Json = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
 
 
 class Record(BaseModel):
@@ -49,26 +50,43 @@ class Record(BaseModel):
 
 def read_record(path: Path) -> Record:
     """Read a `record.json`; UserError if it is damaged or of a newer harness."""
+    return read_versioned(path, Record, SCHEMA_VERSION, ("record", "damaged record"), _REMOVE)
+
+
+def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, str], fix: str) -> M:
+    """Read JSON with a `schema_version` as a `kind`.
+
+    `version`: the newest that is known; `named`: what it is called, and when it is damaged; `fix`: of damage.
+    UserError if it is damaged or newer, OSError if it cannot be read.
+    """
+    what, damaged = named
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError("damaged record: not JSON", file=path, fix=_REMOVE) from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise UserError(
-            f"record of schema {version}, this harness reads up to {SCHEMA_VERSION}",
-            file=path,
-            fix="upgrade harness",
-        )
+        raise UserError(f"{damaged}: not JSON", file=path, fix=fix) from error
+    found = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(found, int) and found > version:
+        message = f"{what} of schema {found}, this harness reads up to {version}"
+        raise UserError(message, file=path, fix="upgrade harness")
     try:
-        return Record.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in first["loc"])
-        raise UserError(f"damaged record: {where}{first['msg']}", file=path, fix=_REMOVE) from error
+        raise UserError(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
 
 
 _REMOVE = "remove the trial's directory; the next run repeats it"
+
+
+def flatten(value: object, prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted keys."""
+    if not isinstance(value, Mapping):
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    return flat
 
 
 def finite(value: Any) -> Any:

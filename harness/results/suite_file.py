@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import UserError
+from harness.results.record import read_versioned
 from harness.suite.claims import Claim
 from harness.suite.schema import Suite, TrialConfig
 
@@ -53,19 +53,9 @@ def read_suite(path: Path) -> KeptSuite:
     """Read a `suite.json`; UserError if it is damaged or of a newer harness."""
     fix = "remove it; `harness check-claims --suite FILE` does without"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return read_versioned(path, KeptSuite, SCHEMA_VERSION, ("suite", "damaged"), fix)
+    except OSError as error:
         raise UserError("damaged: not JSON", file=path, fix=fix) from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        message = f"suite of schema {version}, this harness reads up to {SCHEMA_VERSION}"
-        raise UserError(message, file=path, fix="upgrade harness")
-    try:
-        return KeptSuite.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise UserError(f"damaged: {where}{first['msg']}", file=path, fix=fix) from error
 
 
 def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:

@@ -14,8 +14,9 @@ from harness.report.trials.aggregate import figures_of
 from harness.report.trials.flags import FLAGS, flagged
 from harness.report.trials.inputs import Inputs
 from harness.report.trials.remarks import merged_remarks
-from harness.report.trials.sections import Section, flatten, join_unique, trials
+from harness.report.trials.sections import Section, join_unique, trials
 from harness.report.trials.variants import text
+from harness.results.record import flatten
 
 _LABELS = {
     "gpu": "GPU",

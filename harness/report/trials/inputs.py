@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
-from harness.results.frames import load_epochs, load_results
-from harness.results.record import Record, read_record
+from harness.results.frames import load_epochs, load_results, record_places
+from harness.results.record import Record
+from harness.results.store import read_at
 
 RecordKey = tuple[str, str]
 _TRIAL = ["suite", "trial"]  # what a trial is known by
@@ -79,17 +79,5 @@ def _load(place: Path) -> Inputs:
     results = load_results(place).drop_duplicates(_TRIAL, ignore_index=True)
     if results.empty:
         raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
-    return Inputs(results, load_epochs(place), _records(place), (place,))
-
-
-def _records(results_dir: Path) -> dict[RecordKey, Record]:
-    """Read the records; one that a runner is just replacing is left out."""
-    records: dict[RecordKey, Record] = {}
-    for pattern in ("record.json", "*/record.json", "*/*/record.json"):
-        for path in sorted(results_dir.glob(pattern)):
-            if any(part.startswith(".") for part in path.relative_to(results_dir).parts):
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                record = read_record(path)
-                records[record.suite, record.trial] = record
-    return records
+    records = (read_at(home) for home in record_places(place))
+    return Inputs(results, load_epochs(place), {(r.suite, r.trial): r for r in records}, (place,))

@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report.trials.inputs import Inputs
 from harness.report.trials.record_figures import record_figures
 from harness.report.trials.variants import Variant, find_variants, show_value, text, variant_key
-from harness.results.record import Record
+from harness.results.record import Record, flatten
 from harness.suite.schema import LATER
 
 
@@ -74,16 +74,6 @@ def data_badge(row: Mapping[Any, Any]) -> str:
     """Return what must stand beside a data set's name: "" for real data, else its note or origin."""
     note, origin = text(row.get("dataset_note")), text(row.get("origin"))
     return note or ("" if origin in ("", "real") else origin)
-
-
-def flatten(value: object, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted keys."""
-    if not isinstance(value, Mapping):
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 def _setting(inputs: Inputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:

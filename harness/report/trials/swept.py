@@ -14,8 +14,9 @@ import pandas as pd
 
 from harness.report.numbers import Stat, over_seeds
 from harness.report.trials.inputs import Inputs
-from harness.report.trials.sections import Section, flatten, make_sections
+from harness.report.trials.sections import Section, make_sections
 from harness.report.trials.variants import Variant, show_value
+from harness.results.record import flatten
 
 AT = "swept_value"  # column of a swept section: the setting's value
 OPTION = "dataset.options."
