@@ -37,7 +37,7 @@ def write_report(
     inputs = load_inputs(listed)
     named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
     target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
-    return write_files(make_report(inputs, suites), inputs, target, formats)
+    return write_files(lambda: make_report(inputs, suites), inputs, target, formats)
 
 
 _LONGEST = 100  # characters of a directory that is named after several
