@@ -7,10 +7,11 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.options import Printed
 from harness.cli.show import bytes_text, table
 from harness.errors import UserError
 
@@ -42,9 +43,7 @@ def compare(
     any_machine: Annotated[
         bool, typer.Option("--any-machine", help="Compare times of different machines too.")
     ] = False,
-    format: Annotated[
-        Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")
-    ] = "table",
+    format: Printed = "table",
 ) -> None:
     """Compare two sets of results, trial by trial.
 

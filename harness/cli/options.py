@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -38,6 +38,9 @@ ClaimingSuite = Annotated[
         help="Take the claims of this suite file, not those of its name kept with the results.",
         show_default=False,
     ),
+]
+Printed = Annotated[
+    Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")
 ]
 Device = Annotated[
     str | None,

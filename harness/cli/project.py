@@ -7,10 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.options import Printed
 from harness.cli.show import table
 from harness.errors import UserError, nearest
 
@@ -61,9 +62,7 @@ def project(
     validate: Annotated[
         bool, typer.Option("--validate", help="Compare with the twins measured on other networks instead.")
     ] = False,
-    format: Annotated[
-        Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")
-    ] = "table",
+    format: Printed = "table",
 ) -> None:
     """Predict epoch time on another network.
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from harness.results.stats import deviation
+
 MISSING = "n/a"
 UNAVAILABLE = "not available"
 _BINARY = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
@@ -27,8 +29,7 @@ def over_seeds(values: pd.Series[float]) -> Stat | None:
     present = pd.to_numeric(values).dropna()
     if present.empty:
         return None
-    std = float(present.std(ddof=1)) if len(present) > 1 else None
-    return Stat(float(present.mean()), std, len(present))
+    return Stat(float(present.mean()), deviation(present.to_numpy()), len(present))
 
 
 def decimals(value: float, digits: int = 3) -> int:

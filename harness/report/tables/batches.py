@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from harness.report.numbers import common_places, fixed, percent
@@ -49,10 +48,7 @@ def batch_table(section: Section) -> Table | None:
             Cell(percent(score[key])) if key in score else missing(section, variant, parts),
         ]
 
-    def most(variant: Variant, parts: int) -> float:
-        return sent[variant, parts].mean if (variant, parts) in sent else -math.inf
-
-    rows = by_parts(section, cells, most)
+    rows = by_parts(section, cells, falling=sent)
     if not rows:
         return None
     heads = ("Input nodes", "Remote", "Remote (%)", "Cached", "Communicated", "Saved (×)", "Trained (1000/s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from harness.report.numbers import Stat, common_places, scaled
@@ -110,16 +111,17 @@ def parts_heading(parts: int) -> Row:
 def by_parts(
     section: Section,
     cells: Callable[[Variant, int], Sequence[Cell]],
-    first: Callable[[Variant, int], float] = lambda variant, parts: 0.0,
+    falling: Figures | None = None,
 ) -> tuple[Row, ...]:
     """Return a row a variant under a heading for each number of parts, of those that it was to run on.
 
     Without cells there is no row.
-    Variants stand in their usual order, or by falling `first`.
+    Variants stand in their usual order, or by `falling` figures, those without one last.
     """
+    amounts = {key: stat.mean for key, stat in (falling or {}).items()}
     rows: list[Row] = []
     for parts in section.parts:
-        variants = sorted(section.tried(parts), key=lambda variant: -first(variant, parts))
+        variants = sorted(section.tried(parts), key=lambda variant: -amounts.get((variant, parts), -math.inf))
         found = [(variant, tuple(cells(variant, parts))) for variant in variants]
         shown = [Row(variant.label, own, variant) for variant, own in found if own]
         rows += [parts_heading(parts), *shown] if shown else []
