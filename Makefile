@@ -32,7 +32,7 @@ docs: $(VENV)/.ready-docs  ## Build the documentation's site: site/index.html.
 	$(BIN)/mkdocs build
 
 reference: $(VENV)/.ready-run  ## Renew docs/reference from the code.
-	$(BIN)/python -m harness.reference docs/reference
+	$(BIN)/python -m tools.reference docs/reference
 
 constraints:  ## Renew constraints.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \
@@ -56,7 +56,7 @@ export PINS
 
 clean:  ## Remove .venv and what tools left in the tree; results/ and reports/ stay.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find harness methods tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find harness methods tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
 	@$(if $(PYTHON),,echo "error: no Python 3.11 or newer on PATH; give one: make PYTHON=/path/to/python" >&2; exit 2)

@@ -17,11 +17,10 @@ from harness import (
     FullGraphMethod,
     FullGraphOptions,
     MemoryCase,
+    Metric,
     Step,
     SyncExchange,
     announce,
-    boundary_bytes,
-    full_graph_memory,
 )
 
 
@@ -30,8 +29,7 @@ class BNSOptions(FullGraphOptions):
 
     rate: float = Field(0.1, ge=0, le=1, description="share p of boundary nodes kept in an epoch")
     sampler: Literal["bernoulli", "fixed"] = Field(
-        "bernoulli",
-        description="each boundary node with probability p, or exactly round(p n) of each owner's n",
+        "bernoulli", description="each boundary node with probability p, or exactly round(p n) of each owner's n"
     )
 
 
@@ -50,6 +48,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     Options = BNSOptions
     exact: ClassVar[dict[str, Any]] = {"rate": 1.0}
     unbiased: ClassVar[dict[str, Any]] = {"rate": 0.3}
+    metrics = (Metric.of_method("kept_boundary", "boundary nodes kept", heading="Kept boundary nodes"),)
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the inner nodes and this epoch's sample of the boundary."""
@@ -73,15 +72,13 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     @classmethod
     def memory(cls, options: BNSOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: boundary nodes count `rate` times, the sample's block comes on top."""
-        return full_graph_memory(
-            case, kept=options.rate, precompute=options.precompute, narrow=options.narrow
-        )
+        return case.full_graph(kept=options.rate, precompute=options.precompute, narrow=options.narrow)
 
     @classmethod
     def bytes_per_epoch(cls, options: BNSOptions, case: BytesCase) -> Bytes:
         """Return the bytes of the kept nodes' rows and, where there was a choice, of its announcement."""
         kept = case.count("kept_boundary")
-        sent = boundary_bytes(case, kept, precompute=options.precompute, narrow=options.narrow)
+        sent = case.boundary_rows(kept, precompute=options.precompute, narrow=options.narrow)
         announced = 4 * kept + 8 * case.pairs if 0 < options.rate < 1 else 0
         return sent | {"control": announced}
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import (
-    Batch,
     Bytes,
     BytesCase,
     MemoryCase,
@@ -20,16 +19,11 @@ from harness import (
     Sample,
     Sampler,
     Source,
+    UserError,
     Worker,
-    clusters,
-    common_order,
-    induce,
-    make_batches,
-    mini_batch_bytes,
-    mini_batch_memory,
-    subgraph_blocks,
 )
-from harness.errors import UserError
+from harness.runtime import Batch, common_order, make_batches
+from harness.sampling import clusters, induce
 
 IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 
@@ -87,18 +81,18 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     @classmethod
     def bytes_per_epoch(cls, options: ClusterOptions, case: BytesCase) -> Bytes | None:
-        """See `mini_batch_bytes`; the loss of a subgraph reads rows of other ranks."""
-        return mini_batch_bytes(case, options, labels=True)
+        """See `BytesCase.mini_batch`; the loss of a subgraph reads rows of other ranks."""
+        return case.mini_batch(options, labels=True)
 
     @classmethod
     def memory(cls, options: ClusterOptions, case: MemoryCase) -> dict[str, int]:
-        """Return the components of the largest batch (see `subgraph_blocks`), METIS' own memory left out.
+        """Return the components of the largest batch, METIS' own memory left out.
 
         "clusters" is the list of the nodes of each.
         """
         share = min(1.0, options.per_batch / options.clusters * (1 if case.least else IMBALANCE))
-        blocks = subgraph_blocks(case, math.floor(share * case.nodes))
-        return mini_batch_memory(case, blocks, options) | {"clusters": 0 if case.cuda else 8 * case.nodes}
+        blocks = case.subgraph_blocks(math.floor(share * case.nodes))
+        return case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else 8 * case.nodes}
 
 
 class _Clusters:
@@ -112,15 +106,11 @@ class _Clusters:
         nodes = worker.view.topology.num_nodes
         if count > nodes:
             raise UserError(
-                f"{count} clusters of a training graph of {nodes} nodes",
-                key="clusters",
-                fix=f"at most {nodes}",
+                f"{count} clusters of a training graph of {nodes} nodes", key="clusters", fix=f"at most {nodes}"
             )
         self._worker = worker
         cluster = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
-        votes = np.bincount(
-            cluster.astype(np.int64) * worker.world + worker.view.owner, minlength=count * worker.world
-        )
+        votes = np.bincount(cluster.astype(np.int64) * worker.world + worker.view.owner, minlength=count * worker.world)
         self._owner = votes.reshape(count, worker.world).argmax(1)
         self._nodes = np.argsort(cluster, kind="stable")
         self._first = np.concatenate([[0], np.cumsum(np.bincount(cluster, minlength=count))])

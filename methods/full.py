@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange, boundary_bytes
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange
 
 
 class Full(FullGraphMethod[FullGraphOptions]):
@@ -33,5 +33,5 @@ class Full(FullGraphMethod[FullGraphOptions]):
 
     @classmethod
     def bytes_per_epoch(cls, options: FullGraphOptions, case: BytesCase) -> Bytes:
-        """See `boundary_bytes`."""
-        return boundary_bytes(case, case.boundary, precompute=options.precompute, narrow=options.narrow)
+        """See `BytesCase.boundary_rows`."""
+        return case.boundary_rows(case.boundary, precompute=options.precompute, narrow=options.narrow)

@@ -7,25 +7,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from harness import (
-    FanoutSampler,
-    MemoryCase,
-    MiniBatchMethod,
-    NodeBatchOptions,
-    Sampler,
-    Source,
-    drawn_memory,
-    per_layer,
-    propagation_scales,
-)
+from harness import FanoutSampler, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
+from harness.sampling import propagation_scales
 
 
 class SAGEOptions(NodeBatchOptions):
     """Options of neighbour sampling."""
 
     fanouts: int | list[int] = Field(
-        10,
-        description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them",
+        10, description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them"
     )
     weights: Literal["uniform", "propagation"] = Field(
         "uniform", description="neighbours alike, or each as likely as its propagation weight is large"
@@ -51,12 +41,12 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
         """See `MiniBatchMethod`."""
         weights = None
         if self.options.weights == "propagation":
-            _, weights = propagation_scales(source.topology, source.norm)
+            _, weights = propagation_scales(source.topology, source.propagation)
             if weights is None:
                 weights = np.ones(source.topology.num_nodes)
         return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"), weights)
 
     @classmethod
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
-        """See `drawn_memory`."""
-        return drawn_memory(case, options, options.fanouts, "fanouts", each=True)
+        """See `MemoryCase.drawn`."""
+        return case.drawn(options, options.fanouts, "fanouts", each=True)

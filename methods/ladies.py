@@ -6,17 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import (
-    LayerSampler,
-    LayerwiseSampler,
-    MemoryCase,
-    MiniBatchMethod,
-    NodeBatchOptions,
-    Sampler,
-    Source,
-    drawn_memory,
-    per_layer,
-)
+from harness import MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
+from harness.sampling import LAYERWISE_METRICS, LayerSampler, LayerwiseSampler
 
 
 class LADIESOptions(NodeBatchOptions):
@@ -27,8 +18,7 @@ class LADIESOptions(NodeBatchOptions):
         512, description="nodes drawn for a layer, input layer first, or one number for all; -1: all of them"
     )
     estimator: Literal["poisson", "ladies"] = Field(
-        "poisson",
-        description="independent draws that count 1/p (unbiased), or without replacement, rows normalised",
+        "poisson", description="independent draws that count 1/p (unbiased), or without replacement, rows normalised"
     )
 
 
@@ -49,13 +39,14 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     Options = LADIESOptions
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8}
+    metrics = LAYERWISE_METRICS
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        sampler = LayerSampler(source.topology, source.norm, source.tables, estimator=self.options.estimator)
+        sampler = LayerSampler(source.topology, source.propagation, source.tables, estimator=self.options.estimator)
         return LayerwiseSampler(sampler, per_layer(self.options.sizes, source.depth, "sizes"))
 
     @classmethod
     def memory(cls, options: LADIESOptions, case: MemoryCase) -> dict[str, int]:
-        """See `drawn_memory`."""
-        return drawn_memory(case, options, options.sizes, "sizes", each=False)
+        """See `MemoryCase.drawn`."""
+        return case.drawn(options, options.sizes, "sizes", each=False)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from harness import MemoryCase, PipelinedMethod, PipelinedOptions, Step, TrainGraph, Worker, stale_memory
+from harness import MemoryCase, Step, Worker
+from harness.runtime import PipelinedMethod, PipelinedOptions, TrainGraph, stale_memory
 
 
 class PipeOptions(PipelinedOptions):

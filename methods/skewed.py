@@ -1,32 +1,96 @@
-"""Skewed linear weighted sampling: local nodes are drawn more often than remote ones."""
+"""Skewed linear weighted sampling: local nodes are drawn more often than remote ones.
+
+S are the destinations of a layer, q_j = sum_{i in S} A_ij^2 a candidate's weight, Q_L and Q_R the sums of q
+over the n_L local and n_R remote candidates, Q = Q_L + Q_R, n = n_L + n_R, s the size of the sample. Where j
+is drawn with p_j = s w_j / (alpha Q_L + Q_R), w_j = alpha q_j of a local and q_j of a remote one, the
+variance of the aggregation is, for rows of norm 1 (Eq. 5: sum_j q_j (1/p_j - 1)),
+
+    V(alpha) = (alpha Q_L + Q_R) (n_L / alpha + n_R) / s - Q                                         (Eq. 11)
+
+and V(1) = (n / s - 1) Q without a skew (Eq. 9). Theorem 1 asks for V(alpha) <= D V(1), that is
+
+    (alpha Q_L + Q_R) (n_L / alpha + n_R) <= M Q,    M = D (n - s) + s.
+
+Equality is the quadratic. Its coefficient of Q_L alone, alpha n_R + n_L <= M, is Formula 12; that of Q_R,
+n_L / alpha + n_R <= M, then holds too, so that it suffices whatever the Q are. That is why it also holds for
+p_j = min(1, c w_j): what has p = 1 only changes the Q of an equal inequality.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import (
-    Batch,
-    Bytes,
-    BytesCase,
-    LayerSampler,
-    LayerwiseSampler,
-    MemoryCase,
-    MiniBatchMethod,
-    NodeBatchOptions,
-    NodeSampler,
-    Sampler,
-    Skew,
-    Source,
-    SubgraphSampler,
-    drawn_memory,
-    mini_batch_bytes,
-    node_batches,
-    per_layer,
-    subgraph_batches,
-    subgraph_memory,
-)
+from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
+from harness.runtime import Batch, node_batches, subgraph_batches
+from harness.sampling import LAYERWISE_METRICS, ImportanceSubgraphs, LayerSampler, LayerwiseSampler, SubgraphSampler
+
+NEGLIGIBLE = 1e-100  # share of Q; a smaller Q_L would ask for an alpha beyond all bounds
+
+SkewKind = Literal["formula", "quadratic", "fixed"]
+
+
+@dataclass(frozen=True)
+class Skew:
+    """The rule for alpha, the factor of local candidates' weights.
+
+    Attributes:
+        kind: `formula` (Formula 12), `quadratic` (the largest root of the exact condition, not below the
+            formula's) or `fixed`.
+        distortion: D >= 1, how many times the bound of the variance may grow; 1 is the unskewed sampler.
+        alpha: the constant of `fixed`, >= 1; None for the others.
+
+    Raises:
+        ValueError: an attribute is out of range, or `alpha` is missing or out of place.
+    """
+
+    kind: SkewKind = "formula"
+    distortion: float = 1.0
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.distortion >= 1:
+            raise ValueError(f"a distortion is at least 1, not {self.distortion}")
+        if (self.kind == "fixed") != (self.alpha is not None):
+            raise ValueError("alpha is given where the skew is fixed, and only there")
+        if self.alpha is not None and not self.alpha >= 1:
+            raise ValueError(f"alpha is at least 1, not {self.alpha}")
+
+    def alpha_of(self, n_local: int, n_remote: int, q_local: float, q_remote: float, size: int) -> float:
+        """Return alpha >= 1; 1 where there is nothing to choose.
+
+        That is: no local or no remote candidates, or a sample that takes all of them.
+
+        Args:
+            n_local: number of local candidates.
+            n_remote: number of remote candidates.
+            q_local: their sum of q before the skew.
+            q_remote: that of the remote ones.
+            size: s; -1 for all candidates.
+        """
+        spare = n_local + n_remote - size
+        if n_local == 0 or n_remote == 0 or size < 0 or spare <= 0:
+            return 1.0
+        if self.alpha is not None:
+            return self.alpha
+        if self.distortion == 1:
+            return 1.0  # of the quadratic too, which may have a second root of the same bound above it
+        formula = 1 + (self.distortion - 1) * spare / n_remote  # = D + (D - 1) (n_L - s) / n_R
+        total = q_local + q_remote
+        if self.kind == "formula" or q_local <= NEGLIGIBLE * total:
+            return formula
+        most = self.distortion * spare + size
+        return max(formula, _largest_root(n_local, n_remote, q_local / total, q_remote / total, most))
+
+
+def _largest_root(n_local: int, n_remote: int, q_local: float, q_remote: float, most: float) -> float:
+    """The larger alpha of (alpha Q_L + Q_R)(n_L / alpha + n_R) = M, with Q_L + Q_R = 1; one is below 1."""
+    a, c = q_local * n_remote, q_remote * n_local
+    b = q_local * n_local + q_remote * n_remote - most
+    return (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
 
 
 class SkewedOptions(NodeBatchOptions):
@@ -43,9 +107,7 @@ class SkewedOptions(NodeBatchOptions):
     )
     distortion: float = Field(4.0, ge=1, description="D: how many times the bound of the variance may grow")
     alpha: float | None = Field(None, ge=1, description="factor of local nodes with `skew: fixed`")
-    batch_size: int = Field(
-        512, ge=0, description="base ladies: targets a step and rank; 0: all its training nodes"
-    )
+    batch_size: int = Field(512, ge=0, description="base ladies: targets a step and rank; 0: all its training nodes")
     sizes: int | list[int] = Field(
         512, description="base ladies: nodes drawn for a layer, input layer first, or one number; -1: all"
     )
@@ -67,7 +129,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     """Skewed linear weighted sampling (communication-efficient sampling, Jiang and Rumi, 2021).
 
     A layer's candidates j, the neighbours of its destinations i (`base: ladies`, see there) or all nodes of
-    the training graph (`base: saint`, see `NodeSampler`; the paper's "all training nodes"), are drawn in
+    the training graph (`base: saint`, see `ImportanceSubgraphs`; the paper's "all training nodes"), are drawn in
     proportion to q_j = sum_i A_ij^2, local ones in proportion to alpha q_j (Eq. 10). Formula 12 gives
     alpha = D + (D - 1)(n_L - s) / n_R, at least 1, from the n_L local and n_R remote candidates and the s
     nodes drawn; `quadratic` takes the greatest alpha whose bound of the variance (Eq. 11) is D times the
@@ -83,6 +145,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     Options = SkewedOptions
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8, "distortion": 8.0}
+    metrics = LAYERWISE_METRICS
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
@@ -90,13 +153,13 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         skew = Skew(options.skew, options.distortion, options.alpha) if options.version == "skewed" else None
         local_only = options.version == "local"
         if options.base == "saint":
-            nodes = NodeSampler(
-                source.topology, source.norm, source.tables, options.size,
+            nodes = ImportanceSubgraphs(
+                source.topology, source.propagation, source.tables, options.size,
                 local=source.local, skew=skew, local_only=local_only,
             )  # fmt: skip
             return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
         layers = LayerSampler(
-            source.topology, source.norm, source.tables,
+            source.topology, source.propagation, source.tables,
             local=source.local, skew=skew, estimator=options.estimator, local_only=local_only,
         )  # fmt: skip
         return LayerwiseSampler(layers, per_layer(options.sizes, source.depth, "sizes"))
@@ -114,12 +177,12 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     @classmethod
     def bytes_per_epoch(cls, options: SkewedOptions, case: BytesCase) -> Bytes | None:
-        """See `mini_batch_bytes`; the loss of a subgraph reads rows of other ranks."""
-        return mini_batch_bytes(case, options, labels=options.base == "saint")
+        """See `BytesCase.mini_batch`; the loss of a subgraph reads rows of other ranks."""
+        return case.mini_batch(options, labels=options.base == "saint")
 
     @classmethod
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:
-        """See `drawn_memory`, and for subgraphs `subgraph_memory`."""
+        """See `MemoryCase.drawn`, and for subgraphs `MemoryCase.subgraphs`."""
         if options.base == "saint":
-            return subgraph_memory(case, options, options.size)
-        return drawn_memory(case, options, options.sizes, "sizes", each=False)
+            return case.subgraphs(options, options.size)
+        return case.drawn(options, options.sizes, "sizes", each=False)

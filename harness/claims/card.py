@@ -47,8 +47,7 @@ def _table(suite: Judged) -> Table:
         rows += [Row(verdict.claim.name), Row(verdict.claim.source, cells)]
         if len(verdict.rows) > 1:
             rows += [
-                Row(row.label, (_state(row.state), _words(""), _words(row.shown, _why(row))))
-                for row in verdict.rows
+                Row(row.label, (_state(row.state), _words(""), _words(row.shown, _why(row)))) for row in verdict.rows
             ]
     twin = f" Twin: {ON_TWIN.removeprefix('on a twin: ')}." if any(_twins(suite)) else ""
     caption = f"{counted(suite.verdicts)}; {_finished(suite)}. {RULE}{twin}"

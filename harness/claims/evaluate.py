@@ -10,20 +10,13 @@ from typing import Literal, cast
 import pandas as pd
 
 from harness.claims.text import compares, differences, expectation, number, span, unit_of, with_interval
-from harness.claims.values import (
-    By,
-    Measured,
-    Results,
-    against,
-    interval_against,
-    interval_of,
-    same_seeds,
-)
+from harness.claims.values import By, Measured, Results, against, interval_against, interval_of, same_seeds
 from harness.errors import UserError
+from harness.metrics import Formula
 from harness.report.trials.sections import join_unique
 from harness.results.record import flatten
 from harness.results.stats import Interval
-from harness.suite.claims import Claim, Expect, parse_metric
+from harness.suite.claims import Claim, Expect
 from harness.suite.pairing import Cell, Row, pairs_of
 from harness.suite.schema import TrialConfig
 
@@ -97,8 +90,7 @@ def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig]) -> V
         return Verdict(claim, expectation(claim), "", (), "not measured", why, twin)
     labels = differences([flatten(cell[0].model_dump(mode="json")) for cell, _ in pairs])
     rows = tuple(
-        replace(_finding(claim, row, results), label=label)
-        for (_, row), label in zip(pairs, labels, strict=True)
+        replace(_finding(claim, row, results), label=label) for (_, row), label in zip(pairs, labels, strict=True)
     )
     states = {row.state for row in rows}
     state: State = "fails" if "fails" in states else "holds" if "holds" in states else "not measured"
@@ -110,7 +102,7 @@ def _finding(claim: Claim, row: Row | UserError, results: Results) -> Finding:
     """Measure one row and hold it against the expectation."""
     if isinstance(row, UserError):
         return Finding("", (), None, None, "", "not measured", row.message)
-    metric = parse_metric(claim.metric)
+    metric = Formula.parse(claim.metric)
     cells = same_seeds([results.measure(metric, cell) for cell in row])
     lacking = join_unique(cell.lacking for cell in cells)
     values = tuple(cell.value for cell in cells)

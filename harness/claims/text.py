@@ -6,28 +6,27 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.metrics import Formula, find_metric
 from harness.report.numbers import byte_unit, significant, time_unit
 from harness.report.trials.variants import show_value
-from harness.results.metrics import RATES, SCORES
 from harness.results.stats import Interval
-from harness.suite.claims import Claim, parse_metric
+from harness.suite.claims import Claim
 
 _SIGNS = {"increasing": " < ", "decreasing": " > "}
 
 
 def unit_of(claim: Claim) -> str:
     """Return the unit that a claim's values are written in; "" for plain numbers."""
-    metric = parse_metric(claim.metric)
+    formula = Formula.parse(claim.metric)
     if compares(claim) == "ratio":
         return "×"
-    if metric.per:
+    if formula.per:
         return ""
-    name = metric.columns[0]
-    if name in SCORES:
+    metric = find_metric(formula.columns[0])
+    if metric.difference:
         return "%" if claim.by is None else "points"
-    if name.endswith("_s") and name not in RATES:
-        return "s"
-    return "B" if name.startswith("bytes_") or name.endswith("_bytes") else ""
+    unit = metric.unit.removesuffix("/epoch")
+    return unit if unit in ("s", "B") else ""
 
 
 def compares(claim: Claim) -> str | None:
@@ -131,10 +130,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         kinds = len({str([config.get(k) for k in (*chosen, key)]) for config in configs})
         if kinds > told:
             chosen, told = [*chosen, key], kinds
-    return [
-        selector_text({key: config[key] for key in chosen if config.get(key) is not None})
-        for config in configs
-    ]
+    return [selector_text({key: config[key] for key in chosen if config.get(key) is not None}) for config in configs]
 
 
 def _rank(key: str) -> tuple[bool, str]:

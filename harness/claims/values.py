@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from harness.metrics import METRICS, Formula
 from harness.report.trials.sections import join_unique
 from harness.report.trials.variants import text
 from harness.results.epochs import timed_epochs
-from harness.results.metrics import RATES
 from harness.results.stats import (
     Interval,
     Statistic,
@@ -23,13 +23,12 @@ from harness.results.stats import (
     median_interval,
     ratio_interval,
 )
-from harness.suite.claims import Metric
 from harness.suite.pairing import Cell
 from harness.suite.schema import TrialConfig
 
 By = Literal["ratio", "difference"]
 # Figures that an epoch has, too: medians over epochs, or their inverse.
-TIMED = ("epoch_time_s", "step_time_s", *RATES)
+TIMED = ("step_time_s", *(name for name, metric in METRICS.items() if metric.by_epoch))
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,12 @@ class Results:
         """Return where a trial's data came from, "" if it was not run or does not say."""
         return text(self._trials.get(trial.id, {}).get("origin"))
 
-    def measure(self, metric: Metric, cell: Cell) -> Measured:
+    def measure(self, formula: Formula, cell: Cell) -> Measured:
         """Return the metric of a cell's trials that ended well and have it."""
         found: dict[int, float] = {}
         lacking: list[str] = []
         for trial in cell:
-            value = self._value(metric, trial.id)
+            value = self._value(formula, trial.id)
             if isinstance(value, str):
                 lacking.append(value)
             else:
@@ -78,28 +77,26 @@ class Results:
         if len(found) != 1:
             return Measured(found, lacking=why)
         [id_] = [trial.id for trial in cell if trial.seed in found]
-        return Measured(found, self._over_epochs(metric, id_), why)
+        return Measured(found, self._over_epochs(formula, id_), why)
 
-    def _value(self, metric: Metric, trial: str) -> float | str:
+    def _value(self, formula: Formula, trial: str) -> float | str:
         """Return the metric of a trial, or why there is none."""
         row = self._trials.get(trial)
         if row is None:
             return "not run"
         if row["status"] != "ok":
             return f"{row['status']}: {reason}" if (reason := text(row["reason"])) else str(row["status"])
-        figures = {name: float(row.get(name, math.nan)) for name in (*metric.columns, *metric.per)}
-        if missing := [name for name, figure in figures.items() if not math.isfinite(figure)]:
+        if missing := formula.lacking(row):
             return f"has no {', '.join(missing)}"
-        above = sum(figures[name] for name in metric.columns)
-        below = sum(figures[name] for name in metric.per) if metric.per else 1.0
-        return above / below if below else f"{' + '.join(metric.per)} is 0"
+        value = formula.value(row)
+        return f"{' + '.join(formula.per)} is 0" if value is None else value
 
-    def _over_epochs(self, metric: Metric, trial: str) -> np.ndarray:
+    def _over_epochs(self, formula: Formula, trial: str) -> np.ndarray:
         """Return the metric of a trial's timed epochs [epochs], none if it is no figure of an epoch."""
-        [name, *more] = metric.columns
+        [name, *more] = formula.columns
         row = self._trials[trial]
         count = float(row.get("timed_epochs", math.nan))
-        if more or metric.per or name not in TIMED or trial not in self._epochs or math.isnan(count):
+        if more or formula.per or name not in TIMED or trial not in self._epochs or math.isnan(count):
             return np.empty(0)
         timed = timed_epochs(self._epochs[trial], int(count))
         times = timed["epoch_time_s"].to_numpy(dtype=np.float64)

@@ -11,8 +11,7 @@ from harness.cli.options import Plugin, dataset_options
 
 def check(
     method: Annotated[
-        str,
-        typer.Argument(metavar="METHOD", help="A name of `harness list methods`, or of a plugin's method."),
+        str, typer.Argument(metavar="METHOD", help="A name of `harness list methods`, or of a plugin's method.")
     ],
     plugin: Plugin = None,
     option: Annotated[
@@ -36,7 +35,7 @@ def check(
     average (`unbiased`) and send the bytes it says (`bytes_per_epoch`). Exit code 0: all of it holds; 1:
     something failed; 2: a mistake.
     """
-    from harness.conformance import check_method
+    from harness.check import check_method
 
     report = check_method(method, plugin=plugin or [], options=dataset_options(option), limit_s=limit)
     for line in report.lines:

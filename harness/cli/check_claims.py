@@ -10,11 +10,7 @@ from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, use_data_dir
 from harness.errors import UserError
 
 
-def check_claims(
-    results: ResultDirs = None,
-    suite: ClaimingSuite = None,
-    data_dir: DataDir = None,
-) -> None:
+def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_dir: DataDir = None) -> None:
     """Hold results against the claims of their suites.
 
     Prints every claim with what is expected and what was measured.

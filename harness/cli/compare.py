@@ -16,15 +16,14 @@ from harness.cli.show import bytes_text, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from harness.metrics import Metric
     from harness.results.compare import Compared
-    from harness.results.metrics import Metric
     from harness.results.pairs import Pair, Pairing, Trial
 
 
 def compare(
     before: Annotated[
-        Path,
-        typer.Argument(metavar="A", help="Results of before: a directory of results, or a suite's in it."),
+        Path, typer.Argument(metavar="A", help="Results of before: a directory of results, or a suite's in it.")
     ],
     after: Annotated[Path, typer.Argument(metavar="B", help="Results of after.")],
     metric: Annotated[
@@ -54,13 +53,13 @@ def compare(
     Exit code: 0; 1 worse than --fail-on allows; 2 a mistake, or times of different machines.
     """
     from harness.results.compare import compare as compare_pairs
-    from harness.results.metrics import metric_of
-    from harness.results.pairs import load_trials, pair
+    from harness.results.pairs import load_trials, metric_of, pair
 
-    figure, limit = metric_of(metric), _limit(fail_on)
+    limit, sides = _limit(fail_on), (load_trials(before), load_trials(after))
+    figure = metric_of(metric, [*sides[0], *sides[1]])
     if limit is not None and figure.better is None:
         raise UserError(f"nothing says whether more or less of '{metric}' is better", key="--fail-on")
-    found = pair(load_trials(before), load_trials(after))
+    found = pair(*sides)
     ok = [p for p in found.pairs if p.before.record.status == p.after.record.status == "ok"]
     notes = [*_machines(ok, figure, any_machine, after), *_left_out(found, ok)]
     rows, whole = compare_pairs(ok, figure)
@@ -94,14 +93,14 @@ def _machines(pairs: Sequence[Pair], figure: Metric, any_machine: bool, after: P
     if not pairs:
         return []
     apart = differences(pairs)
-    if apart.hardware and figure.timed and not any_machine:
+    if apart.hardware and figure.machine and not any_machine:
         raise UserError(
             f"times of different machines: {'; '.join(apart.hardware)}",
             file=after,
             fix="run both on one machine, or say --any-machine",
         )
     notes = [f"code: {line}" for line in apart.code]
-    busy = busier(pairs) if figure.timed else None
+    busy = busier(pairs) if figure.machine else None
     warnings = (*apart.hardware, *apart.software, *([busy] if busy else []))
     return notes + [f"warning: {line}" for line in warnings]
 
@@ -136,14 +135,10 @@ def _print(figure: Metric, rows: Sequence[Compared], whole: Compared, format: st
         writer.writerow(["all", whole.trials, None, None, *_numbers(whole), None])
         return
     shown = [[row.label, row.trials, *_cells(row, figure), row.verdict, _p(row)] for row in rows]
-    shown.append(
-        [f"all {len(rows)}", whole.trials, None, None, *_cells(whole, figure)[2:], whole.verdict, None]
-    )
-    table(columns, shown, title=f"{figure.column}{f', {figure.better} is better' if figure.better else ''}")
+    shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, figure)[2:], whole.verdict, None])
+    table(columns, shown, title=f"{figure.name}{f', {figure.better} is better' if figure.better else ''}")
     if len(rows) > 1:
-        typer.echo(
-            f"verdicts allow for {len(rows)} trials being looked at; p (of the paired t-test) does not"
-        )
+        typer.echo(f"verdicts allow for {len(rows)} trials being looked at; p (of the paired t-test) does not")
 
 
 def _numbers(row: Compared) -> list[object]:
@@ -158,7 +153,7 @@ def _cells(row: Compared, figure: Metric) -> list[object]:
     def amount(value: float) -> object:
         if figure.difference:
             return f"{100 * value:.2f}"
-        return bytes_text(value) if "bytes" in figure.column else value
+        return bytes_text(value) if "bytes" in figure.name else value
 
     interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
     return [amount(row.before), amount(row.after), text(row.change), interval]

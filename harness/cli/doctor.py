@@ -28,7 +28,7 @@ REQUIRED = ("torch", "numba", "pyarrow", "gloo", "cache directory")
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     """One thing looked at: found, not found, or None, not to be expected here.
 
     `note` is a version or path, or what the absence disables.
@@ -77,77 +77,77 @@ def _machine(facts: dict[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def _import(name: str) -> Check:
+def _import(name: str) -> DoctorCheck:
     try:
         module = importlib.import_module(name)
     except Exception as error:  # a library built for another torch fails to load in ways of its own
-        return Check(name, False, f"{IMPORTS[name]} ({' '.join(str(error).split())[:80]})")
-    return Check(name, True, str(getattr(module, "__version__", "")))
+        return DoctorCheck(name, False, f"{IMPORTS[name]} ({' '.join(str(error).split())[:80]})")
+    return DoctorCheck(name, True, str(getattr(module, "__version__", "")))
 
 
-def _communication() -> list[Check]:
+def _communication() -> list[DoctorCheck]:
     from torch import distributed
 
     if not distributed.is_available():
-        return [Check("gloo", False, "this torch has no torch.distributed; no trial runs")]
+        return [DoctorCheck("gloo", False, "this torch has no torch.distributed; no trial runs")]
     gloo = distributed.is_gloo_available()
     nccl = distributed.is_nccl_available()
     return [
-        Check("gloo", gloo, "ranks on CPU" if gloo else "no trial runs on CPU"),
-        Check("nccl", nccl, "a GPU a rank" if nccl else "ranks on GPUs exchange through the host"),
+        DoctorCheck("gloo", gloo, "ranks on CPU" if gloo else "no trial runs on CPU"),
+        DoctorCheck("nccl", nccl, "a GPU a rank" if nccl else "ranks on GPUs exchange through the host"),
     ]
 
 
-def _gpu(facts: dict[str, Any]) -> Check:
+def _gpu(facts: dict[str, Any]) -> DoctorCheck:
     if not facts["gpus"]:
         build = f"torch built for CUDA {facts['cuda']}" if facts["cuda"] else "torch built without CUDA"
-        return Check("gpu", False, f"device `cuda` is off, `auto` is `cpu` ({build})")
-    return Check("gpu", True, f"{', '.join(facts['gpus'])}; driver {facts['driver']}, CUDA {facts['cuda']}")
+        return DoctorCheck("gpu", False, f"device `cuda` is off, `auto` is `cpu` ({build})")
+    return DoctorCheck("gpu", True, f"{', '.join(facts['gpus'])}; driver {facts['driver']}, CUDA {facts['cuda']}")
 
 
-def _nvml(facts: dict[str, Any]) -> Check:
+def _nvml(facts: dict[str, Any]) -> DoctorCheck:
     import pynvml
 
     if not facts["gpus"]:
-        return Check("nvml", None, "no GPU")
+        return DoctorCheck("nvml", None, "no GPU")
     try:
         pynvml.nvmlInit()
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return Check("nvml", False, f"GPU memory comes from torch, not the driver ({error})")
-    return Check("nvml", True, "GPU memory as the driver counts it")
+        return DoctorCheck("nvml", False, f"GPU memory comes from torch, not the driver ({error})")
+    return DoctorCheck("nvml", True, "GPU memory as the driver counts it")
 
 
-def _networks() -> list[Check]:
+def _networks() -> list[DoctorCheck]:
     from harness.launch.network import why_not
     from harness.suite.network import NetworkSpec
 
     rate, latency = why_not(NetworkSpec(rate="1gbit")), why_not(NetworkSpec(latency="1ms"))
     return [
-        Check("shaped networks", rate is None, rate or "a suite's `network: {rate: ...}`"),
-        Check("netem", latency is None, latency or "a suite's `network: {latency: ...}`"),
+        DoctorCheck("shaped networks", rate is None, rate or "a suite's `network: {rate: ...}`"),
+        DoctorCheck("netem", latency is None, latency or "a suite's `network: {latency: ...}`"),
     ]
 
 
-def _cache() -> Check:
+def _cache() -> DoctorCheck:
     from harness.data.store import cache_root
 
     root = cache_root()
     return _directory("cache directory", root, lambda: _free(root), "HARNESS_CACHE names another")
 
 
-def _data(directory: Path | None) -> Check:
+def _data(directory: Path | None) -> DoctorCheck:
     if directory is None:
-        return Check("data directory", False, "no graphs of your own; --data-dir or HARNESS_DATA names one")
+        return DoctorCheck("data directory", False, "no graphs of your own; --data-dir or HARNESS_DATA names one")
     count = sum(1 for _ in directory.glob("*.npz"))
-    return Check("data directory", True, f"{directory} ({count} .npz)")
+    return DoctorCheck("data directory", True, f"{directory} ({count} .npz)")
 
 
-def _directory(what: str, path: Path, note: Callable[[], str], fix: str) -> Check:
+def _directory(what: str, path: Path, note: Callable[[], str], fix: str) -> DoctorCheck:
     existing = next(place for place in (path, *path.resolve().parents) if place.exists())
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        return Check(what, True, f"{path} ({note()})")
-    return Check(what, False, f"{path} cannot be written; {fix}")
+        return DoctorCheck(what, True, f"{path} ({note()})")
+    return DoctorCheck(what, False, f"{path} cannot be written; {fix}")
 
 
 def _free(path: Path) -> str:

@@ -9,9 +9,7 @@ import typer
 
 
 def export(
-    results: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")
-    ],
+    results: Annotated[Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")],
     to: Annotated[
         Literal["tensorboard", "mlflow", "wandb"],
         typer.Option("--to", metavar="tensorboard|mlflow|wandb", help="The tool; each is an extra."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
@@ -11,7 +11,8 @@ from harness.cli.options import DataDir, Plugin, use_data_dir
 from harness.cli.show import table
 
 if TYPE_CHECKING:
-    from harness.runtime.spec import PluginSource
+    from harness.registry import PluginKey, Registry
+    from harness.spec import PluginSource, Spec
 
 COLUMNS = ("option", "type", "default", "meaning")
 app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
@@ -34,11 +35,11 @@ def datasets(data_dir: DataDir = None) -> None:
 @app.command()
 def methods(plugin: Plugin = None) -> None:
     """Training methods with their options; installed ones that do not work with what is wrong."""
-    from harness.runtime.plugins import find_plugins
-    from harness.runtime.registry import hidden_methods, method_names
+    from harness.registry import find_plugins
+    from harness.runtime.method import METHODS
 
     plugins = find_plugins(plugin or [])
-    for name in sorted({*method_names(), *plugins}):
+    for name in sorted({*METHODS.names(), *(name for kind, name in plugins if kind == METHODS.kind)}):
         try:
             title, rows = _method(name, plugins)
         except Exception as error:  # a package of somebody else's must not hide the others
@@ -47,37 +48,78 @@ def methods(plugin: Plugin = None) -> None:
         if rows:
             table(COLUMNS, rows)
         typer.echo("")
-    for line in hidden_methods():
+    for line in METHODS.hidden():
         typer.echo(f"not listed: {line}")
 
 
-def _method(name: str, plugins: Mapping[str, PluginSource]) -> tuple[str, list[tuple[object, ...]]]:
+def _method(name: str, plugins: Mapping[PluginKey, PluginSource]) -> tuple[str, list[tuple[object, ...]]]:
     """Return a method's line, and a row for each of its options."""
-    from harness.runtime.registry import find_method
+    from harness.runtime.method import METHODS
 
-    method = find_method(name, plugins).method
+    method = METHODS.find(name, plugins).value
     return f"{name} ({method.family}): {method.summary()}", _options(method.Options.model_fields)
 
 
 @app.command()
-def models() -> None:
+def models(plugin: Plugin = None) -> None:
     """Models with their options."""
+    from harness.models.layer import MODELS
     from harness.models.spec import ModelSpec
 
-    typer.echo("names: " + ", ".join(get_args(ModelSpec.model_fields["name"].annotation)))
-    table(COLUMNS, _options({key: field for key, field in ModelSpec.model_fields.items() if key != "name"}))
+    _kind(MODELS, plugin, ModelSpec, ("name", "options"))
 
 
 @app.command()
-def partitioners() -> None:
+def partitioners(plugin: Plugin = None) -> None:
     """Partitioners with their options."""
-    from harness.data.partitioning import PARTITIONERS
+    from harness.data.partition.partitioner import PARTITIONERS
     from harness.data.spec import PartitionSpec
 
-    table(["name", "what it does"], sorted(PARTITIONERS.items()))
-    typer.echo("")
-    fields = {key: field for key, field in PartitionSpec.model_fields.items() if key != "method"}
-    table(COLUMNS, _options(fields))
+    _kind(PARTITIONERS, plugin, PartitionSpec, ("method", "options"))
+
+
+@app.command()
+def optimizers(plugin: Plugin = None) -> None:
+    """Optimizers with their options."""
+    from harness.runtime.optimizers import OPTIMIZERS
+
+    _kind(OPTIMIZERS, plugin)
+
+
+@app.command()
+def schedules(plugin: Plugin = None) -> None:
+    """Schedules of the learning rate with their options."""
+    from harness.runtime.optimizers import SCHEDULES
+
+    _kind(SCHEDULES, plugin)
+
+
+def _kind(
+    registry: Registry[Any], plugin: list[str] | None, spec: type[Spec] | None = None, without: Collection[str] = ()
+) -> None:
+    """Print what there is of a kind, the options that all share, `without` some, and those of each."""
+    from harness.registry import find_plugins
+
+    plugins = find_plugins(plugin or [])
+    rows: list[tuple[object, ...]] = []
+    own: dict[str, list[tuple[object, ...]]] = {}
+    for name in sorted({*registry.names(), *(name for kind, name in plugins if kind == registry.kind)}):
+        try:
+            found = registry.find(name, plugins).value
+            rows.append((name, found.summary()))
+            own[name] = _options(found.Options.model_fields)
+        except Exception as error:  # a package of somebody else's must not hide the others
+            rows.append((name, f"(broken) {' '.join(str(error).split())}"))
+    table(["name", "what it is"], rows)
+    if spec is not None:
+        typer.echo("")
+        table(COLUMNS, _options({k: f for k, f in spec.model_fields.items() if k not in without}))
+    for name, options in own.items():
+        if options:
+            typer.echo("")
+            table(COLUMNS, options, title=f"options of {name}")
+    for line in registry.hidden():
+        typer.echo(f"not listed: {line}")
 
 
 def _options(fields: Mapping[str, Any]) -> list[tuple[object, ...]]:

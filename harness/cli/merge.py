@@ -9,9 +9,7 @@ import typer
 
 
 def merge(
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Results directory that the others are added to.")
-    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Results directory that the others are added to.")],
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Results directories, suites' or trials'.")
     ],

@@ -18,16 +18,12 @@ SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YA
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where records are kept.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        "--data-dir", metavar="DIR", envvar="HARNESS_DATA", help="Where graphs of your own are looked up."
-    ),
+    typer.Option("--data-dir", metavar="DIR", envvar="HARNESS_DATA", help="Where graphs of your own are looked up."),
 ]
 ResultDirs = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="DIR...",
-        help="Results directories, or single suites' directories in them.",
-        show_default="results",
+        metavar="DIR...", help="Results directories, or single suites' directories in them.", show_default="results"
     ),
 ]
 ClaimingSuite = Annotated[
@@ -39,14 +35,10 @@ ClaimingSuite = Annotated[
         show_default=False,
     ),
 ]
-Printed = Annotated[
-    Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")
-]
+Printed = Annotated[Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")]
 Device = Annotated[
     str | None,
-    typer.Option(
-        "--device", metavar="cpu|cuda|auto", help="Overrides the suite's device.", show_default=False
-    ),
+    typer.Option("--device", metavar="cpu|cuda|auto", help="Overrides the suite's device.", show_default=False),
 ]
 Only = Annotated[
     str | None,
@@ -76,8 +68,7 @@ Plugin = Annotated[
     ),
 ]
 Retry = Annotated[
-    str,
-    typer.Option("--retry", metavar="STATUS,...", help="Run trials again that ended so, e.g. error,timeout."),
+    str, typer.Option("--retry", metavar="STATUS,...", help="Run trials again that ended so, e.g. error,timeout.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all selected trials again.")]
 DatasetOptions = Annotated[
@@ -112,12 +103,10 @@ Rendezvous = Annotated[
     ),
 ]
 RendezvousTimeout = Annotated[
-    float,
-    typer.Option("--rdzv-timeout", metavar="S", min=1, help="How long to wait for the nodes of a trial."),
+    float, typer.Option("--rdzv-timeout", metavar="S", min=1, help="How long to wait for the nodes of a trial.")
 ]
 NodeTimeout = Annotated[
-    float,
-    typer.Option("--node-timeout", metavar="S", min=1, help="A node that is silent for so long is lost."),
+    float, typer.Option("--node-timeout", metavar="S", min=1, help="A node that is silent for so long is lost.")
 ]
 
 DEVICES = ("cpu", "cuda", "auto")
@@ -163,9 +152,7 @@ def cluster_of(
     if step is not None and step.nodes != count:
         raise UserError(f"{count}, the Slurm step has {step.nodes} nodes", key="--nnodes", fix="srun -N")
     if rdzv is None and step is None:
-        raise UserError(
-            f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT"
-        )
+        raise UserError(f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT")
     # Or else torch's store prints a stack trace for every connection that ends; read when torch is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from harness.launch.rendezvous import Cluster
@@ -201,17 +188,14 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 def dataset_options(pairs: list[str] | None) -> dict[str, Any]:
     """Parse `--option key=value`; values are read as YAML."""
-    import yaml
+    from harness.suite.document import parse
 
     options: dict[str, Any] = {}
     for pair in pairs or []:
         key, equals, value = pair.partition("=")
         if not (key and equals):
             raise UserError(f"'{pair}' is not KEY=VALUE", key="--option", fix="e.g. --option scale=0.02")
-        try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UserError(f"'{value}' is not a YAML value", key=f"--option {key}") from error
+        options[key] = parse(value, f"--option {pair}").data
     return options
 
 

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.options import DataDir, DatasetOptions, counts_of, dataset_options, use_data_dir
+from harness.cli.options import DataDir, DatasetOptions, Plugin, counts_of, dataset_options, use_data_dir
 from harness.cli.show import table
 from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from harness.data.spec import DatasetSpec, PartitionSpec
+    from harness.registry import PluginKey
+    from harness.spec import PluginSource
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
 TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume")
@@ -41,6 +44,7 @@ def partition(
         ),
     ] = None,
     option: DatasetOptions = None,
+    plugin: Plugin = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show how well a graph splits.
@@ -51,28 +55,26 @@ def partition(
     """
     from harness.data.registry import dataset_info, prepare
     from harness.data.spec import DatasetSpec
+    from harness.registry import find_plugins
 
-    counts = counts_of(parts, "--parts")
+    counts, plugins = counts_of(parts, "--parts"), find_plugins(plugin or [])
     fixed = {"objective": objective, "balance": balance, "seed": seed}
-    specs = [_spec(count, name, fixed) for name in _methods(method) for count in counts]
+    specs = [_spec(count, name, fixed) for name in _methods(method, plugins) for count in counts]
     dataset_spec = DatasetSpec(name=dataset, options=dataset_options(option))
     mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
     graph = prepare(dataset_spec, data_dir=use_data_dir(data_dir))
-    totals = [_show(graph, dataset_spec, spec, mode) for spec in specs]
+    totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
     table(TOTALS, totals, title=f"{dataset}: partitions")
 
 
-def _methods(text: str) -> list[str]:
-    from harness.data.partitioning import PARTITIONERS
+def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:
+    from harness.data.partition.partitioner import PARTITIONERS
 
+    known = {*PARTITIONERS.names(), *(name for kind, name in plugins if kind == PARTITIONERS.kind)} - {"file"}
     names = [part.strip() for part in text.split(",") if part.strip()]
     for name in names:
-        if name not in PARTITIONERS or name == "file":
-            raise UserError(
-                f"unknown partitioner '{name}'",
-                key="--method",
-                fix=nearest(name, set(PARTITIONERS) - {"file"}),
-            )
+        if name not in known:
+            raise UserError(f"unknown partitioner '{name}'", key="--method", fix=nearest(name, known))
     return names
 
 
@@ -88,15 +90,15 @@ def _spec(parts: int, method: str, fixed: dict[str, Any]) -> PartitionSpec:
         raise UserError(f"'{first['input']}': {first['msg']}", key=f"--{first['loc'][0]}") from error
 
 
-def _show(graph: Path, dataset: DatasetSpec, spec: PartitionSpec, inductive: bool) -> list[Any]:
+def _show(
+    graph: Path, dataset: DatasetSpec, spec: PartitionSpec, inductive: bool, source: PluginSource | None
+) -> list[Any]:
     """Print the table of one partition; return its row of the last table."""
-    from harness.data.partition_store import ensure_partitioned, partition_table
+    from harness.data.partition.store import ensure_partitioned, partition_table
 
-    views = ensure_partitioned(graph, spec, inductive=inductive)
+    views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
     *rows, total = partition_table(views.train)
-    title = f"{dataset.name}, {spec.method}, {spec.parts} parts" + (
-        ", training subgraph" if inductive else ""
-    )
+    title = f"{dataset.name}, {spec.method}, {spec.parts} parts" + (", training subgraph" if inductive else "")
     table(PER_PART, [[_value(row, key) for key in PER_PART] for row in rows], title=title)
     typer.echo("")
     cut, edges = total["edges_cut"], total["edges"]

@@ -39,14 +39,10 @@ def project(
     network: Annotated[
         str,
         typer.Option(
-            "--network",
-            metavar="NAME,...",
-            help="Rates of a host's link (10gbit), or nvlink, pcie4, pcie5, hdr, ndr.",
+            "--network", metavar="NAME,...", help="Rates of a host's link (10gbit), or nvlink, pcie4, pcie5, hdr, ndr."
         ),
     ] = "1gbit,10gbit,100gbit",
-    latency: Annotated[
-        str, typer.Option("--latency", metavar="TIME", help="From host to host, e.g. 50us.")
-    ] = "0",
+    latency: Annotated[str, typer.Option("--latency", metavar="TIME", help="From host to host, e.g. 50us.")] = "0",
     ranks_per_host: Annotated[
         int, typer.Option("--ranks-per-host", metavar="K", min=1, help="Ranks that share a link.")
     ] = 1,
@@ -93,17 +89,13 @@ def project(
         typer.echo(note, err=format == "csv")
 
 
-def _groups(
-    records: Sequence[Record], label: str | None, results: Path
-) -> list[tuple[Record, Sequence[Record]]]:
+def _groups(records: Sequence[Record], label: str | None, results: Path) -> list[tuple[Record, Sequence[Record]]]:
     """Return the trials to project from, each with its twins."""
     from harness.results.twins import base_of, network_label, twin_groups
 
     groups = twin_groups(records)
     if not groups:
-        raise UserError(
-            "holds no trial to project", file=results, fix="it takes two ranks and measured phases"
-        )
+        raise UserError("holds no trial to project", file=results, fix="it takes two ranks and measured phases")
     networks = {network_label(record) for group in groups for record in group}
     if label is not None and label not in networks:
         raise UserError(f"no trial ran on network '{label}'", key="--base", fix=nearest(label, networks))
@@ -144,22 +136,16 @@ def _full(record: Record, bases: Sequence[Record]) -> Record | None:
     def setting(other: Record) -> dict[str, object]:
         return {key: value for key, value in other.config.items() if key != "method"}
 
-    return next(
-        (b for b in bases if b.config["method"]["name"] == "full" and setting(b) == setting(record)), None
-    )
+    return next((b for b in bases if b.config["method"]["name"] == "full" and setting(b) == setting(record)), None)
 
 
 def _notes(links: Sequence[NamedLink], latency: str, ranks_per_host: int) -> list[str]:
     shared = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
-    notes = [
-        f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was told apart."
-    ]
+    notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was told apart."]
     return notes + [f"{link.name}: {link.source}." for link in links if link.source]
 
 
-def _validation(
-    groups: Sequence[tuple[Record, Sequence[Record]]], results: Path
-) -> tuple[list[Row], list[str]]:
+def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path) -> tuple[list[Row], list[str]]:
     from harness.results.twins import compare, network_label
 
     rows: list[Row] = []

@@ -16,13 +16,10 @@ def report(
     results: ResultDirs = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Where the report is written.", show_default="reports/NAME"
-        ),
+        typer.Option("--out", metavar="DIR", help="Where the report is written.", show_default="reports/NAME"),
     ] = None,
     formats: Annotated[
-        str,
-        typer.Option("--format", metavar="LIST", help="Of html, md, csv, latex, pdf-figures."),
+        str, typer.Option("--format", metavar="LIST", help="Of html, md, csv, latex, pdf-figures.")
     ] = ",".join(FORMATS),
     suite: ClaimingSuite = None,
     data_dir: DataDir = None,

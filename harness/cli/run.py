@@ -94,9 +94,7 @@ def run(
     raise typer.Exit(code)
 
 
-def _run_on(
-    cluster: Cluster, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions
-) -> int:
+def _run_on(cluster: Cluster, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> int:
     """Run the suite on a cluster and return the exit code; does not return where this is not the head."""
     from harness.cli.progress import view
     from harness.launch.head import lead
@@ -131,9 +129,10 @@ def select_trials(
     plugins: list[str] | None = None,
 ) -> tuple[Suite, list[TrialConfig]]:
     """Load a suite and return it with the trials that the options select; at least one."""
-    from harness.runtime.plugins import find_plugins, whole_entries
-    from harness.suite.expand import expand, matches
+    from harness.registry import find_plugins, whole_entries
+    from harness.suite.expand import expand
     from harness.suite.load import load_suite
+    from harness.suite.select import matches
 
     suite = load_suite(file, overrides or [])
     if plugins:

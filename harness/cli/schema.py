@@ -13,8 +13,7 @@ from harness.errors import UserError
 
 def schema(
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write it there instead of printing it."),
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it there instead of printing it.")
     ] = None,
 ) -> None:
     """Print the JSON schema of suite files, installed methods' options included.

@@ -1,1 +1,5 @@
-"""Datasets by name, file formats, generated graphs, partitioning and their cache."""
+"""Data sets, prepared graphs and their partitions."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -64,9 +64,7 @@ def normalize_option(default: str) -> Option:
     return Option(str, default, f"how features are scaled: {', '.join(NORMALIZERS)}")
 
 
-def _info(
-    name: str, figures: tuple[int, int, int, int], summary: str, source: str, **others: Any
-) -> DatasetInfo:
+def _info(name: str, figures: tuple[int, int, int, int], summary: str, source: str, **others: Any) -> DatasetInfo:
     nodes, edges, features, classes = figures
     defaults: dict[str, Any] = {
         "multilabel": False,
@@ -109,12 +107,8 @@ def _graphsaint(
     return Published(info, "graphsaint", "adj_full.npz", urls, manual="" if mirror else _DRIVE)
 
 
-def _ogb(
-    name: str, file: str, figures: tuple[int, int, int, int], size: int, licence: str, summary: str
-) -> Published:
-    info = _info(
-        name, figures, summary, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size
-    )
+def _ogb(name: str, file: str, figures: tuple[int, int, int, int], size: int, licence: str, summary: str) -> Published:
+    info = _info(name, figures, summary, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size)
     folders = (name.replace("-", "_").replace("papers100m", "papers100M"), file)
     return Published(info, "ogb", "raw", (f"{_OGB_URL}/{file}.zip",), folders=folders)
 
@@ -199,10 +193,7 @@ def _all() -> list[Published]:
         ),
         _planetoid("cora", (2_708, 10_556, 1_433, 7), 572_444, "citations; class = subject; public split"),
         _planetoid(
-            "citeseer",
-            (3_327, 9_104, 3_703, 6),
-            1_036_188,
-            "citations; class = subject; public split, 48 isolated",
+            "citeseer", (3_327, 9_104, 3_703, 6), 1_036_188, "citations; class = subject; public split, 48 isolated"
         ),
         _planetoid("pubmed", (19_717, 88_648, 500, 3), 9_000_000, "citations; class = subject; public split"),
     ]

@@ -13,17 +13,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
 
 from harness.data.catalog import Published
-from harness.data.formats.common import reading
+from harness.data.formats.files import reading
 from harness.data.store import atomic_directory, locked
 from harness.errors import DataError, DataUnavailable, UserError
 
@@ -103,9 +96,7 @@ def unpack(archive: Path, target: Path, url: str) -> None:
         size, free = sum(m.file_size for m in members), shutil.disk_usage(target).free
         if size > free:
             raise UserError(
-                f"needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
-                file=target,
-                fix="set HARNESS_CACHE",
+                f"needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free", file=target, fix="set HARNESS_CACHE"
             )
         for member in members:
             path = target / member.filename

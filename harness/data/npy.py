@@ -19,16 +19,7 @@ from harness.errors import DataError
 Array = np.ndarray[Any, np.dtype[Any]]
 CHUNK_BYTES = 4 << 20
 _MAX_HEADER = 10_000
-_BAD_HEADER = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    TokenError,
-    EOFError,
-    RecursionError,
-    MemoryError,
-    OverflowError,
-)
+_BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
 
 
 def chunk_rows(shape: tuple[int, ...], itemsize: int) -> int:
@@ -52,10 +43,7 @@ def read_header(stream: IO[bytes], file: Path | str) -> Header:
     """
     try:
         version = np.lib.format.read_magic(stream)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
         if read is None:
             raise ValueError(f"format version {version}")
         shape, fortran, dtype = read(stream, max_header_size=_MAX_HEADER)

@@ -1,35 +1,89 @@
-"""Data sets by name: what is known of each, and how it becomes a prepared directory."""
+"""Data sets by name: where they are, what they are, and how they are prepared."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.catalog import (
-    SPLITS,
-    DatasetInfo,
-    Option,
-    Published,
-    normalize_option,
-    published,
-    with_normalize,
-)
+from harness.data.catalog import SPLITS, DatasetInfo, Option, Published, normalize_option, published, with_normalize
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.normalize import NORMALIZERS, normalize_features
-from harness.data.sources import Source, find_source, neutral_files
+from harness.data.normalize import normalize_features
 from harness.data.spec import DatasetSpec
 from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, locked
 from harness.errors import DataError, DataUnavailable, UserError, nearest
 
-if TYPE_CHECKING:  # generators import DatasetInfo from here
-    from harness.data.generated.options import Generator
+if TYPE_CHECKING:
+    from harness.data.generated.common import Generator
+
+
+NORMALIZERS: dict[str, str] = {
+    "none": "features as published",
+    "row": "rows sum to 1; rows that sum to 0 stay (Planetoid's convention)",
+    "standard": "columns have mean 0, deviation 1 over the training nodes (GraphSAINT's convention)",
+}
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Files to read a set from: a neutral file, or a directory of raw files."""
+
+    format: str
+    path: Path
+    downloaded: bool = False
+    """The files are in the harness's own cache, so that damaged ones are removed."""
+
+    def identity(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of change of each file; empty for downloads, which are never changed."""
+        if self.downloaded:
+            return []
+        files = [self.path] if self.path.is_file() else sorted(p for p in self.path.rglob("*") if p.is_file())
+        return [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+
+    def read(self, name: str, work: Path) -> GraphData:
+        """Read the files; see `harness.data.formats`."""
+        graph: GraphData = import_module(f"harness.data.formats.{self.format}").read(self.path, name, work)
+        return graph
+
+
+def data_directory(data_dir: Path | None) -> Path | None:
+    """`data_dir`, else $HARNESS_DATA, else None."""
+    given = data_dir or os.environ.get("HARNESS_DATA")
+    return Path(given) if given else None
+
+
+def neutral_files(data_dir: Path | None) -> dict[str, Path]:
+    """The neutral files of a data directory by stem."""
+    directory = data_directory(data_dir)
+    if directory is None or not directory.is_dir():
+        return {}
+    return {path.stem: path for path in sorted(directory.glob("*.npz"))}
+
+
+def find_source(name: str, entry: Published | None, data_dir: Path | None, raw: Path) -> DataSource | None:
+    """Find the files of `name`: neutral file, raw files of the data directory, downloaded files in `raw`."""
+    neutral = neutral_files(data_dir)
+    for stem in (name, name.replace("-", "_")):
+        if stem in neutral:
+            return DataSource("neutral", neutral[stem])
+    if entry is None:
+        return None
+    directory = data_directory(data_dir)
+    if directory is not None:
+        names = (name, name.replace("-", "_"), *entry.folders, f"{entry.format}_{name}")
+        for path in (parent / folder for parent in (directory, directory / "raw") for folder in names):
+            if (path / entry.marker).exists():
+                return DataSource(entry.format, path)
+    return DataSource(entry.format, raw, downloaded=True) if (raw / entry.marker).exists() else None
+
 
 __all__ = ["DatasetInfo", "Option", "dataset_info", "dataset_names", "find_prepared", "prepare"]
 
@@ -68,9 +122,7 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo
     else:
         info = _read_info(spec.name, data_dir)
         for key in (key for key in given if key not in info.options):
-            raise UserError(
-                f"unknown option '{key}'", key=f"dataset {spec.name}", fix=nearest(key, info.options)
-            )
+            raise UserError(f"unknown option '{key}'", key=f"dataset {spec.name}", fix=nearest(key, info.options))
     return replace(info, normalize=spec.options.get("normalize", info.normalize))
 
 
@@ -102,9 +154,7 @@ def prepare(
     return target
 
 
-def find_prepared(
-    spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None
-) -> Path | None:
+def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None) -> Path | None:
     """Return what `prepare` would, if it is there already; else None. Nothing is fetched or built.
 
     Raises UserError and DataError as `dataset_info` does.
@@ -114,18 +164,18 @@ def find_prepared(
     return target if (target / "meta.json").is_file() else None
 
 
-def _source(spec: DatasetSpec, data_dir: Path | None, cache: Path) -> Source | None:
+def _source(spec: DatasetSpec, data_dir: Path | None, cache: Path) -> DataSource | None:
     if spec.name in _generators():
         return None
     return find_source(spec.name, published().get(spec.name), data_dir, cache / "raw" / spec.name)
 
 
-def _target(spec: DatasetSpec, info: DatasetInfo, source: Source | None, cache: Path) -> Path:
+def _target(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, cache: Path) -> Path:
     return cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
 
 
 def _build(
-    spec: DatasetSpec, info: DatasetInfo, source: Source | None, generator: Generator | None, target: Path
+    spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, generator: Generator | None, target: Path
 ) -> None:
     try:
         with atomic_directory(target) as work:
@@ -145,18 +195,16 @@ def _build(
         raise
 
 
-def _obtain(name: str, entry: Published | None, cache: Path, download: bool) -> Source:
+def _obtain(name: str, entry: Published | None, cache: Path, download: bool) -> DataSource:
     assert entry is not None, "a set that is neither generated nor published has a neutral file"
     if download:
-        return Source(entry.format, fetch(entry, cache / "raw" / name), downloaded=True)
+        return DataSource(entry.format, fetch(entry, cache / "raw" / name), downloaded=True)
     if not entry.urls:
-        raise DataUnavailable(
-            f"{name} is not here: {entry.manual}", f"put its files into $HARNESS_DATA/{name}"
-        )
+        raise DataUnavailable(f"{name} is not here: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
     raise DataUnavailable(f"{name} is not here", get_command(name))
 
 
-def _with_note(graph: GraphData, source: Source) -> GraphData:
+def _with_note(graph: GraphData, source: DataSource) -> GraphData:
     """Say so when a published set's name is borne by a neutral file, whose content nobody vouches for."""
     entry = published().get(graph.name.replace("_", "-"))
     if entry is None or source.format != "neutral":
@@ -168,7 +216,7 @@ def _with_note(graph: GraphData, source: Source) -> GraphData:
     return replace(graph, note=note)
 
 
-def _key(spec: DatasetSpec, info: DatasetInfo, source: Source | None) -> str:
+def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None) -> str:
     defaults = {name: option[1] for name, option in info.options.items()}
     options = defaults | spec.options | {"normalize": info.normalize}
     later = LATER.get(spec.name, {})

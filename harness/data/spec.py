@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
 
-
-class Spec(BaseModel):
-    """Base of everything a suite file configures: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from harness.spec import Spec, with_options
 
 
 class DatasetSpec(Spec):
@@ -25,8 +21,16 @@ class PartitionSpec(Spec):
     """How the nodes are given to ranks."""
 
     parts: int = Field(1, ge=1, description="number of parts = number of ranks")
-    method: Literal["metis", "random", "chunk", "file"] = Field("metis", description="partitioner")
+    method: str = Field("metis", description="partitioner: a name of `harness list partitioners`")
     objective: Literal["volume", "cut"] = Field("volume", description="what METIS minimises")
     balance: Literal["nodes", "edges"] = Field("nodes", description="what every part has equally much of")
     seed: int = Field(0, ge=0, description="seed of the partitioner")
     file: Path | None = Field(None, description="for `file`: a .npy vector, the part of each node")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="the partitioner's own; write `method: {NAME: {option: value}}`"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _method_with_options(cls, data: Any) -> Any:
+        return with_options(data, "method", "options")

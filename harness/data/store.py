@@ -124,8 +124,7 @@ def open_graph(directory: Path) -> GraphData:
         expected = lengths.get(name, nodes)
         if array.ndim == 0 or len(array) != expected:
             raise DataError(
-                f"has shape {list(array.shape)}, meta.json says {expected} rows",
-                file=directory / f"{name}.npy",
+                f"has shape {list(array.shape)}, meta.json says {expected} rows", file=directory / f"{name}.npy"
             )
     return GraphData(**arrays, **{key: meta[key] for key in _META})
 
@@ -136,9 +135,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"not the meta.json of a prepared graph ({error})", file=path) from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT_VERSION:
-        raise DataError(
-            f"not a prepared graph of format {FORMAT_VERSION}", file=path, fix="delete the directory"
-        )
+        raise DataError(f"not a prepared graph of format {FORMAT_VERSION}", file=path, fix="delete the directory")
     for key, kind in {**_META, "nodes": int, "edges": int}.items():
         if not isinstance(meta.get(key), kind):
             raise DataError(f"expected {kind.__name__}, found {meta.get(key)!r}", file=path, key=key)

@@ -1,1 +1,5 @@
-"""What layers run on: partitions, blocks and sparse kernels."""
+"""What a layer runs on: blocks, matrices, partitions, and the kernels for them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

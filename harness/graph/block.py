@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from harness.graph.attention import Gradients, Sums, attend, by_head
-from harness.graph.attention_kernels import spread
+from harness.graph.attention import Edges, Gradients, Sums, attend, by_head, spread
 from harness.graph.csr import CSR
-from harness.graph.edges import Edges
+from harness.graph.propagation import Propagation
 from harness.graph.spmm import Engine, choose_engine
-
-Norm = Literal["mean", "sym"]
 
 
 class Block:
     """Edges from source rows to destination rows; the destinations are the first of the sources.
 
     A full-graph layer, a sampled layer and a subgraph are all Blocks. The propagation weights of the models
-    factor into scalings of rows, so a Block stores none per edge unless `adjacency.values` is given:
-    `mean` is 1/deg_i (GraphSAGE), `sym` is 1/sqrt((deg_i+1)(deg_j+1)) with self loops (GCN).
+    factor into scalings of rows (see `Propagation`), so a Block stores none per edge unless
+    `adjacency.values` is given.
 
     Args:
         adjacency: [num_dst, num_src], structure and optional edge weights that multiply the model's.
@@ -58,7 +55,7 @@ class Block:
         self.dst_scale, self.src_scale = dst_scale, src_scale
         self.engine: Engine = choose_engine(engine, device=adjacency.indptr.device)
         self._transposed = transposed
-        self._scales: dict[Norm, tuple[Tensor, Tensor | None, Tensor | None]] = {}
+        self._scales: dict[Propagation, tuple[Tensor, Tensor | None, Tensor | None]] = {}
 
     @property
     def num_dst(self) -> int:
@@ -77,26 +74,25 @@ class Block:
             return self._transposed
         return self.adjacency.to(torch.device("cpu")).transpose().to(self.adjacency.indptr.device)
 
-    def scales(self, norm: Norm) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Columns (left [num_dst, 1], right [num_src, 1] or None, self loop [num_dst, 1] or None).
 
         The propagation matrix is diag(left) adjacency diag(right) + diag(self loop).
         """
-        if norm not in self._scales:
-            right = own = None
-            if norm == "mean":
-                degree = self.degree[: self.num_dst]
-                left = 1 / torch.where(degree > 0, degree, 1)
-            else:
-                right = torch.rsqrt(self.degree + 1)
-                left = right[: self.num_dst]
-                own = (left * left).unsqueeze(1)
+        if propagation not in self._scales:
+            own, degree = None, self.degree[: self.num_dst]
+            right = propagation.factors_on_device(self.degree, propagation.right)
+            left = propagation.factors_on_device(degree, propagation.left)
+            if left is None:
+                left = torch.ones_like(degree)
+            if propagation.self_loop:
+                own = (left if right is None else left * right[: self.num_dst]).unsqueeze(1)
             if self.dst_scale is not None:
                 left = left * self.dst_scale
             if self.src_scale is not None:
                 right = self.src_scale if right is None else right * self.src_scale
-            self._scales[norm] = (left.unsqueeze(1), None if right is None else right.unsqueeze(1), own)
-        return self._scales[norm]
+            self._scales[propagation] = (left.unsqueeze(1), None if right is None else right.unsqueeze(1), own)
+        return self._scales[propagation]
 
     def multiply(self, x: Tensor) -> Tensor:
         """Return A x [num_dst, width] of the source rows `x`, without scalings."""
@@ -106,14 +102,14 @@ class Block:
         """Return A^T x [num_src, width] of the destination rows `x`, without scalings."""
         return self.engine.multiply(self.transposed, x)
 
-    def aggregate(self, h: Tensor, norm: Norm) -> Tensor:
+    def aggregate(self, h: Tensor, propagation: Propagation) -> Tensor:
         """Return the propagated rows [num_dst, width] of the source rows `h` [num_src, width].
 
         Raises:
             ValueError: `h` has not one row for every source.
         """
         self._check(h)
-        result: Tensor = _Propagate.apply(h, self, norm)  # type: ignore[no-untyped-call]
+        result: Tensor = _Propagate.apply(h, self, propagation)  # type: ignore[no-untyped-call]
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -159,19 +155,19 @@ class Block:
 
 class _Propagate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, h: Tensor, block: Block, norm: Norm) -> Tensor:
-        left, right, own = block.scales(norm)
+    def forward(ctx: FunctionCtx, h: Tensor, block: Block, propagation: Propagation) -> Tensor:
+        left, right, own = block.scales(propagation)
         out = block.multiply(h if right is None else h * right)
         out.mul_(left)
         if own is not None:
             out.addcmul_(own, h[: block.num_dst])
-        ctx.block, ctx.norm = block, norm  # type: ignore[attr-defined]
+        ctx.block, ctx.propagation = block, propagation  # type: ignore[attr-defined]
         return out
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
-        block, norm = ctx.block, ctx.norm  # type: ignore[attr-defined]
-        left, right, own = block.scales(norm)
+        block, propagation = ctx.block, ctx.propagation  # type: ignore[attr-defined]
+        left, right, own = block.scales(propagation)
         (grad,) = grads
         result = block.multiply_transposed(grad * left)
         if right is not None:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from harness.graph.block import Block
 from harness.graph.csr import CSR, induce_columns, select_rows
-from harness.graph.edge_sampling import EdgeSample
 from harness.graph.spmm import choose_engine
 
 
@@ -38,12 +37,10 @@ class Partition:
     """The inner nodes of one rank, their in-edges, and the boundary (halo) those edges start from.
 
     Source rows are numbered inner nodes first, then boundary nodes sorted by (owner, node). Arrays are the
-    memory-mapped files of `harness.data.partition_store`; a rank opens only its own.
+    memory-mapped files of `harness.data.partition.store`; a rank opens only its own.
     """
 
-    def __init__(
-        self, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, view: Path, rank: int, *, engine: str, device: torch.device, dtype: torch.dtype) -> None:
         self.meta: dict[str, Any] = json.loads((view / "meta.json").read_text())
         self.view, self.rank, self.parts = view, rank, int(self.meta["parts"])
         self._engine, self._device, self._dtype = engine, device, dtype
@@ -118,9 +115,15 @@ class Partition:
         reverse = self._reversed(kept) if values is None else None
         return self._block(adjacency, self._kept_degree(kept), reverse, self._source_scale(scale))
 
-    def sampled_block(self, sample: EdgeSample) -> Block:
-        """Return the block of the inner nodes with the sampled edges only, weighted as sampled."""
-        return self._block(sample.adjacency, self._kept_degree(sample.kept), sample.transposed)
+    def sampled_block(self, adjacency: CSR, transposed: CSR, kept: NDArray[np.int64]) -> Block:
+        """Return the block of the inner nodes with sampled edges only.
+
+        Args:
+            adjacency: [num_inner, num_inner + len(kept)], edges with the weights that they count as sampled.
+            transposed: its transpose.
+            kept: int64, ascending positions of the boundary nodes that its last columns are.
+        """
+        return self._block(adjacency, self._kept_degree(kept), transposed)
 
     def _source_scale(self, scale: Tensor | None) -> Tensor | None:
         return None if scale is None else torch.cat([scale.new_ones(self.num_inner), scale])
@@ -135,18 +138,12 @@ class Partition:
         indptr, indices = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
         return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
 
-    def _block(
-        self, adjacency: CSR, degree: Tensor, transposed: CSR | None, src_scale: Tensor | None = None
-    ) -> Block:
+    def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR | None, src_scale: Tensor | None = None) -> Block:
         device = self._device
         if transposed is not None:
             transposed = transposed.to(device)
         return Block(
-            adjacency.to(device),
-            degree.to(device),
-            src_scale=src_scale,
-            engine=self._engine,
-            transposed=transposed,
+            adjacency.to(device), degree.to(device), src_scale=src_scale, engine=self._engine, transposed=transposed
         )
 
     @cached_property

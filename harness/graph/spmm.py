@@ -1,4 +1,13 @@
-"""Sparse times dense, behind one seam: the engines torch, dgl and numba.
+"""Products of a sparse matrix and rows: our kernel, torch, DGL.
+
+Not numba's own threads: compiling for them takes seconds, one thread of a process at a time may use them
+(a prefetching one would be a second), and a serial and a parallel kernel of one function share, and so
+spoil, each other's place in numba's cache.
+
+numba's own loops keep a destination row in memory and add source rows to it. Here the sums of up to `MOST`
+vectors never leave the registers, and the rows of the entries to come are prefetched. numba has no vectors,
+so the loop over a row's entries is written in LLVM's language, with vectors of a cache line's size, which
+LLVM splits where a machine's registers are smaller.
 
 `auto` takes numba on every CPU: weighted or not, at every width and size measured it takes 0.4 to 0.7 of the
 time of the faster one of the other two (docs/design/spmm-engines.md; tests/benchmarks/test_spmm.py).
@@ -9,16 +18,227 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
+import numba
+import numpy as np
 import torch
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.csr import CSR
-from harness.graph.parts import row_parts, run_parts
-from harness.graph.spmm_kernels import LINE, MOST, multiply_rows
+from harness.graph.prefetching import write_prefetch
+
+LEAST_WORK = 10_000  # entries that are worth a thread
+
+
+def row_chunks(matrix: CSR) -> NDArray[np.int64]:
+    """Return the first row of each part, and the number of rows: as many parts as threads, of equal work."""
+    indptr = matrix.indptr.numpy()
+    parts = min(torch.get_num_threads(), 1 + matrix.nnz // LEAST_WORK)
+    bounds: NDArray[np.int64] = np.searchsorted(indptr, np.linspace(0, matrix.nnz, parts + 1))
+    bounds[0], bounds[-1] = 0, matrix.num_rows
+    return bounds
+
+
+def run_chunks(work: Callable[[int], None], parts: int) -> None:
+    """Call `work(0)` here and `work(1)`, ..., `work(parts - 1)` in threads; raises what one of them raised.
+
+    `work` may not call this in turn: the threads are a process's, kept because starting them takes as long as
+    a small product.
+    """
+    others = [_pool(os.getpid(), parts).submit(work, part) for part in range(1, parts)]
+    try:
+        work(0)
+    finally:
+        wait(others)
+    for done in others:
+        done.result()
+
+
+@cache
+def _pool(process: int, parts: int) -> ThreadPoolExecutor:
+    # By process: a forked one has its parent's pools, but none of their threads.
+    return ThreadPoolExecutor(parts - 1, thread_name_prefix=f"parts-of-{process}")
+
+
+LINE = 64  # bytes of a vector
+MOST = 16  # vectors that a pass over a row's entries can sum
+_AHEAD = 16  # entries from the one whose row is added to the one whose row is prefetched
+
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+
+_BYTES = ir.IntType(8).as_pointer()
+
+
+class _Sum:
+    """Writes the code that sums one row's entries in vectors of one kind; values are LLVM's.
+
+    Args:
+        builder: where to write.
+        vector: the vectors' type.
+        count: their number.
+        x: the arrays of `_sum_row`.
+        out: likewise.
+        indices: likewise.
+        weights: likewise, or None.
+    """
+
+    def __init__(self, builder: Any, vector: Any, count: int, x: Any, out: Any, indices: Any, weights: Any) -> None:
+        self.builder, self.vector, self.count = builder, vector, count
+        self.x, self.out, self.indices, self.weights = x, out, indices, weights
+        self.itemsize = {ir.FloatType(): 4, ir.DoubleType(): 8}[vector.element]
+
+    def write(self, start: Any, stop: Any, row: Any, first: Any, last: Any) -> None:
+        """Write the loop over the entries and the stores of the sums; arguments as `_sum_row` has them."""
+        builder, zeros = self.builder, ir.Constant(self.vector, None)
+        width = self.vector.count * self.itemsize
+        aligned = [_INT64(width * k) for k in range(self.count)]
+        offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _INT64(self.itemsize))]
+        column = builder.mul(first, _INT64(self.itemsize))
+        source, target = self._move(self.x.data, column), self._move(self.out.data, column)
+        # Memory by its form only: LLVM keeps it in registers.
+        sums = [cgutils.alloca_once(builder, self.vector) for _ in range(self.count)]
+        for total in sums:
+            builder.store(zeros, total)
+        final = builder.sub(builder.extract_value(self.indices.shape, 0), _INT64(1))
+        with cgutils.for_range(builder, stop, start) as loop:
+            ahead = builder.add(loop.index, _INT64(_AHEAD))
+            ahead = builder.select(builder.icmp_signed("<", ahead, final), ahead, final)
+            awaited = self._row(source, self.x, self._column(ahead))
+            for offset in aligned:
+                write_prefetch(builder, self._move(awaited, offset))
+            self._add(loop.index, self._row(source, self.x, self._column(loop.index)), offsets, sums)
+        target = self._row(target, self.out, row)
+        for total, offset in zip(sums, offsets, strict=True):
+            builder.store(builder.load(total), self._vector_at(target, offset), align=self.itemsize)
+
+    def _column(self, entry: Any) -> Any:
+        return self.builder.sext(self.builder.load(self.builder.gep(self.indices.data, [entry])), _INT64)
+
+    def _row(self, base: Any, matrix: Any, row: Any) -> Any:
+        return self._move(base, self.builder.mul(row, self.builder.extract_value(matrix.strides, 0)))
+
+    def _move(self, place: Any, offset: Any) -> Any:
+        return self.builder.gep(self.builder.bitcast(place, _BYTES), [offset])
+
+    def _vector_at(self, place: Any, offset: Any) -> Any:
+        return self.builder.bitcast(self._move(place, offset), self.vector.as_pointer())
+
+    def _add(self, entry: Any, place: Any, offsets: list[Any], sums: list[Any]) -> None:
+        builder, weight = self.builder, None
+        if self.weights is not None:
+            weight = self._spread(builder.load(builder.gep(self.weights.data, [entry])))
+        for offset, total in zip(offsets, sums, strict=True):
+            value = builder.load(self._vector_at(place, offset), align=self.itemsize)
+            before = builder.load(total)
+            after = builder.fadd(before, value) if weight is None else self._multiply_add(weight, value, before)
+            builder.store(after, total)
+
+    def _multiply_add(self, weight: Any, value: Any, before: Any) -> Any:
+        name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, [weight, value, before])
+
+    def _spread(self, value: Any) -> Any:
+        """Return a vector of equal elements."""
+        builder, order = self.builder, ir.VectorType(_INT32, self.vector.count)
+        nothing = ir.Constant(self.vector, ir.Undefined)
+        return builder.shuffle_vector(
+            builder.insert_element(nothing, value, _INT32(0)), nothing, ir.Constant(order, None)
+        )
+
+
+def _sum_row_of(
+    _typing: Any,
+    x: Any,
+    out: Any,
+    indices: Any,
+    weights: Any,
+    start: Any,
+    stop: Any,
+    row: Any,
+    first: Any,
+    last: Any,
+    lanes: Any,
+    count: Any,
+) -> Any:
+    """Store in out[row] the sum of the rows x[indices[e]], times weights[e], over `start` <= e < `stop`.
+
+    It is that of the columns in `count` vectors of `lanes` elements, side by side from column `first` on, but
+    for the last one, from column `last` on. Fewer lanes than a cache line has are for narrow matrices, in at
+    most two vectors.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = [
+            None if isinstance(kind, types.NoneType) else context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
+        ]
+        *places, lanes, count = arguments[4:]
+        element, full = context.get_data_type(x.dtype), 8 * LINE // x.dtype.bitwidth
+        stored = builder.append_basic_block("stored")
+        choice = builder.switch(builder.add(builder.mul(lanes, _INT64(2 * MOST)), count), stored)
+        for size, most in [(full, MOST), *((full >> k, 2) for k in range(1, full.bit_length()))]:
+            for number in range(1, most + 1):
+                case = builder.append_basic_block(f"lanes{size}vectors{number}")
+                choice.add_case(_INT64(2 * MOST * size + number), case)
+                builder.position_at_end(case)
+                _Sum(builder, ir.VectorType(element, size), number, *arrays).write(*places)
+                builder.branch(stored)
+        builder.position_at_end(stored)
+        return context.get_dummy_value()
+
+    return types.void(x, out, indices, weights, *(types.int64,) * 7), generate
+
+
+_sum_row: Any = intrinsic(_sum_row_of)
+
+
+@numba.njit(cache=True, nogil=True)
+def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  # type: ignore[no-untyped-def]
+    """Write rows `start` <= r < `stop` of the product of a CSR and `x` to `out`, slab by slab of columns.
+
+    An element is the sum in the order of its row's entries, whatever the rows, slabs and registers are.
+
+    Args:
+        start: first row.
+        stop: after the last row.
+        indptr: int64 [rows + 1].
+        indices: int32 [nnz].
+        weights: [nnz] of the dtype of `x`, or None: every entry counts one.
+        x: float32 or float64 [cols, width], columns side by side.
+        out: [rows, width], likewise.
+        slab: vectors of `LINE` bytes a slab has at most, at least 1.
+        held: vectors that registers hold, 1 to `MOST`; a slab of more takes several passes over a row.
+    """
+    width, lanes = x.shape[1], LINE // x.itemsize
+    while lanes > max(width, 1):
+        lanes //= 2
+    vectors = (width + lanes - 1) // lanes
+    slabs, first = (vectors + slab - 1) // slab, 0
+    for part in range(1, slabs + 1):
+        end = vectors * part // slabs
+        passes = (end - first + held - 1) // held
+        step = (end - first + passes - 1) // passes
+        for r in range(start, stop):
+            at = first
+            while at < end:
+                count = min(step, end - at)
+                # The row's last vector ends with the row: it may overlap the one before.
+                last = min((at + count - 1) * lanes, width - lanes)
+                _sum_row(x, out, indices, weights, indptr[r], indptr[r + 1], r, at * lanes, last, lanes, count)
+                at += step
+        first = end
+
 
 SLAB = 1024  # bytes of a row
 
@@ -42,11 +262,7 @@ class TorchEngine:
         key = (self.name, x.dtype)
         if key not in matrix.handles:
             values = matrix.values
-            values = (
-                torch.ones(matrix.nnz, dtype=x.dtype, device=x.device)
-                if values is None
-                else values.to(x.dtype)
-            )
+            values = torch.ones(matrix.nnz, dtype=x.dtype, device=x.device) if values is None else values.to(x.dtype)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 matrix.handles[key] = torch.sparse_csr_tensor(
@@ -100,13 +316,11 @@ class NumbaEngine:
     def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
         """See `Engine`."""
         out = torch.empty((matrix.num_rows, x.shape[1]), dtype=x.dtype)
-        bounds = row_parts(matrix)
+        bounds = row_chunks(matrix)
         weights = None if matrix.values is None else matrix.values.to(x.dtype).numpy()
         operands = matrix.indptr.numpy(), matrix.indices.numpy(), weights, x.contiguous().numpy(), out.numpy()
         slab, held = self._slab or max(1, x.shape[1]), held_vectors()
-        run_parts(
-            lambda part: multiply_rows(bounds[part], bounds[part + 1], *operands, slab, held), bounds.size - 1
-        )
+        run_chunks(lambda part: multiply_rows(bounds[part], bounds[part + 1], *operands, slab, held), bounds.size - 1)
         return out
 
 

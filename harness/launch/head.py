@@ -42,12 +42,7 @@ FAREWELL_S = 15.0  # for the nodes to hear that the run is over
 
 
 def lead(
-    link: Link,
-    suite: Suite,
-    trials: Sequence[TrialConfig],
-    store: ResultStore,
-    options: RunOptions,
-    progress: Progress,
+    link: Link, suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions, progress: Progress
 ) -> int:
     """Run the suite as `run_suite` does, on all nodes; the nodes end when this returns."""
     ranks = OneMachine(suite.timeouts, options.worker, link.cluster.nodes)
@@ -110,9 +105,7 @@ class Head:
             why = f"{missing}; one was refused: {refused}" if refused else str(missing)
             return GroupResult([Failure(None, "timeout", f"waited in vain: {why}", node=0)])
 
-    def _together(
-        self, seat: Seat, trial: TrialConfig, inputs: Inputs, out: Path, progress: Progress
-    ) -> GroupResult:
+    def _together(self, seat: Seat, trial: TrialConfig, inputs: Inputs, out: Path, progress: Progress) -> GroupResult:
         limit_s, silence_s = self.ranks.timeouts.trial_s, self.link.cluster.node_timeout_s
         ears = Ears(seat, self._watch, [rank for rank in range(self.nodes) if rank != seat.rank])
         said = ears.hear("node", silence_s, f"said nothing within {silence_s:g} s (--node-timeout)")
@@ -147,13 +140,9 @@ class Head:
 
     def _differing(self, ready: Sequence[dict[str, Any]], inputs: Inputs) -> list[Failure]:
         own = fingerprint(inputs, self._graphs)
-        what = (
-            "prepared other data than node 0: its graph or its partition differs (same files, same versions?)"
-        )
+        what = "prepared other data than node 0: its graph or its partition differs (same files, same versions?)"
         return [
-            Failure(None, "error", what, node=node)
-            for node, content in enumerate(ready, 1)
-            if content["hash"] != own
+            Failure(None, "error", what, node=node) for node, content in enumerate(ready, 1) if content["hash"] != own
         ]
 
     def _interface(self, infos: Sequence[NodeInfo]) -> str:

@@ -55,15 +55,16 @@ class InputCache:
 
     def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> Inputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
-        from harness.data.partition_store import ensure_partitioned, partition_table
+        from harness.data.partition.store import ensure_partitioned, partition_table
 
         graph = self._graph(trial, tell)
         inductive = is_inductive(trial)
-        split = f"{graph} {trial.partition.model_dump_json()} {inductive}"
+        source = trial.plugins.get("partitioner")
+        split = f"{graph} {trial.partition.model_dump_json()} {inductive} {source}"
         if split not in self._told:
             self._told.add(split)
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache)
+        views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source)
         table = partition_table(views.train)
         return Inputs(graph, views.train, views.full, inductive, _describe(graph), table)
 
@@ -106,8 +107,7 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -
     A file that is there but damaged is found out when it is read.
     """
     from harness.data.catalog import published
-    from harness.data.registry import prepare
-    from harness.data.sources import find_source
+    from harness.data.registry import find_source, prepare
     from harness.data.store import cache_root
 
     entry = published().get(spec.name)

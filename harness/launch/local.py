@@ -83,9 +83,7 @@ def run_group(
     group = _Group(out, on_progress, failed_elsewhere)
     try:
         for place in places:
-            group.processes.append(
-                start_rank(worker, job, place, threads, log_path(out, place.rank), read_end)
-            )
+            group.processes.append(start_rank(worker, job, place, threads, log_path(out, place.rank), read_end))
         in_time = group.wait(started + timeout_s, grace_s)
     finally:
         # Both ends first: a second Ctrl-C may come while the ranks are being killed.

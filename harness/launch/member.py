@@ -150,9 +150,7 @@ class Member:
     def _train(self, seat: Seat, trial: TrialConfig, inputs: Inputs, go: dict[str, Any]) -> GroupResult:
         node, start, stop = go["shares"][str(seat.rank)]
         world = trial.partition.parts
-        self.say(
-            f"    node {node}, ranks {start} to {stop - 1} of {world}" if stop > start else "    no ranks"
-        )
+        self.say(f"    node {node}, ranks {start} to {stop - 1} of {world}" if stop > start else "    no ranks")
         with tempfile.TemporaryDirectory(prefix="harness-") as directory:
             group = self.ranks.start(
                 trial,

@@ -9,8 +9,9 @@ from typing import Any
 from harness.data.catalog import DatasetInfo
 from harness.launch.oom import memory_limit
 from harness.models.gnn import GNN
-from harness.runtime.memory_model import Components, MemoryCase, PartSize, moments_of, uses_torch
-from harness.runtime.registry import load_method
+from harness.runtime.memory_model import Components, MemoryCase, PartSize, uses_torch
+from harness.runtime.method import METHODS
+from harness.runtime.optimizers import optimizer_of
 from harness.suite.schema import TrialConfig
 
 # What the model says was 0.5 to 1.4 times the growth that was measured: a rank may get by with this share.
@@ -86,7 +87,7 @@ def estimate(
     Where a table is missing, parts are balanced and `low` has no boundary, `high` one as large as it can be:
     min(N - n_in, E / P). Of an unknown training subgraph `low` has nothing, `high` the whole graph.
     """
-    method, sizes = load_method(trial.method.name, trial.plugin), _Sizes(trial, graph, model, inductive)
+    method, sizes = METHODS.load(trial.method.name, trial.plugin), _Sizes(trial, graph, model, inductive)
     options = method.Options(**trial.method.options)
     known = train is not None and not (inductive and full is None)
     # Sizes that are known leave nothing to bound but a batch.
@@ -128,7 +129,7 @@ class _Sizes:
             model=self.model,
             parts=self.trial.partition.parts,
             itemsize=8 if spec.precision == "float64" else 4,
-            moments=moments_of(spec.optimizer),
+            moments=optimizer_of(spec, self.trial.plugins.get("optimizer")).moments,
             inductive=self.inductive,
             multilabel=self.graph.multilabel,
             cuda=self.trial.device == "cuda",
@@ -177,6 +178,5 @@ def capacity() -> Capacity:
     memory = psutil.virtual_memory().total
     gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     return Capacity(
-        min(memory, memory_limit() or memory),
-        tuple(torch.cuda.get_device_properties(i).total_memory for i in gpus),
+        min(memory, memory_limit() or memory), tuple(torch.cuda.get_device_properties(i).total_memory for i in gpus)
     )

@@ -84,9 +84,7 @@ def _kernel_lacks(spec: NetworkSpec, probe: str) -> str | None:
         try:
             batch(tool, lines, "-n", probe)
         except UserError as error:
-            return (
-                f"network {spec.label} needs the kernel module {module} (modprobe {module}): {error.message}"
-            )
+            return f"network {spec.label} needs the kernel module {module} (modprobe {module}): {error.message}"
     return None
 
 

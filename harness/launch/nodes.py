@@ -63,9 +63,7 @@ class Seat:
 
     def meeting(self, backend: Backend) -> Meeting:
         """Return where the ranks of this node meet those of the others."""
-        return Meeting(
-            host=self.link.host, port=self.link.cluster.port, prefix=f"{self.run}/ranks", backend=backend
-        )
+        return Meeting(host=self.link.host, port=self.link.cluster.port, prefix=f"{self.run}/ranks", backend=backend)
 
     def _key(self, what: str, rank: int) -> str:
         return f"{self.run}/{what}/{rank}"
@@ -94,7 +92,9 @@ def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> di
     return {
         "nodes": cluster.nodes,
         "versions": {key: found[key] for key in ("harness", "commit")} | {"torch": torch.__version__},
-        "plugins": {trial.method.name: trial.plugin.sha256[:12] for trial in trials if trial.plugin},
+        "plugins": {
+            f"{kind} {source.cls}": source.sha256[:12] for trial in trials for kind, source in trial.sources.items()
+        },
         "suite": suite.name,
         "timeouts": suite.timeouts.model_dump(mode="json"),
         "trials": {trial.id: trial.label for trial in trials},

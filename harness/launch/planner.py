@@ -53,21 +53,23 @@ def plan(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions)
     return [planner.plan(trial) for trial in trials]
 
 
-def ran_other_code(trial: TrialConfig, record: Record) -> bool:
-    """Return whether a trial's record is of other code of its plugin than would run now."""
-    was = (record.config.get("plugin") or {}).get("sha256")
-    return trial.plugin is not None and was not in (None, trial.plugin.sha256)
+def changed_code(trial: TrialConfig, record: Record) -> list[Path]:
+    """Return the plugins' files that would run other code now than a trial's record is of."""
+    kept = {"method": record.config.get("plugin"), **(record.config.get("plugins") or {})}
+    was = {kind: (source or {}).get("sha256") for kind, source in kept.items()}
+    changed = {now.file for kind, now in trial.sources.items() if was.get(kind) not in (None, now.sha256)}
+    return sorted(changed)
 
 
 def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions) -> list[str]:
     """Return a line for each plugin of which trials that a run would leave as they are ran other code."""
-    of_plugins = {trial.id: trial for trial in trials if trial.plugin}
+    of_plugins = {trial.id: trial for trial in trials if trial.sources}
     counts: Counter[Path] = Counter()
     for path in records_under(store.directory) if of_plugins else []:
         record = read_at(path)
         trial = of_plugins.get(record.trial)
-        if trial and trial.plugin and is_done(record.status, options) and ran_other_code(trial, record):
-            counts[trial.plugin.file] += 1
+        if trial and is_done(record.status, options):
+            counts.update(changed_code(trial, record))
     return [
         f"{count} finished trial{'s' * (count > 1)} ran other code of {file}; --fresh runs them again"
         for file, count in sorted(counts.items())
@@ -99,8 +101,9 @@ class _Planner:
         status, memory = record.status if record else None, self._memory(trial)
         lacking = shortage(memory, trial.device, self.capacity)
         state, reason, command = self._state(trial, status)
-        if trial.plugin and record and state == "done" and ran_other_code(trial, record):
-            reason = f"ran other code of {trial.plugin.file.name}; --fresh runs it again"
+        if record and state == "done" and (changed := changed_code(trial, record)):
+            files = ", ".join(file.name for file in changed)
+            reason = f"ran other code of {files}; --fresh runs it again"
         return PlannedTrial(trial, state, reason, command, status, memory, lacking)
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
@@ -132,13 +135,14 @@ class _Planner:
         train, full = self._tables[key]
         return estimate(trial, info, self._model(trial, info), inductive=inductive, train=train, full=full)
 
-    def _find_tables(
-        self, trial: TrialConfig, graph: Path | None, inductive: bool
-    ) -> tuple[Table, Table] | None:
-        from harness.data.partition_store import find_partitioned, partition_table
+    def _find_tables(self, trial: TrialConfig, graph: Path | None, inductive: bool) -> tuple[Table, Table] | None:
+        from harness.data.partition.store import find_partitioned, partition_table
 
         spec, cache = trial.partition, self.options.cache
-        paths = find_partitioned(graph, spec, inductive=inductive, cache=cache) if graph else None
+        if graph is None:
+            return None
+        source = trial.plugins.get("partitioner")
+        paths = find_partitioned(graph, spec, inductive=inductive, cache=cache, source=source)
         return (partition_table(paths.train), partition_table(paths.full)) if paths else None
 
     def _graph(self, spec: DatasetSpec) -> tuple[DatasetInfo, Path | None]:
@@ -152,11 +156,13 @@ class _Planner:
 
     def _model(self, trial: TrialConfig, graph: DatasetInfo) -> GNN:
         spec, products = trial.model, trial.train.products
-        key = f"{spec.model_dump_json()} {products} {graph.features} {graph.classes}"
+        source = trial.plugins.get("model")
+        key = f"{spec.model_dump_json()} {source} {products} {graph.features} {graph.classes}"
         if key not in self._models:
             self._models[key] = GNN(
-                spec, graph.features, graph.classes, seed=0, dtype=torch.float32, products=products
-            )
+                spec, graph.features, graph.classes,
+                seed=0, dtype=torch.float32, products=products, source=source,
+            )  # fmt: skip
         return self._models[key]
 
 

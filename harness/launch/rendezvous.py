@@ -16,16 +16,9 @@ from typing import Any, TypeVar
 
 import psutil
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousTimeoutError,
-)
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
-    DynamicRendezvousHandler,
-    RendezvousTimeout,
-)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from harness.errors import UserError
 
@@ -92,9 +85,7 @@ class Link:
         for number, chunk in enumerate(rest, 1):
             self._call(lambda n=number, c=chunk: self._store.set(f"{key}#{n}", c))  # type: ignore[misc]
         self._call(lambda: self._store.set(key, b"%d:%b" % (len(rest), first)))  # type: ignore[arg-type]
-        self.has(
-            key
-        )  # the store does not answer a `set`: what it answers next on this connection comes after
+        self.has(key)  # the store does not answer a `set`: what it answers next on this connection comes after
 
     def get(self, key: str) -> Any:
         """Return what was put under `key`, or None if nothing was."""

@@ -45,9 +45,7 @@ def check_device(trials: Sequence[TrialConfig]) -> None:
     import torch
 
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
-        raise UserError(
-            "torch can use no GPU here", key="device cuda", fix="--device cpu; see `harness doctor`"
-        )
+        raise UserError("torch can use no GPU here", key="device cuda", fix="--device cpu; see `harness doctor`")
 
 
 def exit_code(statuses: Mapping[str, str]) -> int:

@@ -21,6 +21,7 @@ from harness.launch.progress import Progress
 from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import reduce
 from harness.results.store import ResultStore
+from harness.runtime.method import METHODS, Method
 from harness.suite.schema import Suite, Timeouts, TrialConfig
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class TrialRunner:
         outcome.group, outcome.log = group, group.log
         outcome.status, outcome.reason = group.status, group.reason
         if group.status == "ok":
-            outcome.result = reduce(group.ranks)
+            outcome.result = reduce(group.ranks, _method(trial).metrics_by_column())
 
     def _record(self, trial: TrialConfig, outcome: Outcome, started: datetime) -> Record:
         inputs, group = outcome.inputs, outcome.group
@@ -160,12 +161,17 @@ class TrialRunner:
             started=started.isoformat(timespec="seconds"),
             wall_s=group.wall_s,
             config=trial.model_dump(mode="json"),
+            declared=_method(trial).declared(),
             environment=environment,
             dataset=inputs.dataset if inputs else {"name": trial.dataset.name},
             partition=inputs.partition if inputs else [],
             result=outcome.result,
             ranks=without_epochs(group.ranks),
         )
+
+
+def _method(trial: TrialConfig) -> type[Method[Any]]:
+    return METHODS.load(trial.method.name, trial.plugin)
 
 
 def explain(error: Exception) -> tuple[Status, str]:
@@ -180,13 +186,7 @@ def explain(error: Exception) -> tuple[Status, str]:
 
 
 def write_job(
-    trial: TrialConfig,
-    inputs: Inputs,
-    out: Path,
-    collective_s: float,
-    *,
-    threads: int,
-    meeting: Meeting | None = None,
+    trial: TrialConfig, inputs: Inputs, out: Path, collective_s: float, *, threads: int, meeting: Meeting | None = None
 ) -> Path:
     """Write the file that every rank reads and return its path."""
     job = {

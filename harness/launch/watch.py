@@ -62,8 +62,7 @@ class Ears:
         while None in (words := self._now(what)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return [
-            Failure(None, "timeout", late, node=node) if word is None else word
-            for node, word in enumerate(words, 1)
+            Failure(None, "timeout", late, node=node) if word is None else word for node, word in enumerate(words, 1)
         ]
 
     def failed(self) -> bool:

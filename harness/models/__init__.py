@@ -1,1 +1,5 @@
-"""Models: graph layers, then linear ones."""
+"""Layers, and the model that is made of them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

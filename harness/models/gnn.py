@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from harness.errors import UserError
-from harness.graph.block import Block, Norm
+from harness.graph.block import Block
+from harness.graph.propagation import Propagation
 from harness.models.functional import Linear, dropout, relu_dropout
-from harness.models.layers import Exchange, GATLayer, GCNLayer, GraphLayer, SageLayer
-from harness.models.mixhop import MixHopLayer
+from harness.models.layer import MODELS, GraphLayer
 from harness.models.spec import ModelSpec, Products
+from harness.spec import PluginSource
 
 T = TypeVar("T")
+Exchange = Callable[[Tensor, int], Tensor]
 Rows = Tensor | Callable[[], Tensor]
 """A matrix of rows, or what gives it when it is read: nobody else then holds it while it is used."""
 
@@ -34,6 +36,7 @@ class GNN(nn.Module):
         seed: of the initial weights, which do not depend on rank or device.
         dtype: of the weights.
         products: the order of A H W in the graph layers.
+        source: where the code of the layer is, if it is a plugin's.
     """
 
     def __init__(
@@ -45,29 +48,39 @@ class GNN(nn.Module):
         seed: int,
         dtype: torch.dtype,
         products: Products = "auto",
+        source: PluginSource | None = None,
     ) -> None:
         super().__init__()
+        layer = MODELS.load(spec.name, source)
         total = spec.layers + spec.linear_layers
         widths = [inputs, *[spec.hidden] * (total - 1), outputs]
-        self.spec, self.depth, self.outputs = spec, spec.layers * spec.hops, outputs
+        self.spec, self.outputs = spec, outputs
         self.graph_layers = nn.ModuleList(
-            _graph_layer(spec, widths[i], widths[i + 1], last=i + 1 == total, products=products)
+            layer.build(spec, widths[i], widths[i + 1], last=i + 1 == total, products=products)
             for i in range(spec.layers)
         )
-        self.linear_layers = nn.ModuleList(
-            _Linear(widths[i], widths[i + 1]) for i in range(spec.layers, total)
-        )
+        self.linear_layers = nn.ModuleList(_Linear(widths[i], widths[i + 1]) for i in range(spec.layers, total))
         self.norms = nn.ModuleList(
             nn.LayerNorm(width) if spec.norm == "layer" else nn.Identity() for width in widths[1:-1]
         )
         self.double()
         generator = torch.Generator().manual_seed(seed)
-        for layer in (*self.graph_layers, *self.linear_layers):
-            layer.reset(generator)
+        for module in (*self.graph_layers, *self.linear_layers):
+            module.reset(generator)
         self.to(dtype)
 
     @property
-    def propagation(self) -> Norm:
+    def hops(self) -> int:
+        """Blocks that a graph layer runs on, one behind the other."""
+        return next(self._layers()).hops
+
+    @property
+    def depth(self) -> int:
+        """Blocks that the model runs on."""
+        return self.spec.layers * self.hops
+
+    @property
+    def propagation(self) -> Propagation:
         """The weighting of edges this model aggregates with; if it attends, what samplers take for one."""
         return self.layer_of(0)[0].propagation
 
@@ -101,25 +114,19 @@ class GNN(nn.Module):
     @property
     def linear_widths(self) -> list[tuple[int, int]]:
         """Input and output width of each linear layer."""
-        return [
-            (layer.in_features, layer.out_features)
-            for layer in self.linear_layers
-            if isinstance(layer, _Linear)
-        ]
+        return [(layer.in_features, layer.out_features) for layer in self.linear_layers if isinstance(layer, _Linear)]
 
     def narrows(self, block: int) -> bool:
-        """Whether exchanging H W for a block is fewer bytes than H; never in mixhop, which aggregates H only.
+        """Whether exchanging H W for a block is possible, and fewer bytes than H.
 
         The input layer's H needs no gradient sent back, its H W does.
         """
         layer, _ = self.layer_of(block)
-        if isinstance(layer, MixHopLayer):
-            return False
-        return (2 if block == 0 else 1) * layer.transformed < layer.inputs
+        return layer.can_narrow and (2 if block == 0 else 1) * layer.transformed < layer.inputs
 
     def layer_of(self, block: int) -> tuple[GraphLayer, int]:
         """Return the graph layer that runs on a block, and which of its hops that is (0-based)."""
-        index, hop = divmod(block, self.spec.hops)
+        index, hop = divmod(block, self.hops)
         layer = self.graph_layers[index]
         assert isinstance(layer, GraphLayer)
         return layer, hop
@@ -155,13 +162,10 @@ class GNN(nn.Module):
             first = i * layer.hops
             given = None if i or aggregated is None else self._drop(aggregated)
 
-            def fetch(rows: Tensor, hop: int = 0, *, first: int = first) -> Tensor:
+            def fetch(rows: Tensor, hop: int, *, first: int = first) -> Tensor:
                 return rows if exchange is None else exchange(rows, first + hop)
 
-            if isinstance(layer, MixHopLayer):
-                out = layer(own, x, fetch, given)
-            else:
-                out = layer(own[0], x, fetch, narrow=narrow and self.narrows(first), aggregated=given)
+            out = layer.run(own, x, fetch, narrow=narrow and self.narrows(first), aggregated=given)
             x = self._between(i, x, out)
         for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
             x = self._between(i, x, linear(x))
@@ -181,16 +185,6 @@ class GNN(nn.Module):
         if self.spec.residual and before.shape[1] == out.shape[1]:
             out = out + before[: out.shape[0]]
         return relu_dropout(self.norms[index](out), self._rate)
-
-
-def _graph_layer(spec: ModelSpec, inputs: int, outputs: int, *, last: bool, products: Products) -> GraphLayer:
-    """Return a graph layer of the model; `last`: its output is the logits."""
-    if spec.name == "gat":
-        return GATLayer(inputs, outputs, spec.heads, average=last)
-    if spec.name == "mixhop":
-        return MixHopLayer(inputs, outputs, spec.order, add=last)
-    kind = SageLayer if spec.name == "sage" else GCNLayer
-    return kind(inputs, outputs, products=products)
 
 
 class _Linear(nn.Linear):

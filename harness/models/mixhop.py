@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from harness.graph.block import Block
-from harness.models.layers import GraphLayer
-
-HopFetch = Callable[[Tensor, int], Tensor]
+from harness.graph.propagation import SYMMETRIC
+from harness.models.layer import BlockSize, GraphLayer, HopFetch, LayerCase, LayerValues
+from harness.models.spec import ModelSpec, Products
 
 
 class MixHopLayer(GraphLayer):
@@ -29,20 +29,52 @@ class MixHopLayer(GraphLayer):
         add: add up orders of the full width.
     """
 
-    propagation = "sym"
+    name = "mixhop"
+    propagation = SYMMETRIC
+    can_narrow = False  # it aggregates H only
 
     def __init__(self, inputs: int, outputs: int, order: int, *, add: bool) -> None:
         self._width = outputs if add else outputs // (order + 1)
         super().__init__(inputs, outputs, (order + 1) * self._width)
         self.hops, self._add = order, add
 
+    @classmethod
+    def check_spec(cls, spec: ModelSpec) -> None:
+        """See `GraphLayer`: the powers share the hidden width."""
+        if spec.hidden % (spec.order + 1):
+            raise ValueError(
+                f"order: a hidden width of {spec.hidden} is not divisible by {spec.order + 1}, the powers "
+                f"0 to {spec.order}"
+            )
+
+    @classmethod
+    def label(cls, spec: ModelSpec) -> str:
+        """See `GraphLayer`."""
+        return f"k{spec.order}"
+
+    @classmethod
+    def build(cls, spec: ModelSpec, inputs: int, outputs: int, *, last: bool, products: Products) -> MixHopLayer:
+        """See `GraphLayer`."""
+        return cls(inputs, outputs, spec.order, add=last)
+
+    def run(
+        self,
+        blocks: Sequence[Block],
+        h: Tensor,
+        fetch: HopFetch,
+        *,
+        narrow: bool = False,
+        aggregated: Tensor | None = None,
+    ) -> Tensor:
+        """See `GraphLayer`."""
+        out: Tensor = self(blocks, h, fetch, aggregated)
+        return out
+
     def reached(self, hop: int) -> Tensor:
         """See `GraphLayer.reached`: t_hop is of use to all powers above `hop`."""
         return self.weight[:, (hop + 1) * self._width :].contiguous()
 
-    def forward(
-        self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, aggregated: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, aggregated: Tensor | None = None) -> Tensor:
         """Return [num_dst of the last block, outputs].
 
         Args:
@@ -74,3 +106,29 @@ class MixHopLayer(GraphLayer):
             else:
                 products.append(found)
         return products[0] if self._add else torch.cat(products, 1)
+
+    def training_values(self, case: LayerCase) -> LayerValues:
+        """See `GraphLayer`; products keep H, every t_k and copies of the weights.
+
+        A hop has its source matrix, new of an exchange, and a scaled copy. Backward, t_k is gone; there are
+        its gradient, a scaled copy, and the gradient of the source; or that, what peers sent, and their sum.
+        """
+        d, outputs, start = self.inputs, case.blocks[-1].dst * self.outputs, case.blocks[0]
+        kept = before = (start.dst if case.exchanged else start.src) * d if case.keeps_input else 0
+        forward = backward = 0
+        for hop, size in enumerate(case.blocks):
+            if case.aggregated and hop == 0:
+                kept += before
+                continue
+            kept += size.dst * d
+            forward = max(forward, kept + (1 + case.exchanged) * size.src * d)
+            boundary = size.src - size.dst if case.exchanged else 0
+            backward = max(backward, size.src + max(size.dst, boundary))
+        forward = max(forward - kept + outputs, 2 * outputs)
+        return LayerValues(kept + self.weight.numel(), forward, outputs if case.first else backward * d)
+
+    def evaluation_values(self, block: BlockSize, *, exchanged: bool, least: bool) -> int:
+        """See `GraphLayer`."""
+        rows, d, o = block.dst, self.inputs, self.outputs
+        hop = (block.src * d if exchanged else 0) + (block.src + rows * min(self.hops, 2)) * d
+        return rows * (d + o) + max(hop, rows * (d + o))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.data.spec import Spec
+from harness.spec import Spec, with_options
 
 Products = Literal["auto", "aggregate-first", "transform-first"]
 """The order of A H W: the cheaper one for a layer's sizes, (A H) W, or A (H W)."""
@@ -15,7 +15,7 @@ Products = Literal["auto", "aggregate-first", "transform-first"]
 class ModelSpec(Spec):
     """Architecture shared by every trial of a suite."""
 
-    name: Literal["sage", "gcn", "gat", "mixhop"] = Field("sage", description="graph layer")
+    name: str = Field("sage", description="graph layer: a name of `harness list models`")
     layers: int = Field(2, ge=1, description="graph layers")
     linear_layers: int = Field(0, ge=0, description="linear layers behind the graph layers")
     hidden: int = Field(64, ge=1, description="hidden width")
@@ -27,25 +27,23 @@ class ModelSpec(Spec):
         2, ge=1, description="highest power of A in mixhop; the hidden width must be divisible by order + 1"
     )
 
-    @model_validator(mode="after")
-    def _heads_share_the_width(self) -> Self:
-        if self.name == "gat" and self.hidden % self.heads:
-            raise ValueError(f"heads: a hidden width of {self.hidden} is not divisible by {self.heads}")
-        return self
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="the model's own options; write `name: {NAME: {option: value}}`"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_with_options(cls, data: Any) -> Any:
+        return with_options(data, "name", "options")
 
     @model_validator(mode="after")
-    def _orders_share_the_width(self) -> Self:
-        if self.name == "mixhop" and self.hidden % (self.order + 1):
-            raise ValueError(
-                f"order: a hidden width of {self.hidden} is not divisible by {self.order + 1}, the powers "
-                f"0 to {self.order}"
-            )
-        return self
+    def _fits_its_layer(self) -> Self:
+        from harness.models.layer import MODELS
 
-    @property
-    def hops(self) -> int:
-        """Blocks that a graph layer runs on, one behind the other."""
-        return self.order if self.name == "mixhop" else 1
+        # A plugin's is checked where the suite's plugins are known.
+        if (layer := MODELS.loaded(self.name)) is not None:
+            layer.check_spec(self)
+        return self
 
     @property
     def label(self) -> str:
@@ -53,6 +51,9 @@ class ModelSpec(Spec):
 
         "mixhop-2x96k2" is of order 2.
         """
+        from harness.models.layer import MODELS
+
         tail = f"+{self.linear_layers}" if self.linear_layers else ""
-        own = {"gat": f"h{self.heads}", "mixhop": f"k{self.order}"}.get(self.name, "")
+        layer = MODELS.loaded(self.name)
+        own = layer.label(self) if layer else ""
         return f"{self.name}-{self.layers}{tail}x{self.hidden}{own}"

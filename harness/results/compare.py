@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from harness.results.metrics import Metric
+from harness.metrics import Metric
 from harness.results.pairs import Pair, group_seeds
 from harness.results.stats import CONFIDENCE, Interval, paired_test, ratio_interval
 
@@ -71,9 +71,7 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
         figure). Verdicts allow for how many there are: of comparisons of a code with itself at most 5 %
         should find anything at all, half of them in the verdict over all and half in those of the trials.
     """
-    cells = [
-        found for cell in group_seeds(pairs) if (found := [c for p in cell if (c := _change(p, metric))])
-    ]
+    cells = [found for cell in group_seeds(pairs) if (found := [c for p in cell if (c := _change(p, metric))])]
     if not cells:
         return [], None
     noise = _noise(cells, metric)
@@ -92,7 +90,7 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
 
 def _change(pair: Pair, metric: Metric) -> _Change | None:
     """Return by how much a pair differs; None if one lacks the figure or a ratio cannot be taken."""
-    before, after = pair.before.figure(metric.column), pair.after.figure(metric.column)
+    before, after = pair.before.figure(metric.name), pair.after.figure(metric.name)
     if before is None or after is None:
         return None
     if metric.difference:
@@ -147,12 +145,7 @@ def _own_variance(cell: Sequence[_Change], noise: _Noise | None) -> float | None
 
 
 def _judged(
-    metric: Metric,
-    changes: Sequence[_Change],
-    mean: float,
-    variance: float | None,
-    noise: _Noise | None,
-    risk: float,
+    metric: Metric, changes: Sequence[_Change], mean: float, variance: float | None, noise: _Noise | None, risk: float
 ) -> Compared:
     """Return what pairs show together; `variance`: of their mean change, `risk`: of a verdict on nothing."""
     label = changes[0].pair.label

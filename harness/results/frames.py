@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from harness.errors import UserError
+from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.epochs import EPOCH_COLUMNS, read_epochs
 from harness.results.record import Record
-from harness.results.reduce import SUMS
 from harness.results.store import read_at, records_under
 from harness.results.twins import network_label
-from harness.runtime.spec import PHASES, PURPOSES
-
-COLUMNS = (
-    *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options", "parts"),
-    *("partitioner", "network", "seed", "device", "status", "reason"),
-    *("epoch_time_s", "epochs", "throughput_epochs_s", "best_val", "test_at_best_val", "time_to_target_s"),
-    *(f"time_{phase}_s" for phase in PHASES),
-    *(f"bytes_{purpose}" for purpose in PURPOSES),
-    *("peak_memory_bytes", "peak_memory_source", "boundary_nodes", "inner_nodes", "imbalance"),
-    *("wall_s", "setup_s", "started"),
-    *("epoch_time_low_s", "epoch_time_high_s", "noisy", "final_val", "final_test"),
-    *("timing", "timed_epochs", "too_short", "residue", "barrier_cost", "comm_busy_s", "comm_exposed_s"),
-    *(f"sum_{name}_s" for name in SUMS),
-    *("cpu_utilisation", "gpu_utilisation", "gpu_power_w", "energy_gpu_j", "energy_cpu_j"),
-    *("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes", "memory_model_bytes"),
-    *("wire_estimate_bytes", "wire_bytes", "wire_ratio", "eval_s", "edges", "sampled_test_at_best_val"),
-    *("train_nodes_per_s", "steps", "step_time_s", "presampled", "presample_s", "presample_threads"),
-)
-TEXT = frozenset(
-    (
-        *("suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "options"),
-        *("partitioner", "network", "device", "status", "reason", "peak_memory_source", "started", "noisy"),
-        *("timing", "too_short"),
-    )
-)
 
 
 def load_results(path: Path | str) -> pd.DataFrame:
@@ -50,10 +26,10 @@ def load_results(path: Path | str) -> pd.DataFrame:
     """
     records = [read_at(place) for place in record_places(Path(path))]
     rows = [row_of(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
-    extra = dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, *extra])
+    extra = dict.fromkeys(key for row in rows for key in row if key not in METRICS)
+    frame = pd.DataFrame(rows, columns=[*METRICS, *extra])
     for column in frame.columns:
-        if column not in TEXT:
+        if column not in METRICS or METRICS[column].value == "number":
             frame[column] = pd.to_numeric(frame[column])
     return frame
 
@@ -117,13 +93,33 @@ def row_of(record: Record) -> dict[str, Any]:
         "wall_s": record.wall_s,
         "started": record.started,
     }
-    figures = {
-        key: value
-        for key, value in record.result.items()
-        if key in COLUMNS or key.startswith(("time_", "bytes_"))
+    own = declared_metrics(record)
+    families = "time_", "bytes_"  # of phases and purposes of a plugin's, too
+    numbers = {
+        key: value for key, value in record.result.items() if key in METRICS or key in own or key.startswith(families)
     }
     stats = record.result.get("stats") or {}
-    return row | figures | {f"stat_{name}": value for name, value in stats.items()}
+    row |= numbers | {f"{STAT}{name}": value for name, value in stats.items()}
+    return row | {metric.name: Formula.parse(metric.formula).value(row) for metric in own.values() if metric.formula}
+
+
+def declared_metrics(record: Record) -> dict[str, Metric]:
+    """Return the metrics that a record's method, and installed packages, add to the tool's own, by name.
+
+    What the record says of itself; of records that are older, what the method says that is installed.
+    """
+    kept = record.declared.get("metrics")
+    method = _get(record.config, "method", "name")
+    own = from_declared(kept) if kept is not None else _installed(method) if method else ()
+    return {metric.name: metric for metric in (*installed(), *own)}
+
+
+@functools.cache
+def _installed(method: str) -> tuple[Metric, ...]:
+    from harness.runtime.method import METHODS
+
+    found = METHODS.loaded(method)
+    return tuple(found.metrics_by_column().values()) if found else ()
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError
+from harness.metrics import Metric, find_metric
 from harness.results.epochs import read_epochs, timed_epochs
-from harness.results.frames import record_places, row_of
+from harness.results.frames import declared_metrics, record_places, row_of
 from harness.results.record import Record, flatten
 from harness.results.store import read_at
 
@@ -75,6 +76,15 @@ def load_trials(directory: Path) -> list[Trial]:
     return list({trial.record.trial: trial for trial in ordered}.values())
 
 
+def metric_of(column: str, trials: Sequence[Trial]) -> Metric:
+    """Return what is known of a column of some trials; UserError if it is no number."""
+    declared = {name: m for trial in trials for name, m in declared_metrics(trial.record).items()}
+    try:
+        return find_metric(column, declared.values())
+    except UserError as error:
+        raise UserError(error.message, key="--metric", fix=error.fix) from error
+
+
 def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     """Pair trials by their ids; where no id is on both sides, by all that does not set the sides apart.
 
@@ -89,9 +99,7 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
         return _matched(before, after, lambda trial: trial.record.trial, ())
     mine, yours = ([flat_config(trial.record.config) for trial in side] for side in (before, after))
     keys = sorted({key for config in (*mine, *yours) for key in config})
-    apart = tuple(
-        key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours}
-    )
+    apart = tuple(key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours})
     common = [key for key in keys if key not in apart]
 
     def name(trial: Trial) -> str:
@@ -128,9 +136,7 @@ def _matched(
     )
 
 
-def _by_name(
-    trials: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]
-) -> dict[str, Trial]:
+def _by_name(trials: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]) -> dict[str, Trial]:
     named: dict[str, Trial] = {}
     for trial in trials:
         other = named.setdefault(name(trial), trial)

@@ -108,12 +108,7 @@ def why_not(record: Record) -> str | None:
 
 
 def project(
-    record: Record,
-    rate_bits_s: float,
-    latency_s: float,
-    *,
-    ranks_per_host: int = 1,
-    sockets: bool = True,
+    record: Record, rate_bits_s: float, latency_s: float, *, ranks_per_host: int = 1, sockets: bool = True
 ) -> Projection:
     """Predict a trial's epoch on another network; the module says how.
 

@@ -37,6 +37,7 @@ class Record(BaseModel):
     started: str = Field(description="ISO 8601, UTC")
     wall_s: float | None = Field(None, description="from the start of the ranks to the end of the last")
     config: Json = Field(description="the TrialConfig")
+    declared: Json = Field(default_factory=dict, description="what the method says of itself: metrics, ...")
     environment: Json = Field(default_factory=dict)
     dataset: Json = Field(default_factory=dict, description="name, origin, note, nodes, edges, ...")
     partition: list[Json] = Field(default_factory=list, description="a row a part, see partition_table")

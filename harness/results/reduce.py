@@ -2,68 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from harness.metrics import METRICS, STAT, SUMS, Metric
 from harness.results.record import Json
 from harness.results.stats import ENOUGH, default_warmup, median_interval
 from harness.results.wire import traffic
 
-# What BNS-GCN and the papers after it report, as sums of phases.
-SUMS = {
-    "compute": ("sample", "fetch", "forward", "backward", "optimize", "explain", "other"),
-    "communication": ("comm", "swap"),
-    "wait": ("wait",),
-    "reduce": ("reduce",),
-}
 
+def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) -> Json:
+    """Return a trial's metrics from what its ranks reported; one that nobody reported is None.
 
-def reduce(ranks: Sequence[Json]) -> Json:
-    """Return a trial's figures from what its ranks reported; a figure nobody reported is None.
+    How each follows from ranks and epochs is said in the table of metrics; what takes more than its words is
+    worked out here: epoch times (the median over the epochs after warm-up, those without barriers, of the
+    slowest rank's time of that epoch), phases (those of *one* rank, the slowest, so that they add up to its
+    mean epoch), bytes, and the memory model. `stats`: the method's own metrics of an epoch by name.
 
-    Epoch time in seconds: median over the epochs after warm-up, those without barriers, of the slowest
-    rank's time of that epoch, step time that of its time / steps; `train_nodes_per_s`: training nodes of all
-    ranks / epoch time. Phases in seconds: means over the epochs with barriers, if there are any, of *one*
-    rank, the slowest, so that they add up to its mean epoch. Bytes an epoch: mean over all epochs of the sum
-    over ranks. Memory in bytes: largest of the ranks. Energy in joules an epoch: sum over devices. `stats`:
-    the method's own figures of an epoch, see `_stats`; those of its set-up by their names, see `_setup`.
+    Args:
+        ranks: the reports.
+        declared: the metrics that the method adds to the table, by column.
     """
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
+    epochs = _Epochs(ranks, summary.get("warmup_epochs"))
+    own = declared or {}
     result: Json = _setup(ranks) | {key: summary.get(key) for key in _FROM_SUMMARY}
-    result |= _timing(ranks, summary)
+    result |= _timing(epochs)
+    for metric in (*METRICS.values(), *own.values()):
+        if metric.key and not metric.key.startswith("stats."):
+            result[metric.name] = _read(metric, ranks, summary, epochs)
     result["train_nodes_per_s"] = _per_second(_over_ranks(sum, ranks, "train_nodes"), result["epoch_time_s"])
     result |= traffic(ranks)
     result |= _memory(ranks)
-    result["stats"] = _stats(ranks, summary)
-    result["inner_nodes"] = _over_ranks(sum, ranks, "inner")
-    result["boundary_nodes"] = _over_ranks(sum, ranks, "boundary")
-    result["edges"] = _over_ranks(sum, ranks, "edges")
-    result["setup_s"] = _over_ranks(max, ranks, "setup_s")
-    result["eval_s"] = _over_ranks(max, ranks, "eval_s")
+    result["stats"] = _stats(epochs, own)
     return result
 
 
-_FROM_SUMMARY = (
-    "epochs",
-    "best_val",
-    "test_at_best_val",
-    "sampled_test_at_best_val",
-    "best_epoch",
-    "final_val",
-    "final_test",
-    "final_loss",
-    "time_to_target_s",
-    "spmm",
-    "parameters",
-    "checksum",
-    "stopped",
-)
+_FROM_SUMMARY = ("best_epoch", "final_loss", "spmm", "parameters", "checksum", "stopped")
+_OVER: Mapping[str, Callable[[list[Any]], Any]] = {
+    "sum": sum,
+    "max": max,
+    "mean": lambda values: float(np.mean(values)),
+}
+
+
+def _read(metric: Metric, ranks: Sequence[Json], summary: Json, epochs: _Epochs) -> Any:
+    """Return a metric as its `key`, `ranks` and `epochs` say."""
+    where, _, name = metric.key.rpartition(".")
+    if where == "summary":
+        return summary.get(name)
+    if where == "epochs":
+        return _over_epochs(metric, ranks, name, epochs)
+    reports = [rank.get(where) or {} for rank in ranks] if where else ranks
+    if metric.ranks == "largest known":
+        return max(_known(report.get(name) for report in reports), default=None)
+    return _over_ranks(_OVER[metric.ranks], reports, name)
+
+
+def _over_epochs(metric: Metric, ranks: Sequence[Json], key: str, epochs: _Epochs) -> float | None:
+    """Reduce a metric of epochs; None unless every rank has epochs.
+
+    A device that ranks share is told of by one of them; a sum in which one is missing is no sum.
+    """
+    over = epochs.named(metric.epochs)
+    if not over or not epochs.plain:
+        return None
+    if metric.ranks == "slowest":
+        return epochs.mean(epochs.slowest, key, over)
+    if metric.ranks == "devices":
+        told = [r for r, rank in enumerate(ranks) if key in (rank.get("meters") or {}).get("counts_for", ())]
+        values = [epochs.mean(r, key, over) for r in told]
+        return sum(_known(values)) if values and None not in values else None
+    known = _known(epochs.mean(r, key, over) for r in range(len(ranks)))
+    return _OVER[metric.ranks](known) if known else None
 
 
 def _over_ranks(how: Callable[[list[Any]], Any], ranks: Sequence[Json], key: str) -> Any:
-    """Reduce one figure over the ranks; None unless every rank has it."""
+    """Reduce one value over the ranks; None unless every rank has it."""
     values = [rank.get(key) for rank in ranks]
     return how(values) if values and None not in values else None
 
@@ -92,7 +110,7 @@ class _Epochs:
         common = sorted(set.intersection(*(set(rows) for rows in self.by_rank))) if self.by_rank else []
         warmup = default_warmup(len(common)) if warmup is None else warmup
         self.warmup = min(warmup, len(common)) if common else None
-        self.timed = common[warmup:]
+        self.common, self.timed = common, common[warmup:]
         with_barriers = [e for e in self.timed if self.by_rank[0][e].get("timing") == "breakdown"]
         self.plain = [e for e in self.timed if e not in set(with_barriers)]
         self.aligned = with_barriers
@@ -102,14 +120,22 @@ class _Epochs:
         """Return the epoch times [ranks, epochs] in seconds."""
         return np.array([[rows[e]["epoch_time_s"] for e in epochs] for rows in self.by_rank], dtype=float)
 
+    def named(self, which: str) -> Sequence[int]:
+        """Return the epochs that a metric's `epochs` names."""
+        return {"all": self.common, "timed": self.timed, "plain": self.plain, "phased": self.phased}[which]
+
+    @cached_property
+    def slowest(self) -> int:
+        """The rank with the longest median epoch."""
+        return int(np.argmax(np.median(self.times(self.plain), axis=1)))
+
     def mean(self, rank: int, key: str, epochs: Sequence[int]) -> float | None:
         """Return the mean of one of a rank's figures; None if it has none."""
         return _mean(self.by_rank[rank][e].get(key) for e in epochs)
 
 
-def _timing(ranks: Sequence[Json], summary: Json) -> Json:
+def _timing(epochs: _Epochs) -> Json:
     """Epoch time, its interval, imbalance, and what the slowest rank's epoch is made of."""
-    epochs = _Epochs(ranks, summary.get("warmup_epochs"))
     result: Json = dict.fromkeys(_TIMING) | {"warmup_epochs": epochs.warmup}
     if not epochs.plain:
         return result
@@ -133,15 +159,13 @@ def _timing(ranks: Sequence[Json], summary: Json) -> Json:
     if any(rows[e]["barriers"] for rows in epochs.by_rank for e in epochs.aligned):
         aligned = float(np.median(epochs.times(epochs.aligned).max(axis=0)))
         result["barrier_cost"] = aligned / interval.centre - 1 if interval.centre > 0 else None
-    return result | _phases(epochs, int(np.argmax(medians))) | _metered(ranks, epochs)
+    return result | _phases(epochs)
 
 
 _TIMING = (
     *("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s", "timed_epochs", "too_short", "noisy"),
-    *("steps", "step_time_s"),
-    *("throughput_epochs_s", "imbalance", "rank_epoch_time_s", "rank_phases", "residue", "barrier_cost"),
-    *("comm_busy_s", "comm_exposed_s", "cpu_utilisation", "gpu_utilisation", "gpu_power_w"),
-    *("energy_gpu_j", "energy_cpu_j"),
+    *("steps", "step_time_s", "throughput_epochs_s", "imbalance", "rank_epoch_time_s", "rank_phases"),
+    *("residue", "barrier_cost", "cpu_utilisation"),
 )
 
 
@@ -162,7 +186,7 @@ def _cpu_utilisation(epochs: _Epochs) -> float | None:
     return _mean(ratios)
 
 
-def _phases(epochs: _Epochs, slowest: int) -> Json:
+def _phases(epochs: _Epochs) -> Json:
     """Phases of every rank and of the slowest, their sums, and what no named phase covers."""
     first = epochs.by_rank[0][epochs.phased[0]]
     columns = [key for key in first if key.startswith("time_") and first[key] is not None]
@@ -176,50 +200,33 @@ def _phases(epochs: _Epochs, slowest: int) -> Json:
         named = sum(seconds for key, seconds in means.items() if key != "time_other_s")
         residues.append(abs(wall - named) / wall if wall else 0.0)
         by_rank.append({key[len("time_") : -len("_s")]: seconds for key, seconds in means.items()})
-    own = by_rank[slowest]
+    own = by_rank[epochs.slowest]
     return {
         **{f"time_{phase}_s": seconds for phase, seconds in own.items()},
         **{f"sum_{name}_s": sum(own.get(phase, 0.0) for phase in parts) for name, parts in SUMS.items()},
         "rank_phases": by_rank,
         "residue": max(residues),
-        "comm_busy_s": epochs.mean(slowest, "comm_busy_s", epochs.phased),
-        "comm_exposed_s": epochs.mean(slowest, "comm_exposed_s", epochs.phased),
     }
 
 
-def _metered(ranks: Sequence[Json], epochs: _Epochs) -> Json:
-    """Utilisation: mean over ranks; power and energy: sums over devices.
+def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
+    """Return the metrics that a method gives with its steps, by name.
 
-    A device that ranks share is told of by one of them; a sum in which one is missing is no sum.
+    Of each epoch the sum over ranks, or what is declared, of those the mean over the epochs after warm-up,
+    with and without barriers. Epochs in which a rank does not tell one are left out for it; what is no number
+    is dropped.
     """
-    utilisation = [epochs.mean(r, "gpu_utilisation", epochs.plain) for r in range(len(ranks))]
-    result: Json = {"gpu_utilisation": _mean(utilisation)}
-    for key in ("gpu_power_w", "energy_gpu_j", "energy_cpu_j"):
-        counting = [
-            r for r, rank in enumerate(ranks) if key in (rank.get("meters") or {}).get("counts_for", ())
-        ]
-        values = [epochs.mean(r, key, epochs.plain) for r in counting]
-        result[key] = sum(_known(values)) if values and None not in values else None
-    return result
-
-
-def _stats(ranks: Sequence[Json], summary: Json) -> Json:
-    """Return the figures that a method gives with its steps, by name.
-
-    Of each epoch the sum over ranks, of those the mean over the epochs after warm-up, with and without
-    barriers. Epochs in which a rank does not tell a figure are left out for it; what is no number is dropped.
-    """
-    epochs = _Epochs(ranks, summary.get("warmup_epochs"))
-    told = [[rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.timed]
     means: Json = {}
-    for name in dict.fromkeys(name for by_rank in told for stats in by_rank for name in stats):
-        numbers = [
-            [value for stats in by_rank if isinstance(value := stats.get(name), int | float)]
-            for by_rank in told
-        ]
-        sums = [sum(own) for own in numbers if len(own) == len(ranks)]
-        if sums:
-            means[name] = _mean(sums)
+    told = {e: [rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.common}
+    for name in dict.fromkeys(name for e in epochs.timed for stats in told[e] for name in stats):
+        metric = declared.get(STAT + name) or Metric.of_method(name, "")
+        by_epoch = []
+        for e in epochs.named(metric.epochs):
+            numbers = [value for stats in told[e] if isinstance(value := stats.get(name), int | float)]
+            if len(numbers) == len(epochs.by_rank):
+                by_epoch.append(_OVER[metric.ranks](numbers))
+        if by_epoch:
+            means[name] = _mean(by_epoch)
     return means
 
 
@@ -234,19 +241,11 @@ def _setup(ranks: Sequence[Json]) -> Json:
 
 
 def _memory(ranks: Sequence[Json]) -> Json:
-    """Peaks of the rank that has most, and the memory model of the rank that it says needs most."""
+    """Peak of the rank that has most, and the memory model of the rank that it says needs most."""
     largest = max(
-        (r for r in ranks if r.get("peak_memory_bytes")),
-        key=lambda r: int(r["peak_memory_bytes"]),
-        default={},
+        (r for r in ranks if r.get("peak_memory_bytes")), key=lambda r: int(r["peak_memory_bytes"]), default={}
     )
     result: Json = {key: largest.get(key) for key in ("peak_memory_bytes", "peak_memory_source")}
-    for key in ("peak_rss_bytes", "peak_pss_bytes", "nvml_peak_bytes", "allocator_peak_bytes"):
-        peaks = _known((rank.get("meters") or {}).get(key) for rank in ranks)
-        result[key] = max(peaks) if peaks and len(peaks) == len(ranks) else None
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
     model = max(models, key=lambda components: sum(components.values()), default=None)
-    return result | {
-        "memory_model": model,
-        "memory_model_bytes": sum(model.values()) if model else None,
-    }
+    return result | {"memory_model": model, "memory_model_bytes": sum(model.values()) if model else None}

@@ -59,9 +59,7 @@ class ResultStore:
 
     def finished(self) -> dict[str, str]:
         """Return the status of every complete record by trial id; UserError if one is damaged."""
-        return {
-            path.name.removesuffix(REPLACED): read_at(path).status for path in records_under(self.directory)
-        }
+        return {path.name.removesuffix(REPLACED): read_at(path).status for path in records_under(self.directory)}
 
     def stage(self, trial_id: str) -> Path:
         """Return an empty working directory for a trial; `commit` or `clean` removes it."""
@@ -134,9 +132,7 @@ def records_under(directory: Path) -> list[Path]:
     homes = [p for p in _listed(directory) if not p.name.startswith(".") and (p / "record.json").is_file()]
     names = {path.name for path in homes}
     aside = [p for p in _listed(directory / STAGING) if p.name.endswith(REPLACED)]
-    homes += [
-        p for p in aside if p.name.removesuffix(REPLACED) not in names and (p / "record.json").is_file()
-    ]
+    homes += [p for p in aside if p.name.removesuffix(REPLACED) not in names and (p / "record.json").is_file()]
     return sorted(homes, key=lambda path: path.name)
 
 

@@ -27,9 +27,7 @@ def traffic(ranks: Sequence[Json]) -> Json:
 
 def between_ranks(result: Json) -> float:
     """Return the payload an epoch that a trial's ranks sent each other: all its bytes but the swaps."""
-    return float(
-        sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap")
-    )
+    return float(sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap"))
 
 
 def _wire_estimate(ranks: Sequence[Json], payload: float) -> float | None:
@@ -60,7 +58,4 @@ def _wire(ranks: Sequence[Json], epochs: int) -> Json:
     sent = sum(max(check["sent_bytes"] for check in link) for link in links.values())
     counted = sum(check["counted_sent_bytes"] for check in checks)
     comparable = all(len(link) == 1 or link[0]["loopback"] for link in links.values())
-    return {
-        "wire_bytes": sent / epochs,
-        "wire_ratio": sent / counted if comparable and counted else None,
-    }
+    return {"wire_bytes": sent / epochs, "wire_ratio": sent / counted if comparable and counted else None}

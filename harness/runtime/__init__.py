@@ -1,1 +1,5 @@
-"""What a rank runs: worker, communicator, clock, exchanges, trainer and evaluation."""
+"""What a rank runs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator
-from harness.runtime.spec import Phase, Purpose
 from harness.runtime.traffic import Direction, Traffic
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Background:
         traffic = Traffic()
         return Pending(self._comm, self._submit(work, traffic), traffic)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for all that was started; results stay with their `Pending`."""
         self._thread.submit(lambda: None).result()
 
@@ -99,11 +99,7 @@ class Background:
         return self._thread.submit(self._do, work, traffic, ready, self._comm.clock.aligned)
 
     def _do(
-        self,
-        work: Callable[[Communicator], T],
-        traffic: Traffic,
-        ready: torch.cuda.Event | None,
-        aligned: bool,
+        self, work: Callable[[Communicator], T], traffic: Traffic, ready: torch.cuda.Event | None, aligned: bool
     ) -> T:
         self._aside.traffic, self._clock.meets = traffic, aligned
         with torch.cuda.stream(self._stream):  # no effect without a GPU

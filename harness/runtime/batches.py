@@ -1,18 +1,24 @@
-"""Batches: what each step of an epoch starts from, the same number of them on all ranks."""
+"""Batches: what each step of an epoch starts from, and the loader that samples and fetches ahead."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.random import batch_seed
+from harness.runtime.background import Background, Pending
+from harness.runtime.comm import Communicator
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
+
 
 # Numbers of epochs and batches that no training comes to, for draws of other purposes.
 PRESAMPLED = 2**31  # the epoch that is drawn to learn which nodes are read
@@ -50,9 +56,7 @@ def common_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).permutation(size)
 
 
-def make_batches(
-    worker: Worker, epoch: int, targets: list[NDArray[np.int64]], totals: list[int]
-) -> list[Batch]:
+def make_batches(worker: Worker, epoch: int, targets: list[NDArray[np.int64]], totals: list[int]) -> list[Batch]:
     """Return a batch for each of `targets`, whose losses are divided by `totals`."""
     seed, rank, world = worker.job.config.seed, worker.rank, worker.world
     return [
@@ -110,3 +114,66 @@ def subgraph_batches(
         total = worker.world * worker.train_total
     nobody: NDArray[np.int64] = np.empty(0, np.int64)
     return make_batches(worker, epoch, [nobody] * steps, [total] * steps)
+
+
+DrawnT = TypeVar("DrawnT")
+
+LoadedT = TypeVar("LoadedT")
+
+
+class Loader(Generic[DrawnT, LoadedT]):
+    """Two stages a batch: `draw`, which needs no other rank, and `fetch`, which every rank must join.
+
+    With a depth k > 0 the stages of the next k batches go on beside the training: draws in threads, fetches
+    in a thread and a process group of their own, one after the other, so that ranks match. What is drawn and
+    fetched is the same at every depth. Time that the trainer stands still for a batch is charged to `fetch`.
+
+    Args:
+        comm: the ranks' communicator.
+        draw: draws a batch; called from several threads at once.
+        fetch: makes of what was drawn what is trained on, by exchanges on the communicator that it is given.
+        depth: batches ahead.
+        threads: that draw.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        draw: Callable[[Batch], DrawnT],
+        fetch: Callable[[DrawnT, Communicator], LoadedT],
+        *,
+        depth: int,
+        threads: int,
+    ) -> None:
+        self._comm, self._draw, self._fetch, self._depth = comm, draw, fetch, depth
+        self._drawing = ThreadPoolExecutor(min(depth, threads), "draws") if depth else None
+        self._fetching = Background(comm, "fetches") if depth else None
+
+    def load(self, batches: Iterable[Batch]) -> Iterator[LoadedT]:
+        """Yield the batches in their order."""
+        if self._drawing is None or self._fetching is None:
+            for batch in batches:
+                yield self._fetch(self._draw(batch), self._comm)
+            return
+        ahead: deque[Pending[LoadedT]] = deque()
+        for batch in batches:
+            ahead.append(self._start(batch, self._drawing, self._fetching))
+            if len(ahead) > self._depth:
+                yield ahead.popleft().wait("fetch")
+        while ahead:
+            yield ahead.popleft().wait("fetch")
+
+    def _start(self, batch: Batch, drawing: ThreadPoolExecutor, fetching: Background) -> Pending[LoadedT]:
+        drawn = drawing.submit(self._draw, batch)
+        return fetching.run(lambda comm: self._fetch(drawn.result(), comm))
+
+    def synchronize(self) -> None:
+        """Wait for all that was started."""
+        if self._fetching is not None:
+            self._fetching.synchronize()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._drawing is not None and self._fetching is not None:
+            self._fetching.close()
+            self._drawing.shutdown()

@@ -47,65 +47,52 @@ class BytesCase:
         return self.parts * (self.parts - 1)
 
     def count(self, name: str) -> int:
-        """Return a figure of `stats` that counts something; 0 if no step told it."""
+        """Return a metric of `stats` that counts something; 0 if no step told it."""
         return int(self.stats.get(name, 0))
 
+    def boundary_rows(
+        self, rows: int, *, backward: int | None = None, precompute: bool = False, narrow: bool = False
+    ) -> Bytes:
+        """Return the bytes of a full-graph method whose ranks are sent `rows` rows in each layer.
 
-def boundary_bytes(
-    case: BytesCase,
-    rows: int,
-    *,
-    backward: int | None = None,
-    precompute: bool = False,
-    narrow: bool = False,
-) -> Bytes:
-    """Return the bytes of a full-graph method whose ranks are sent `rows` rows in each layer.
+        Forward rows * width * itemsize in each layer (in mixhop in each hop), width that of its input;
+        backward the same in all layers but the first.
 
-    Forward rows * width * itemsize in each layer (in mixhop in each hop), width that of its input; backward
-    the same in all layers but the first.
+        Args:
+            rows: that all ranks together receive, forward.
+            backward: those whose gradients they send; default: the same.
+            precompute: the first exchange is left out.
+            narrow: H W is sent where that is fewer bytes, in the first layer backward too.
+        """
+        backward = rows if backward is None else backward
+        sent = {"feature": 0, "embedding": 0, "gradient": 0}
+        for block, (width, _) in enumerate(self.model.widths):
+            layer, _ = self.model.layer_of(block)
+            narrowed = narrow and self.model.narrows(block)
+            row = (layer.transformed if narrowed else width) * self.itemsize
+            if block or not precompute:
+                sent["feature" if block == 0 else "embedding"] += rows * row
+                # No row of the first layer depends on a weight, unless it is H W that is sent.
+                sent["gradient"] += backward * row if block >= self.model.hops or narrowed else 0
+        return sent
 
-    Args:
-        case: the epoch.
-        rows: that all ranks together receive, forward.
-        backward: those whose gradients they send; default: the same.
-        precompute: the first exchange is left out.
-        narrow: H W is sent where that is fewer bytes, in the first layer backward too.
-    """
-    backward = rows if backward is None else backward
-    sent = {"feature": 0, "embedding": 0, "gradient": 0}
-    for block, (width, _) in enumerate(case.model.widths):
-        layer, _ = case.model.layer_of(block)
-        narrowed = narrow and case.model.narrows(block)
-        row = (layer.transformed if narrowed else width) * case.itemsize
-        if block or not precompute:
-            sent["feature" if block == 0 else "embedding"] += rows * row
-            # No row of the first layer depends on a weight, unless it is H W that is sent.
-            sent["gradient"] += backward * row if block >= case.model.spec.hops or narrowed else 0
-    return sent
+    def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:
+        """Return the bytes of a mini-batch method that sends input features only; see `MiniBatchMethod`.
 
+        Args:
+            options: the method's.
+            labels: the loss reads rows of other ranks, as many as inputs, whose labels are fetched.
+            width: values of a row; default: the input features'.
 
-def mini_batch_bytes(
-    case: BytesCase, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None
-) -> Bytes | None:
-    """Return the bytes of a mini-batch method that sends input features only; see `MiniBatchMethod`.
-
-    Args:
-        case: the epoch; of its figures those that a fetch tells are read.
-        options: the method's.
-        labels: the loss reads rows of other ranks, as many as inputs, whose labels are fetched.
-        width: values of a row; default: the input features'.
-
-    Returns:
-        None with `labels` and `storage: host`, where no figure tells how many labels are fetched.
-    """
-    width = case.model.widths[0][0] if width is None else width
-    row = case.itemsize * (
-        width if options.feature_rate == 1 else max(1, round(width * options.feature_rate))
-    )
-    peers = 8 * case.pairs * case.steps
-    if options.storage == "host":
-        return None if labels else {"swap": case.count("input_nodes") * row}
-    remote = case.count("remote_nodes")
-    fetched = remote - case.count("cached_nodes")
-    asked = remote * (4 + case.label_bytes) + peers if labels else 0
-    return {"feature": fetched * row, "control": 4 * fetched + peers + asked}
+        Returns:
+            None with `labels` and `storage: host`, where no metric tells how many labels are fetched.
+        """
+        width = self.model.widths[0][0] if width is None else width
+        row = self.itemsize * (width if options.feature_rate == 1 else max(1, round(width * options.feature_rate)))
+        peers = 8 * self.pairs * self.steps
+        if options.storage == "host":
+            return None if labels else {"swap": self.count("input_nodes") * row}
+        remote = self.count("remote_nodes")
+        fetched = remote - self.count("cached_nodes")
+        asked = remote * (4 + self.label_bytes) + peers if labels else 0
+        return {"feature": fetched * row, "control": 4 * fetched + peers + asked}

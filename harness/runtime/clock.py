@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.runtime.spec import PHASES, Phase
+from harness.metrics import PHASES, Phase
 
 
 @dataclass

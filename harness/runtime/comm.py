@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
-from harness.runtime.spec import Phase, Purpose
 from harness.runtime.traffic import Direction, Traffic
 
 
@@ -92,9 +92,7 @@ class Communicator:
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
                 self.traffic.count(purpose, layer, direction, peer, sent, received, overlapped=overlapped)
 
-    def _move_rows(
-        self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int], out: Tensor
-    ) -> None:
+    def _move_rows(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int], out: Tensor) -> None:
         source, target = rows.contiguous(), out
         if self._staged:
             source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
@@ -186,9 +184,7 @@ class Communicator:
             return [values]
         copies = values.reshape(1, -1).repeat(self.world, 1)
         ones = [1] * self.world
-        return list(
-            self.exchange_rows(copies, ones, ones, purpose=purpose).reshape(self.world, *values.shape)
-        )
+        return list(self.exchange_rows(copies, ones, ones, purpose=purpose).reshape(self.world, *values.shape))
 
     def broadcast(
         self,

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from harness.graph.view import SPLITS, View
 from harness.models.gnn import GNN
 from harness.runtime.comm import Communicator
-from harness.runtime.exchange import SyncExchange
-from harness.runtime.view import SPLITS, View
+from harness.runtime.step import SyncExchange
 
 
 def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | None]:
@@ -39,9 +39,7 @@ def inference(model: GNN, comm: Communicator) -> Iterator[None]:
         model.train(was_training)
 
 
-def scores_of_all(
-    splits: Sequence[str], counts: Sequence[Tensor], comm: Communicator
-) -> dict[str, float | None]:
+def scores_of_all(splits: Sequence[str], counts: Sequence[Tensor], comm: Communicator) -> dict[str, float | None]:
     """Return the score of each split, given this rank's `score_counts` of each; every rank must call."""
     summed = comm.all_reduce(torch.stack(list(counts)), purpose="control")
     return dict(zip(splits, (_score(row) for row in summed.tolist()), strict=True))

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.graph.layer_sample import Tables
+from harness.metrics import Purpose
 from harness.runtime.comm import Communicator
 from harness.runtime.row_plan import RowPlan, fresh, take, upload
-from harness.runtime.spec import Purpose
 from harness.runtime.traffic import Direction
+from harness.sampling.sample import Tables
 
 
 class RowStore:
@@ -45,9 +45,7 @@ class RowStore:
         self.tables = Tables(owner.size) if tables is None else tables
         self._cache = _Cache(np.empty(0, np.int32), inner[:0])
 
-    def gather(
-        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
-    ) -> Tensor:
+    def gather(self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
         """Return the rows [len(ids), ...] of the nodes `ids`; every rank must call, if with no ids.
 
         Own rows are copied, and a remote one comes once, however often its node is in `ids`.
@@ -150,9 +148,7 @@ class FeatureStore(RowStore):
         *,
         tables: Tables | None = None,
     ) -> None:
-        super().__init__(
-            comm, inner, owner, row, purpose="feature", layer=0, direction="forward", tables=tables
-        )
+        super().__init__(comm, inner, owner, row, purpose="feature", layer=0, direction="forward", tables=tables)
 
     @property
     def width(self) -> int:
@@ -174,7 +170,7 @@ class FeatureStore(RowStore):
     def read(
         self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
     ) -> tuple[Tensor, dict[str, int]]:
-        """Return what `gather` returns, and its figures, as they are recorded; every rank must call.
+        """Return what `gather` returns, and its metrics, as they are recorded; every rank must call.
 
         "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
         of the latter that are cached.
@@ -203,19 +199,12 @@ class HostStore:
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        features: NDArray[np.float32],
-        nodes: NDArray[np.int64],
-        *,
-        dtype: torch.dtype,
+        self, comm: Communicator, features: NDArray[np.float32], nodes: NDArray[np.int64], *, dtype: torch.dtype
     ) -> None:
         self.comm, self._features, self._nodes, self._dtype = comm, features, nodes, dtype
         self.width: int = features.shape[1]
 
-    def gather(
-        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
-    ) -> Tensor:
+    def gather(self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
         """Return the features [len(ids), F] of the nodes `ids`; a rank may call by itself.
 
         Arguments as for `RowStore.gather`; `columns` are the only ones copied, of whatever node.
@@ -238,9 +227,9 @@ class HostStore:
     def read(
         self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
     ) -> tuple[Tensor, dict[str, int]]:
-        """Return what `gather` returns, and the figures of `FeatureStore.read`: no row is another rank's."""
-        figures = {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": 0}
-        return self.gather(ids, columns, comm), figures
+        """Return what `gather` returns, and the metrics of `FeatureStore.read`: no row is another rank's."""
+        metrics = {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": 0}
+        return self.gather(ids, columns, comm), metrics
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,9 +28,9 @@ def read_counters(interface: str, proc: Path = Path("/proc")) -> Counters | None
     except OSError:
         return None
     for line in lines:
-        name, colon, figures = line.partition(":")
+        name, colon, numbers = line.partition(":")
         if colon and name.strip() == interface:
-            fields = figures.split()
+            fields = numbers.split()
             return Counters(int(fields[0]), int(fields[8]))
     return None
 
@@ -65,7 +65,7 @@ class TrafficCheck:
         )
 
     def report(self) -> dict[str, Any]:
-        """Return the figures for the record, and the interface they are of."""
+        """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""
         return {
             **describe(self._interface),
             "sent_bytes": None if self._missing else self._seen.sent,

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from harness.data.spec import Spec
 from harness.runtime.spec import RunConfig
+from harness.spec import Spec
 
 Backend = Literal["gloo", "nccl"]
 

@@ -2,7 +2,7 @@
 
 Bytes of the memory that the tensors live in: the machine's on a CPU, the GPU's on a GPU. Left out are the
 interpreter and its libraries (some hundred MB a rank) and memory-mapped files, which are page cache that a
-host's ranks share. A figure that is measured as a process's resident set contains both.
+host's ranks share. A metric that is measured as a process's resident set contains both.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.models.gnn import GNN
-from harness.runtime.layer_memory import BlockSize, eq3_values, evaluation_values, training_values
+from harness.models.layer import BlockSize
+from harness.models.memory import eq3_values, evaluation_values, training_values
+from harness.runtime.optimizers import optimizer_of
+from harness.sampling.sample import per_layer
 
 if TYPE_CHECKING:
-    from harness.runtime.minibatch import MiniBatchOptions
+    from harness.runtime.minibatch import MiniBatchOptions, NodeBatchOptions
     from harness.runtime.worker import Worker
+
 
 Components = dict[str, int]
 """Bytes by component; the sum is the rank's. One component may be negative: "layers, beside Eq. 3"."""
@@ -61,7 +65,7 @@ class MemoryCase:
         model: the replica.
         parts: number of ranks.
         itemsize: bytes of a value.
-        moments: vectors as long as the weights that the optimizer keeps (Adam 2, SGD 0).
+        moments: vectors as long as the weights that the optimizer keeps (Adam 2).
         inductive: `evaluated` is of another graph than `train`.
         multilabel: a label is a row of classes.
         weighted: edges have weights.
@@ -86,88 +90,158 @@ class MemoryCase:
     torch_engine: bool = False
     least: bool = False
 
+    def full_graph(self, *, kept: float = 1, precompute: bool = False, narrow: bool = False) -> Components:
+        """Return the components of a method whose layers run on the inner nodes and a share of the boundary.
 
-def full_graph_memory(
-    case: MemoryCase, *, kept: float = 1, precompute: bool = False, narrow: bool = False
-) -> Components:
-    """Return the components of a method whose layers run on the inner nodes and a share of the boundary.
+        - "layers (Eq. 3)": sum over layers of (3 n_in + n_bd) * input width, n_bd = 0 for linear ones (Eq. 3
+          of BNS-GCN, Wan et al., MLSys 2022: input, aggregation and activation of each inner node, input of
+          each boundary node, n_bd the *kept* ones).
+        - "layers, beside Eq. 3": what this code has more than that at its peak, less if negative: buffers of
+          exchange and backward pass are more; that an aggregated layer keeps no boundary row is less.
+        - "adjacency": CSR and transpose; where the boundary is sampled, those of
+          the whole part and of the sample.
 
-    - "layers (Eq. 3)": sum over layers of (3 n_in + n_bd) * input width, n_bd = 0 for linear ones (Eq. 3 of
-      BNS-GCN, Wan et al., MLSys 2022: input, aggregation and activation of each inner node, input of each
-      boundary node, n_bd the *kept* ones).
-    - "layers, beside Eq. 3": what this code has more than that at its peak, less if negative: buffers of
-      exchange and backward pass are more; that an aggregated layer keeps no boundary row is less.
-    - "adjacency": CSR and transpose; where the boundary is sampled, those of
-      the whole part and of the sample.
-
-    Args:
-        case: the rank.
-        kept: share of the boundary nodes in an epoch.
-        precompute: the first layer's aggregation is kept, and neither exchanged nor computed again.
-        narrow: H W is exchanged where it is narrower.
-    """
-    sampled = kept < 1 and case.parts > 1
-    part = case.train.sampled(kept) if sampled else case.train
-    blocks = [part.block] * case.model.depth
-    peak = training_values(
-        case.model, blocks, exchanged=case.parts > 1 and kept > 0, precompute=precompute, narrow=narrow,
-        loss_rows=case.train_nodes, cuda=case.cuda, itemsize=case.itemsize, least=case.least,
-    )  # fmt: skip
-    features = case.train.inner * case.model.widths[0][0] * case.itemsize
-    # A GPU holds the sample only; the whole part stays on the host.
-    whole = matrices_memory(case, case.train.block) if sampled and not case.cuda else 0
-    return {
-        "input features": features,
-        **({"aggregated features": features} if precompute else {}),
-        "labels": _labels(case, case.train.inner + case.train_nodes),
-        **_layers(case, blocks, peak),
-        "adjacency": matrices_memory(case, part.block) + whole,
-        "weights and optimizer": _weights(case),
-        **_evaluation(case, peak, stored=not case.inductive),
-    }
-
-
-def mini_batch_memory(
-    case: MemoryCase, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None
-) -> Components:
-    """Return the components of a method on mini-batches; without `blocks` nothing is said of a batch.
-
-    Layers as in `full_graph_memory`, with a block's destinations for the inner nodes and its other sources
-    for the boundary. "sampling" is the tables of the graph's nodes that samplers number their sources by, one
-    for each thread that draws; "batches ahead" are the prefetched ones, their input rows included.
-
-    Args:
-        case: the rank.
-        blocks: sizes of the largest batch's blocks, input layer first.
-        options: the method's, for what is cached, prefetched, and stored elsewhere.
-    """
-    width = case.model.widths[0][0]
-    row = width * case.itemsize
-    # The host's copy is the data set's memory map.
-    components = {
-        "input features": 0 if options and options.storage == "host" else case.train.inner * row,
-        "labels": _labels(case, case.train.inner),
-    }
-    if options and options.cache != "none":
-        components["cached features"] = round(options.capacity * case.train.boundary) * row + 4 * case.nodes
-    peak, ahead = 0, options.prefetch if options else 0
-    if blocks:
-        # Layers of a subgraph share their block.
-        sampled = sum(
-            matrices_memory(case, block) for block in {id(block): block for block in blocks}.values()
-        )
+        Args:
+            kept: share of the boundary nodes in an epoch.
+            precompute: the first layer's aggregation is kept, and neither exchanged nor computed again.
+            narrow: H W is exchanged where it is narrower.
+        """
+        sampled = kept < 1 and self.parts > 1
+        part = self.train.sampled(kept) if sampled else self.train
+        blocks = [part.block] * self.model.depth
         peak = training_values(
-            case.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
-            cuda=case.cuda, itemsize=case.itemsize, least=case.least,
+            self.model, blocks, exchanged=self.parts > 1 and kept > 0, precompute=precompute, narrow=narrow,
+            loss_rows=self.train_nodes, cuda=self.cuda, itemsize=self.itemsize, least=self.least,
         )  # fmt: skip
-        components |= {
-            **_layers(case, blocks, peak),
-            "sampled blocks": sampled,
-            "sampling": 0 if case.cuda else 4 * case.nodes * max(1, ahead),
+        features = self.train.inner * self.model.widths[0][0] * self.itemsize
+        # A GPU holds the sample only; the whole part stays on the host.
+        whole = self.matrices(self.train.block) if sampled and not self.cuda else 0
+        return {
+            "input features": features,
+            **({"aggregated features": features} if precompute else {}),
+            "labels": self._labels(self.train.inner + self.train_nodes),
+            **self._layers(blocks, peak),
+            "adjacency": self.matrices(part.block) + whole,
+            "weights and optimizer": self._weights(),
+            **self._evaluation(peak, stored=not self.inductive),
         }
-        if ahead:
-            components["batches ahead"] = ahead * (sampled + blocks[0].src * row)
-    return components | {"weights and optimizer": _weights(case)} | _evaluation(case, peak, stored=False)
+
+    def mini_batch(self, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None) -> Components:
+        """Return the components of a method on mini-batches; without `blocks` nothing is said of a batch.
+
+        Layers as in `full_graph`, with a block's destinations for the inner nodes and its other sources for
+        the boundary. "sampling" is the tables of the graph's nodes that samplers number their sources by, one
+        for each thread that draws; "batches ahead" are the prefetched ones, their input rows included.
+
+        Args:
+            blocks: sizes of the largest batch's blocks, input layer first.
+            options: the method's, for what is cached, prefetched, and stored elsewhere.
+        """
+        width = self.model.widths[0][0]
+        row = width * self.itemsize
+        # The host's copy is the data set's memory map.
+        components = {
+            "input features": 0 if options and options.storage == "host" else self.train.inner * row,
+            "labels": self._labels(self.train.inner),
+        }
+        if options and options.cache != "none":
+            components["cached features"] = round(options.capacity * self.train.boundary) * row + 4 * self.nodes
+        peak, ahead = 0, options.prefetch if options else 0
+        if blocks:
+            # Layers of a subgraph share their block.
+            sampled = sum(self.matrices(block) for block in {id(block): block for block in blocks}.values())
+            peak = training_values(
+                self.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
+                cuda=self.cuda, itemsize=self.itemsize, least=self.least,
+            )  # fmt: skip
+            components |= {
+                **self._layers(blocks, peak),
+                "sampled blocks": sampled,
+                "sampling": 0 if self.cuda else 4 * self.nodes * max(1, ahead),
+            }
+            if ahead:
+                components["batches ahead"] = ahead * (sampled + blocks[0].src * row)
+        return components | {"weights and optimizer": self._weights()} | self._evaluation(peak, stored=False)
+
+    def drawn(self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool) -> Components:
+        """Return the components of a method whose largest batch has the bounds of `largest_blocks`.
+
+        Args:
+            options: the method's.
+            drawn: its option `key`, nodes drawn in a layer.
+            key: the option's name.
+            each: see `largest_blocks`.
+        """
+        numbers = per_layer(drawn, self.model.depth, key)
+        blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each)
+        return self.mini_batch(blocks, options)
+
+    def subgraphs(self, options: MiniBatchOptions, size: int, *, chances: bool = True) -> Components:
+        """Return the components of a method on subgraphs of `size` nodes (-1: all; see `subgraph_blocks`).
+
+        "probabilities" are those of all nodes, where `chances` are known.
+        """
+        components = self.mini_batch(self.subgraph_blocks(size), options)
+        return components | ({"probabilities": 0 if self.cuda else 8 * self.nodes} if chances else {})
+
+    def subgraph_blocks(self, size: int) -> list[BlockSize]:
+        """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be."""
+        nodes = self.nodes if size < 0 else min(size, self.nodes)
+        edges = 0 if self.least else min(self.edges, nodes * nodes)
+        return [BlockSize(nodes, nodes, edges)] * self.model.depth
+
+    def largest_blocks(self, rows: int, drawn: Sequence[int], *, each: bool) -> list[BlockSize]:
+        """Return bounds of a batch's blocks, input layer first, for `rows` targets.
+
+        Of a layer's nodes only bounds are known: at most what is drawn, and never more than the graph has; at
+        least the targets (whose draws may all coincide).
+
+        Args:
+            rows: targets.
+            drawn: nodes drawn in a layer, input layer first; negative: all there are.
+            each: for each destination, or for all of them together.
+        """
+        blocks = []
+        for number in reversed(drawn):
+            nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else number)
+            entries = self.edges if number < 0 else min(self.edges, rows * number)
+            blocks.append(
+                BlockSize(rows, rows, 0)
+                if self.least
+                else BlockSize(rows, max(rows, min(self.nodes, rows + nodes)), entries)
+            )
+            rows = blocks[-1].src
+        return blocks[::-1]
+
+    def batch_rows(self, batch_size: int) -> int:
+        """Return the targets of the largest batch of a rank."""
+        return min(batch_size or self.train_nodes, self.train_nodes)
+
+    def matrices(self, block: BlockSize, *, transposed: bool = True) -> int:
+        """Return the bytes of a CSR (8-byte pointers, 4-byte columns), its transpose, degrees and scales."""
+        entry = 4 + (self.itemsize if self.weighted else 0) + (8 + self.itemsize if self.torch_engine else 0)
+        pointers = 8 * (block.dst + 1) + (8 * (block.src + 1) if transposed else 0)
+        return pointers + entry * block.edges * (2 if transposed else 1) + self.itemsize * (block.dst + block.src)
+
+    def _layers(self, blocks: Sequence[BlockSize], peak: int) -> Components:
+        eq3 = eq3_values(self.model, blocks)
+        return {"layers (Eq. 3)": eq3 * self.itemsize, "layers, beside Eq. 3": (peak - eq3) * self.itemsize}
+
+    def _labels(self, rows: int) -> int:
+        return rows * (self.model.outputs * self.itemsize if self.multilabel else 8)
+
+    def _weights(self) -> int:
+        return (2 + self.moments) * self.itemsize * sum(p.numel() for p in self.model.parameters())
+
+    def _evaluation(self, training: int, *, stored: bool) -> Components:
+        """What an evaluation needs beyond the training that it interrupts, whose layers are free by then."""
+        part = self.evaluated
+        if part is None:
+            return {}
+        values = evaluation_values(self.model, part.block, exchanged=self.parts > 1, least=self.least)
+        own = 0 if stored else self.matrices(part.block, transposed=False)
+        labels = self._labels(part.inner) if self.inductive else 0
+        return {"evaluation": max(0, values - training) * self.itemsize + own + labels}
 
 
 def case_of(worker: Worker) -> MemoryCase:
@@ -184,7 +258,7 @@ def case_of(worker: Worker) -> MemoryCase:
         model=worker.model,
         parts=worker.world,
         itemsize=worker.dtype.itemsize,
-        moments=moments_of(train.optimizer),
+        moments=optimizer_of(train, worker.job.config.plugins.get("optimizer")).moments,
         multilabel=worker.graph.multilabel,
         weighted=partition.meta["weighted"],
         cuda=worker.device.type == "cuda",
@@ -192,42 +266,6 @@ def case_of(worker: Worker) -> MemoryCase:
     )
 
 
-def moments_of(optimizer: str) -> int:
-    """Return how many vectors as long as the weights an optimizer keeps."""
-    return 2 if optimizer == "adam" else 0
-
-
 def uses_torch(spmm: str, device: str) -> bool:
     """Return whether products are torch's, which keeps a copy of each matrix."""
     return spmm == "torch" or device == "cuda"
-
-
-def _layers(case: MemoryCase, blocks: Sequence[BlockSize], peak: int) -> Components:
-    eq3 = eq3_values(case.model, blocks)
-    return {"layers (Eq. 3)": eq3 * case.itemsize, "layers, beside Eq. 3": (peak - eq3) * case.itemsize}
-
-
-def matrices_memory(case: MemoryCase, block: BlockSize, *, transposed: bool = True) -> int:
-    """Return the bytes of a CSR (8-byte pointers, 4-byte columns), of its transpose, degrees and scales."""
-    entry = 4 + (case.itemsize if case.weighted else 0) + (8 + case.itemsize if case.torch_engine else 0)
-    pointers = 8 * (block.dst + 1) + (8 * (block.src + 1) if transposed else 0)
-    return pointers + entry * block.edges * (2 if transposed else 1) + case.itemsize * (block.dst + block.src)
-
-
-def _labels(case: MemoryCase, rows: int) -> int:
-    return rows * (case.model.outputs * case.itemsize if case.multilabel else 8)
-
-
-def _weights(case: MemoryCase) -> int:
-    return (2 + case.moments) * case.itemsize * sum(p.numel() for p in case.model.parameters())
-
-
-def _evaluation(case: MemoryCase, training: int, *, stored: bool) -> Components:
-    """What an evaluation needs beyond the training that it interrupts, whose layers are free by then."""
-    part = case.evaluated
-    if part is None:
-        return {}
-    values = evaluation_values(case.model, part.block, exchanged=case.parts > 1, least=case.least)
-    own = 0 if stored else matrices_memory(case, part.block, transposed=False)
-    labels = _labels(case, part.inner) if case.inductive else 0
-    return {"evaluation": max(0, values - training) * case.itemsize + own + labels}

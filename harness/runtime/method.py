@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic import Field
 from torch import Tensor
 
-from harness.data.spec import Spec
+from harness.errors import UserError
+from harness.metrics import Metric, as_declared
+from harness.registry import Registered, Registry
 from harness.runtime.bytes_model import Bytes, BytesCase
-from harness.runtime.memory_model import Components, MemoryCase, case_of, full_graph_memory, mini_batch_memory
+from harness.runtime.memory_model import Components, MemoryCase, case_of
 from harness.runtime.step import Step
+from harness.spec import Spec
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
@@ -37,7 +40,7 @@ OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 FullGraphOptionsT = TypeVar("FullGraphOptionsT", bound=FullGraphOptions)
 
 
-class Method(ABC, Generic[OptionsT]):
+class Method(Registered, ABC, Generic[OptionsT]):
     """A training method: a generator of steps.
 
     A subclass sets `name`, `family` and `Options`, and says in `steps` which blocks each layer runs on, where
@@ -50,13 +53,18 @@ class Method(ABC, Generic[OptionsT]):
             None: no claim.
         unbiased: options at which the expectation of what a layer aggregates is the full aggregation, and
             which sample on a graph of 60 nodes. None: no claim.
+        metrics: what it tells with its steps and of its set-up, beside what its base classes do; they become
+            columns, axes and claims.
     """
 
+    kind = "method"
+    group = "harness.methods"
     name: ClassVar[str]
     family: ClassVar[Family]
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     exact: ClassVar[dict[str, Any] | None] = None
     unbiased: ClassVar[dict[str, Any] | None] = None
+    metrics: ClassVar[tuple[Metric, ...]] = ()
 
     def __init__(self, worker: Worker, options: OptionsT) -> None:
         self.worker, self.options = worker, options
@@ -67,11 +75,11 @@ class Method(ABC, Generic[OptionsT]):
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of this trial's figures must know, read at its end; in the record and in a report."""
+        """What a reader of this trial's metrics must know, read at its end; in the record and in a report."""
         return []
 
-    def setup_figures(self) -> dict[str, float | None]:
-        """Return figures of the method's set-up by name, for the record; None where this trial has none."""
+    def setup_metrics(self) -> dict[str, float | None]:
+        """Return metrics of the method's set-up by name, for the record; None where this trial has none."""
         return {}
 
     def sampled_scores(self) -> dict[str, float | None]:
@@ -81,10 +89,10 @@ class Method(ABC, Generic[OptionsT]):
         """
         return {}
 
-    def observe(self, loss: Tensor) -> None:
-        """Be told the loss of a step, a scalar of all ranks, before the weights that it is of are updated."""
+    def on_step_end(self, loss: Tensor) -> None:
+        """Called with each step's loss, a scalar summed over ranks, before the optimizer step."""
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for what goes on beside the trainer; nothing of it may be lost."""
 
     def close(self) -> None:
@@ -97,7 +105,7 @@ class Method(ABC, Generic[OptionsT]):
         The default is that of the family: a full-graph method on all boundary nodes, or mini-batches of which
         nothing is known. A method that keeps more, or less, says so here.
         """
-        return full_graph_memory(case) if cls.family == "full-graph" else mini_batch_memory(case)
+        return case.full_graph() if cls.family == "full-graph" else case.mini_batch()
 
     def memory_components(self) -> Components:
         """Return `memory` of this rank, from its real sizes and without evaluations."""
@@ -113,9 +121,28 @@ class Method(ABC, Generic[OptionsT]):
         return None
 
     @classmethod
-    def summary(cls) -> str:
-        """First line of the class's docstring."""
-        return (cls.__doc__ or "").strip().split("\n")[0]
+    def metrics_by_column(cls) -> dict[str, Metric]:
+        """Return its metrics and those of its base classes, by the column of `load_results`."""
+        of_bases = [vars(base).get("metrics", ()) for base in reversed(cls.__mro__)]
+        return {metric.name: metric for metrics in of_bases for metric in metrics}
+
+    @classmethod
+    def declared(cls) -> dict[str, Any]:
+        """Return what a record keeps of it, so that results are read without its code."""
+        return {"family": cls.family, "metrics": as_declared(cls.metrics_by_column().values())}
+
+    @classmethod
+    def check_class(cls, where: str) -> None:
+        """See `Registered`: a method has `steps`, a family and options."""
+        super().check_class(where)
+        if getattr(cls, "family", None) not in get_args(Family):
+            fix = " or ".join(f"`family = '{family}'`" for family in get_args(Family))
+            raise UserError(f"'{where}' has no family", fix=f"write {fix}")
+        if not (isinstance(cls.Options, type) and issubclass(cls.Options, MethodOptions)):
+            raise UserError(f"'{where}' has wrong Options", fix="make them a subclass of harness.MethodOptions")
+
+
+METHODS: Registry[type[Method[Any]]] = Registry(Method)
 
 
 class FullGraphMethod(Method[FullGraphOptionsT]):
@@ -136,4 +163,4 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:
         """See `Method.memory`."""
-        return full_graph_memory(case, precompute=options.precompute, narrow=options.narrow)
+        return case.full_graph(precompute=options.precompute, narrow=options.narrow)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -15,41 +15,71 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.graph.block import Block
+from harness.graph.random import batch_seed
+from harness.graph.view import View
+from harness.metrics import Metric
 from harness.models.functional import drop_values
-from harness.runtime.batches import Batch, node_batches
-from harness.runtime.bytes_model import Bytes, BytesCase, mini_batch_bytes
-from harness.runtime.cache import CachePolicy
+from harness.runtime.batches import SCORED, Batch, Loader, node_batches
+from harness.runtime.bytes_model import Bytes, BytesCase
+from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
-from harness.runtime.feature_cache import fill_cache
+from harness.runtime.evaluate import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RowStore
-from harness.runtime.loader import Loader
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.row_plan import upload
-from harness.runtime.sampled_scores import sampled_scores
-from harness.runtime.source import Sample, Sampler, Source
 from harness.runtime.step import Loss, Step
-from harness.runtime.view import View
+from harness.sampling.sample import Sample, Sampler, Source
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
+
+
+SAMPLED_SPLITS = ("val", "test")
+
+
+def sampled_scores(method: MiniBatchMethod[Any]) -> dict[str, float | None]:
+    """Return the scores of validation and test nodes on blocks drawn for them; every rank must call.
+
+    The nodes of a split are dealt like training nodes and drawn with the same seeds every time. Traffic is
+    counted under the scope `eval`.
+    """
+    worker = method.worker
+    with inference(worker.model, worker.comm):
+        counts = [_counts(method, i) for i in range(len(SAMPLED_SPLITS))]
+        return scores_of_all(SAMPLED_SPLITS, counts, worker.comm)
+
+
+def _counts(method: MiniBatchMethod[Any], split: int) -> Tensor:
+    """Return this rank's numerator and denominator of a split's score."""
+    worker, view = method.worker, method.worker.eval_view
+    source, sampler, store = method.evaluated
+    rows = view.rows[SAMPLED_SPLITS[split]]
+    size = method.options.batch_size or max(rows.numel(), 1)
+    own = torch.tensor([-(-rows.numel() // size)], device=worker.device)
+    steps = max(int(n) for n in worker.comm.all_gather(own))
+    counts = torch.zeros(2, dtype=torch.float64, device=worker.device)
+    for step in range(steps):
+        chosen = rows[step * size : (step + 1) * size]
+        nodes = np.asarray(view.partition.inner)[chosen.cpu().numpy()].astype(np.int64)
+        seed = batch_seed(worker.job.config.seed, worker.rank, SCORED + split, step)
+        sample = sampler.sample(nodes, seed)
+        inputs = store.gather(sample.layers[0].sources)
+        logits = worker.model(method.blocks(sample, source), inputs)
+        counts += score_counts(logits[: nodes.size], view.labels[chosen])
+    return counts
 
 
 class MiniBatchOptions(MethodOptions):
     """Options of every mini-batch method."""
 
     prefetch: int = Field(
-        0,
-        ge=0,
-        repr=False,
-        description="batches sampled and fetched ahead of the training; a breakdown wants 0",
+        0, ge=0, repr=False, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
     )
     storage: Literal["sharded", "host"] = Field(
         "sharded", description="features with their owners, or all of them in the host's memory"
     )
     cache: CachePolicy = Field("none", description="which remote nodes' input features a rank keeps")
-    capacity: float = Field(
-        0.3, ge=0, repr=False, description="cached nodes, as a share of the rank's boundary nodes"
-    )
+    capacity: float = Field(0.3, ge=0, repr=False, description="cached nodes, as a share of the rank's boundary nodes")
     feature_rate: float = Field(
         1.0,
         gt=0,
@@ -120,6 +150,16 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """
 
     family = "mini-batch"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric.of_method("input_nodes", "nodes whose features are read", heading="Input nodes"),
+        Metric.of_method("remote_nodes", "those of them that are other ranks'", heading="Remote input nodes"),
+        Metric.of_method("cached_nodes", "those of the latter that were found in the cache"),
+        Metric.of_method("drawn_edges", "edges drawn", heading="Drawn edges"),
+        Metric.of_method(
+            "nodes_layer*", "of each layer, distinct nodes: 0 those that the first layer reads, 1 those that "
+            "it writes and the next one reads, and so on",
+        ),
+    )  # fmt: skip
     Options: ClassVar[type[MethodOptions]] = MiniBatchOptions
 
     def __init__(self, worker: Worker, options: MiniBatchOptionsT) -> None:
@@ -127,9 +167,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         self.source = self._source(worker.view)
         self.sampler = self.make_sampler(self.source)
         self.store = self.make_store(worker.view)
-        self.loader = Loader(
-            worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads
-        )
+        self.loader = Loader(worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads)
         if options.cache != "none":
             fill_cache(self, options.cache, options.capacity)
 
@@ -168,21 +206,19 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         made: dict[int, Block] = {}
         for layer in sample.layers:
             if id(layer) not in made:
-                made[id(layer)] = layer.block(
-                    source.topology, device=worker.device, dtype=worker.dtype, engine=engine
-                )
+                made[id(layer)] = layer.block(source.topology, device=worker.device, dtype=worker.dtype, engine=engine)
         return [made[id(layer)] for layer in sample.layers]
 
     def fetch(self, drawn: Drawn, comm: Communicator) -> Loaded:
         """Fetch what a step reads; every rank must call."""
         sample = drawn.sample
         nodes = sample.layers[0].sources
-        inputs, figures = self.store.read(nodes, self.columns(drawn), comm)
+        inputs, metrics = self.store.read(nodes, self.columns(drawn), comm)
         if self.options.feature_loss:
             with comm.clock.phase("fetch"):
                 inputs = drop_values(inputs, self.options.feature_loss, drawn.batch.seed)
         stats = {
-            **figures,
+            **metrics,
             "drawn_edges": sum(layer.indices.size for layer in sample.layers),
             **{f"nodes_layer{i}": layer.sources.size for i, layer in enumerate(sample.layers)},
             f"nodes_layer{len(sample.layers)}": sample.layers[-1].num_dst,
@@ -243,13 +279,11 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         missing = -1 if view.labels.dim() == 1 else float("nan")
         labels = torch.full_like(view.labels, missing)
         labels[worker.train_rows] = view.labels[worker.train_rows]
-        return RowStore(
-            worker.comm, labels, view.owner, view.local_row, purpose="control", tables=self.source.tables
-        )
+        return RowStore(worker.comm, labels, view.owner, view.local_row, purpose="control", tables=self.source.tables)
 
     def _source(self, view: View) -> Source:
         model = self.worker.model
-        return Source(view, norm=model.propagation, depth=model.depth)
+        return Source(view, propagation=model.propagation, depth=model.depth)
 
     def make_store(self, view: View) -> FeatureStore | HostStore:
         """Return the store of the rows that a batch of the view reads as its input."""
@@ -280,12 +314,12 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     @classmethod
     def bytes_per_epoch(cls, options: MiniBatchOptionsT, case: BytesCase) -> Bytes | None:
-        """See `mini_batch_bytes`; a method whose loss reads rows of other ranks says so there."""
-        return mini_batch_bytes(case, options)
+        """See `BytesCase.mini_batch`; a method whose loss reads rows of other ranks says so there."""
+        return case.mini_batch(options)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """See `Method`."""
-        self.loader.settle()
+        self.loader.synchronize()
 
     def close(self) -> None:
         """See `Method`."""

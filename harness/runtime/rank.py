@@ -26,13 +26,13 @@ def main(arguments: list[str]) -> int:
     job = Job.read(Path(arguments[0]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     report = RankReport(job.out, rank)
-    with report.settle():
+    with report.concluding():
         torch.set_num_threads(job.threads)
         join_group(job, rank, world)
         start = time.perf_counter()
-        worker = Worker(job, rank, world, report.stage)
-        report.setup(worker, time.perf_counter() - start)
-        Trainer(worker, report).run()
+        trainer = Trainer(Worker(job, rank, world, report.stage), report)
+        report.setup(trainer.worker, trainer.method, time.perf_counter() - start)
+        trainer.run()
     return report.exit_code
 
 

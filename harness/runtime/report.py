@@ -17,6 +17,7 @@ from harness.errors import UserError
 from harness.runtime.interface import describe
 
 if TYPE_CHECKING:
+    from harness.runtime.method import Method
     from harness.runtime.worker import Worker
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
@@ -31,18 +32,13 @@ class TrialError(Exception):
 
 
 class RankReport:
-    """Collects a rank's figures and writes them to `rank{r}.json`, whole or not at all."""
+    """Collects a rank's metrics and writes them to `rank{r}.json`, whole or not at all."""
 
     def __init__(self, out: Path, rank: int) -> None:
         self._out, self._rank = out, rank
-        self._data: dict[str, Any] = {
-            "rank": rank,
-            "status": "error",
-            "reason": None,
-            "summary": {},
-            "epochs": [],
-        }
+        self._data: dict[str, Any] = {"rank": rank, "status": "error", "reason": None, "summary": {}, "epochs": []}
         self._worker: Worker | None = None
+        self._method: Method[Any] | None = None
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
 
     @property
@@ -56,10 +52,10 @@ class RankReport:
         """0 if the rank ended well, else 3."""
         return 0 if self._data["status"] == "ok" else 3
 
-    def setup(self, worker: Worker, seconds: float) -> None:
+    def setup(self, worker: Worker, method: Method[Any], seconds: float) -> None:
         """Record what is known before the first epoch."""
         partition = worker.partition
-        self._worker = worker
+        self._worker, self._method = worker, method
         self._data |= {
             "setup_s": seconds,
             "backend": dist.get_backend() if worker.world > 1 else None,
@@ -68,8 +64,8 @@ class RankReport:
             "boundary": partition.num_boundary,
             "edges": partition.num_edges,
             "train_nodes": worker.train_counts[worker.rank],
-            "memory_model": worker.method.memory_components(),
-            "setup": worker.method.setup_figures(),
+            "memory_model": method.memory_components(),
+            "setup": method.setup_metrics(),
         }
         self.progress(event="setup", setup_s=seconds)
 
@@ -83,11 +79,11 @@ class RankReport:
         self._write_progress({"event": "stage", "text": text})
 
     def finish(self, summary: dict[str, Any], eval_s: float) -> None:
-        """Record the figures of a trial that ran to its end."""
+        """Record the metrics of a trial that ran to its end."""
         self._data |= {"summary": summary, "eval_s": eval_s}
 
     @contextmanager
-    def settle(self) -> Iterator[None]:
+    def concluding(self) -> Iterator[None]:
         """Give the enclosed work its status, and write the report."""
         try:
             yield
@@ -118,7 +114,7 @@ class RankReport:
                 "peak_memory_bytes": worker.meters.memory.bytes(),
                 "peak_memory_source": worker.meters.memory.source,
                 "meters": worker.meters.report(),
-                "remarks": worker.method.remarks,
+                "remarks": self._method.remarks if self._method else [],
                 "traffic": worker.traffic.rows(),
             }
             worker.meters.close()

@@ -62,9 +62,7 @@ class RowPlan:
             table: int32 [N] of -1, lent.
             rank, world: this rank, and the number of all.
         """
-        own, first, end, counts, asked, asked_at, *others = _classify(
-            nodes, owner, row, slot, table, rank, world
-        )
+        own, first, end, counts, asked, asked_at, *others = _classify(nodes, owner, row, slot, table, rank, world)
         return cls(own, first, end, counts.tolist(), asked, asked_at, *others)
 
     def copy_own(self, inner: Tensor, result: Tensor) -> None:

@@ -1,23 +1,16 @@
-"""What a suite says of training, and the words that figures are filed under."""
+"""What a suite says of training."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from harness.data.spec import Spec
 from harness.models.spec import ModelSpec, Products
+from harness.spec import PluginSource, Spec, with_options
 
-Phase = Literal[
-    "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "other"
-]
-PHASES: tuple[str, ...] = get_args(Phase)
 Timing = Literal["plain", "breakdown", "wall"]
 TrafficMode = Literal["count", "verify"]
-Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
-PURPOSES: tuple[str, ...] = get_args(Purpose)
 
 
 class MethodSpec(Spec):
@@ -27,40 +20,31 @@ class MethodSpec(Spec):
     options: dict[str, Any] = Field(default_factory=dict, description="the method's own options")
 
 
-class PluginSource(Spec):
-    """Where the code of a method is that did not come with the tool."""
-
-    file: Path = Field(description="absolute path of the file")
-    module: str | None = Field(description="what it is imported as; null: from the file itself")
-    cls: str = Field(description="the class in it")
-    sha256: str = Field(description="hash of the file's content when the suite was read")
-
-
 class TrainSpec(Spec):
     """Training settings, the same for every method of a suite."""
 
     epochs: int = Field(100, ge=1, description="epochs at most")
     lr: float = Field(0.01, gt=0, description="learning rate")
-    optimizer: Literal["adam", "sgd"] = Field("adam", description="optimizer")
+    optimizer: str = Field("adam", description="a name of `harness list optimizers`")
+    optimizer_options: dict[str, Any] = Field(
+        default_factory=dict, description="its own; write `optimizer: {NAME: {option: value}}`"
+    )
+    schedule: str = Field("constant", description="of the learning rate: a name of `harness list schedules`")
+    schedule_options: dict[str, Any] = Field(
+        default_factory=dict, description="its own; write `schedule: {NAME: {option: value}}`"
+    )
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
     eval_every: int = Field(10, ge=0, description="epochs between evaluations; 0: only after the last")
-    final_eval: bool = Field(
-        True, description="evaluate after the last epoch, too; with neither there are no scores"
-    )
-    patience: int | None = Field(
-        None, ge=1, description="stop after so many evaluations without a better one"
-    )
+    final_eval: bool = Field(True, description="evaluate after the last epoch, too; with neither there are no scores")
+    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
     target: float | None = Field(None, gt=0, le=1, description="validation score whose time is recorded")
     stop_at_target: bool = Field(False, description="stop once `target` is reached")
     precision: Literal["float32", "float64"] = Field("float32", description="of features, weights, messages")
-    inductive: bool | None = Field(
-        None, description="train on the training subgraph only; default: the data set's"
-    )
+    inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
     threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: cores / ranks")
     spmm: Literal["auto", "torch", "dgl", "numba"] = Field("auto", description="SpMM engine")
     products: Products = Field(
-        "auto",
-        description="order of A H W in sage and gcn where precompute, narrow and exchanges leave it open",
+        "auto", description="order of A H W in sage and gcn where precompute, narrow and exchanges leave it open"
     )
     warmup: int | None = Field(
         None, ge=0, description="epochs left out of timings; default: a tenth of them, 1 to 5, but never all"
@@ -69,9 +53,12 @@ class TrainSpec(Spec):
     pos_weight: float = Field(
         1.0, gt=0, description="multi-label only: factor of the positive term of binary cross-entropy"
     )
-    sampled_eval: bool = Field(
-        False, description="mini-batch methods only: also score by the method's own sampler"
-    )
+    sampled_eval: bool = Field(False, description="mini-batch methods only: also score by the method's own sampler")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_with_options(cls, data: Any) -> Any:
+        return with_options(with_options(data, "optimizer", "optimizer_options"), "schedule", "schedule_options")
 
     @model_validator(mode="after")
     def _scores_that_are_asked_for(self) -> Self:
@@ -100,6 +87,7 @@ class RunConfig(BaseModel):
     train: TrainSpec
     method: MethodSpec
     plugin: PluginSource | None = None
+    plugins: dict[str, PluginSource] = Field(default_factory=dict)
     timing: Timing = "plain"
     traffic: TrafficMode = "count"
     seed: int = Field(ge=0)

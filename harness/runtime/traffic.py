@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from harness.runtime.spec import PURPOSES, Purpose
+from harness.metrics import PURPOSES, Purpose
 
 Direction = Literal["forward", "backward", "none"]
 Scope = Literal["setup", "epoch", "eval"]
@@ -76,14 +76,10 @@ class Traffic:
     def total(self, scope: Scope = "epoch") -> Volume:
         """Bytes between this rank and others so far in `scope`, and calls; swaps stay on the machine."""
         volumes = [
-            volume
-            for channel, volume in self._volumes.items()
-            if channel.scope == scope and channel.purpose != "swap"
+            volume for channel, volume in self._volumes.items() if channel.scope == scope and channel.purpose != "swap"
         ]
         return Volume(
-            sum(v.sent_bytes for v in volumes),
-            sum(v.received_bytes for v in volumes),
-            sum(v.calls for v in volumes),
+            sum(v.sent_bytes for v in volumes), sum(v.received_bytes for v in volumes), sum(v.calls for v in volumes)
         )
 
     def absorb(self, other: Traffic) -> None:

@@ -11,15 +11,95 @@ import torch
 from torch import Tensor, nn
 
 from harness.runtime.clock import EpochTime
+from harness.runtime.comm import Communicator
 from harness.runtime.evaluate import evaluate
-from harness.runtime.flat import FlatParameters
+from harness.runtime.method import METHODS
+from harness.runtime.optimizers import optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
-from harness.runtime.spec import Timing
+from harness.runtime.spec import Timing, TrainSpec
 from harness.runtime.step import Loss, Step
-from harness.runtime.stopping import Progress
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
+
+
+class FlatParameters:
+    """Makes a model's weights and gradients views of two vectors, so that one all-reduce sums all gradients.
+
+    One more element behind the gradients carries the loss, so that every rank knows the loss of all.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        parameters = list(model.parameters())
+        self.values = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        self._buffer = self.values.new_zeros(self.values.numel() + 1).detach()
+        self.values.grad = self._buffer[:-1]
+        start = 0
+        for parameter in parameters:
+            end = start + parameter.numel()
+            parameter.data = self.values.data[start:end].view_as(parameter)
+            parameter.grad = self._buffer[start:end].view_as(parameter)
+            start = end
+
+    def zero_gradients(self) -> None:
+        """Set all gradients to zero, in place."""
+        self._buffer.zero_()
+
+    def reduce(self, comm: Communicator, loss: Tensor) -> Tensor:
+        """Sum gradients and loss over the ranks; returns the summed loss, a scalar on the device."""
+        self._buffer[-1] = loss
+        comm.all_reduce(self._buffer, purpose="model")
+        return self._buffer[-1].to(torch.float64, copy=True)
+
+    def bytes(self) -> bytes:
+        """The weights' bits."""
+        return self.values.detach().cpu().numpy().tobytes()
+
+
+class EarlyStopping:
+    """Follows the validation score over evaluations."""
+
+    def __init__(self, spec: TrainSpec) -> None:
+        self._spec = spec
+        self._best: dict[str, Any] | None = None
+        self._since_best = 0
+        self._time_to_target: float | None = None
+        self.last_val: float | None = None
+        self.stopped: str | None = None
+
+    def evaluated(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
+        """Take in the scores of `row`, the last of `epochs`."""
+        val = self.last_val = row["val_score"]
+        if val is None:
+            return
+        if self._best is None or val > self._best["val_score"]:
+            self._best, self._since_best = row, 0
+        else:
+            self._since_best += 1
+        target, patience = self._spec.target, self._spec.patience
+        if target is not None and val >= target and self._time_to_target is None:
+            self._time_to_target = sum(e["epoch_time_s"] for e in epochs)
+            if self._spec.stop_at_target:
+                self.stopped = "target"
+        if patience is not None and self._since_best >= patience:
+            self.stopped = "patience"
+
+    def summary(self, epochs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the metrics of the whole trial."""
+        best, last = self._best or {}, epochs[-1]
+        return {
+            "epochs": len(epochs),
+            "best_val": best.get("val_score"),
+            "test_at_best_val": best.get("test_score"),
+            "sampled_test_at_best_val": best.get("sampled_test_score"),
+            "best_epoch": best.get("epoch"),
+            "final_val": last["val_score"],
+            "final_test": last["test_score"],
+            "final_loss": last["loss"],
+            "time_to_target_s": self._time_to_target,
+            "stopped": self.stopped or "epochs",
+            "warmup_epochs": self._spec.warmup,
+        }
 
 
 def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
@@ -42,21 +122,28 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
 
 
 class Trainer:
-    """Runs the epochs of a trial on one rank."""
+    """Makes the method of a trial, and runs its epochs on one rank.
+
+    Attributes:
+        worker: what the rank has.
+        method: what is trained by.
+        report: what the rank tells the launcher.
+    """
 
     def __init__(self, worker: Worker, report: RankReport) -> None:
         self.worker, self.report = worker, report
-        self.spec = worker.job.config.train
+        config = worker.job.config
+        self.spec = config.train
+        method = METHODS.load(config.method.name, config.plugin)
+        self.method = method(worker, method.Options(**config.method.options))
         self.flat = FlatParameters(worker.model)
-        self.optimizer = self._make_optimizer()
-        self.progress = Progress(self.spec)
+        plugins = config.plugins
+        self.schedule = schedule_of(self.spec, plugins.get("schedule"))
+        self.optimizer = optimizer_of(self.spec, plugins.get("optimizer")).make(
+            [self.flat.values], lr=self.spec.lr, weight_decay=self.spec.weight_decay
+        )
+        self.progress = EarlyStopping(self.spec)
         self.eval_s = 0.0
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        spec, parameters = self.spec, [self.flat.values]
-        if spec.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
-        return torch.optim.SGD(parameters, lr=spec.lr, weight_decay=spec.weight_decay)
 
     def run(self) -> None:
         """Train to the end, evaluate as the suite says, and report.
@@ -75,13 +162,15 @@ class Trainer:
             self._tell(row)
             if self.progress.stopped:
                 break
-        self.worker.method.close()
+        self.method.close()
         self.report.finish(self._summary(), self.eval_s)
         self.report.progress(event="done")
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
-        worker = self.worker
+        worker, lr = self.worker, self.spec.lr * self.schedule.factor(epoch, self.spec.epochs)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         worker.model.train()
         losses, stats, taken = _Mean(), dict[str, float](), 0
         timing, before = self._timing(epoch), worker.traffic.sent()
@@ -91,7 +180,7 @@ class Trainer:
             worker.traffic.during("epoch"),
             worker.clock.epoch(aligned=timing == "breakdown") as timed,
         ):
-            steps = iter(worker.method.steps(epoch))
+            steps = iter(self.method.steps(epoch))
             while True:
                 with worker.clock.phase("sample"):
                     step = next(steps, None)
@@ -102,7 +191,7 @@ class Trainer:
                 for name, value in step.stats.items():
                     stats[name] = stats.get(name, 0) + value
             if worker.check is not None:
-                worker.method.settle()  # or the interface's counters would miss what is under way
+                self.method.synchronize()  # or the interface's counters would miss what is under way
         loss, after = losses.value, worker.traffic.sent()
         if not math.isfinite(loss):
             raise TrialError("diverged", f"loss is {loss} in epoch {epoch}")
@@ -116,7 +205,7 @@ class Trainer:
             **metered,
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
             "loss": loss,
-            "lr": self.spec.lr,
+            "lr": lr,
             "train_score": None,
             "val_score": None,
             "test_score": None,
@@ -148,7 +237,7 @@ class Trainer:
                 loss.backward()
         with clock.phase("reduce"):
             total = self.flat.reduce(worker.comm, loss.detach())
-        worker.method.observe(total)
+        self.method.on_step_end(total)
         with clock.phase("optimize"):
             self.optimizer.step()
         return total
@@ -157,7 +246,7 @@ class Trainer:
         start = time.perf_counter()
         with self.worker.meters.paused():
             scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
-            sampled = self.worker.method.sampled_scores() if self.spec.sampled_eval else {}
+            sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
         row["eval_s"] = time.perf_counter() - start
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
@@ -176,9 +265,7 @@ class Trainer:
             sums = [int(s) for s in self.worker.comm.all_gather(own)]
         different = [rank for rank, checksum in enumerate(sums) if checksum != sums[0]]
         if different:
-            raise TrialError(
-                "invalid", f"replicas differ from rank 0's after epoch {epoch}: ranks {different}"
-            )
+            raise TrialError("invalid", f"replicas differ from rank 0's after epoch {epoch}: ranks {different}")
         return digest.hex()
 
     def _tell(self, row: dict[str, Any]) -> None:
@@ -200,13 +287,13 @@ class Trainer:
 
 
 def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:
-    """Return the clock's figures of an epoch as columns; None, not 0, where phases were not timed."""
-    figures: dict[str, Any] = {f"time_{phase}_s": seconds for phase, seconds in timed.phases.items()}
-    figures |= {f"cpu_{phase}_s": seconds for phase, seconds in timed.cpu.items()}
-    figures |= {"comm_busy_s": timed.busy_s, "comm_exposed_s": timed.phases["comm"]}
+    """Return the clock's metrics of an epoch as columns; None, not 0, where phases were not timed."""
+    metrics: dict[str, Any] = {f"time_{phase}_s": seconds for phase, seconds in timed.phases.items()}
+    metrics |= {f"cpu_{phase}_s": seconds for phase, seconds in timed.cpu.items()}
+    metrics |= {"comm_busy_s": timed.busy_s, "comm_exposed_s": timed.phases["comm"]}
     if not detailed:
-        figures = dict.fromkeys(figures)
-    return figures | {"cpu_s": timed.cpu_s, "barriers": timed.barriers}
+        metrics = dict.fromkeys(metrics)
+    return metrics | {"cpu_s": timed.cpu_s, "barriers": timed.barriers}
 
 
 class _Mean:

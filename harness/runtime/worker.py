@@ -14,19 +14,16 @@ from torch import Tensor
 
 from harness.data.store import open_graph
 from harness.graph.partition import Partition
+from harness.graph.view import View
 from harness.models.gnn import GNN
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator
-from harness.runtime.exchange import SyncExchange
 from harness.runtime.features import FeatureStore
 from harness.runtime.interface import TrafficCheck
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
-from harness.runtime.method import Method, MethodOptions
-from harness.runtime.registry import load_method
-from harness.runtime.step import Loss
+from harness.runtime.step import Loss, SyncExchange
 from harness.runtime.traffic import Traffic
-from harness.runtime.view import View
 
 
 class Worker:
@@ -46,25 +43,19 @@ class Worker:
         tell: is told, in words, how far work is that takes long before the first epoch.
     """
 
-    def __init__(
-        self, job: Job, rank: int, world: int, tell: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, job: Job, rank: int, world: int, tell: Callable[[str], None] = lambda text: None) -> None:
         config = job.config
         self.job, self.rank, self.world, self.tell = job, rank, world, tell
         self.device = rank_device(config.device)
         self.dtype = getattr(torch, config.train.precision)
         measured = config.timing != "wall"
         self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
-        self.comm = Communicator(
-            rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s
-        )
+        self.comm = Communicator(rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s)
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check = self._make_check()
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
-        self.meters = Meters(
-            self.device, local_rank=local_rank, enabled=measured, phase=lambda: clock.current
-        )
+        self.meters = Meters(self.device, local_rank=local_rank, enabled=measured, phase=lambda: clock.current)
         self.graph = open_graph(job.graph)
         self.view = self._open_view(job.train_view)
         self.eval_view = self._open_view(job.full_view) if job.inductive else self.view
@@ -77,10 +68,10 @@ class Worker:
             seed=config.seed,
             dtype=self.dtype,
             products=config.train.products,
+            source=config.plugins.get("model"),
         ).to(self.device)
         self.rng = np.random.default_rng((config.seed, rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
-        self.method = self._make_method()
 
     def _make_check(self) -> TrafficCheck | None:
         if self.job.config.traffic == "count" or self.interface is None:
@@ -93,18 +84,8 @@ class Worker:
 
     def _open_view(self, path: Path) -> View:
         return View(
-            self.graph,
-            path,
-            self.rank,
-            engine=self.job.config.train.spmm,
-            device=self.device,
-            dtype=self.dtype,
+            self.graph, path, self.rank, engine=self.job.config.train.spmm, device=self.device, dtype=self.dtype
         )
-
-    def _make_method(self) -> Method[MethodOptions]:
-        spec = self.job.config.method
-        method = load_method(spec.name, self.job.config.plugin)
-        return method(self, method.Options(**spec.options))
 
     @cached_property
     def features(self) -> FeatureStore:

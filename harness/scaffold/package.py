@@ -11,8 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.runtime.method import Family
-from harness.runtime.registry import method_names
+from harness.runtime.method import METHODS, Family
 
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 50
@@ -51,7 +50,7 @@ def _module_of(name: str) -> str:
     if not NAME.fullmatch(name) or len(name) > LONGEST:
         fix = f"small letters and digits, '-' between words, a letter first, at most {LONGEST}: my-method"
         raise UserError(f"bad name {name!r}", fix=fix)
-    if name in method_names():
+    if name in METHODS.names():
         raise UserError(f"method '{name}' is installed already", fix="choose another name")
     module = name.replace("-", "_")
     if keyword.iskeyword(module) or importlib.util.find_spec(module) is not None:
@@ -78,10 +77,7 @@ def _files(family: Family, words: dict[str, str]) -> dict[str, str]:
         "README.md": "README.md",
     }
     pattern = re.compile("|".join(words))
-    return {
-        path: pattern.sub(lambda found: words[found.group()], _template(name))
-        for path, name in templates.items()
-    }
+    return {path: pattern.sub(lambda found: words[found.group()], _template(name)) for path, name in templates.items()}
 
 
 def _template(name: str) -> str:

@@ -1,48 +1,20 @@
-"""What a suite claims of its own results: numbers to hold measurements against, nothing that is executed."""
+"""What a suite claims of its own results, and the trials that a claim pairs."""
 
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from harness.data.spec import Spec
+from harness.metrics import Formula
+from harness.spec import Spec
 
-Selector = dict[
-    str, Any
-]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
-_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-
-
-class Metric(Spec):
-    """A figure of one trial: the sum of some columns, divided by the sum of others if there are any.
-
-    Columns are those of `load_results`, `stat_<name>` for the method's own figures among them: means over the
-    epochs after warm-up of the sum over ranks, so that the quotient of two of them is that of their totals.
-    """
-
-    columns: tuple[str, ...] = Field(min_length=1)
-    per: tuple[str, ...] = ()
-
-
-def parse_metric(text: str) -> Metric:
-    """Read `a`, `a + b` or `a + b / c + d`, where the sums are taken first.
-
-    Raises:
-        ValueError: anything else; what columns there are is not looked at.
-    """
-    sides = [[name.strip() for name in side.split("+")] for side in text.split("/")]
-    if len(sides) > 2 or not all(_COLUMN.fullmatch(name) for side in sides for name in side):
-        raise ValueError(
-            f"'{text}' is not understood: write a column, a sum `a + b`, or sums divided `a + b / c + d`"
-        )
-    return Metric(columns=tuple(sides[0]), per=tuple(sides[1]) if len(sides) == 2 else ())
+Selector = dict[str, Any]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
 
 
 def _readable(text: str) -> str:
-    parse_metric(text)
+    Formula.parse(text)
     return text
 
 
@@ -73,10 +45,7 @@ class Expect(Spec):
     )
     direction: Literal["increasing", "decreasing"] | None = Field(None, description="of `order`")
     tolerance: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="of `order`: how far a step may go the wrong way, as a share of the value before",
+        None, ge=0, lt=1, description="of `order`: how far a step may go the wrong way, as a share of the value before"
     )
 
     @model_validator(mode="after")
@@ -105,9 +74,7 @@ class Claim(Spec):
     """
 
     name: str = Field(min_length=1, max_length=200, description="the claim as a sentence")
-    source: str = Field(
-        min_length=1, max_length=200, description="paper and table, figure or section; or whose it is"
-    )
+    source: str = Field(min_length=1, max_length=200, description="paper and table, metric or section; or whose it is")
     metric: Annotated[str, AfterValidator(_readable)] = Field(
         description="a column of load_results or stat_<name>; sums and one quotient: `a + b / c`"
     )

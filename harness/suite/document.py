@@ -1,52 +1,95 @@
-"""Safe reading of small YAML documents in which every key and item knows its line."""
+"""Suite files as YAML in which every key and item knows its line, and messages that point there."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import reprlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
-from harness.errors import UserError
-from harness.suite.source import KeyPath, dotted, gather
+from harness.errors import UserError, nearest
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
 MAX_VALUES = 50_000  # after aliases are written out: what stops a "billion laughs"
+KeyPath = tuple[str | int, ...]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's core schema: `1e-3` is a number, `yes` and `off` are words; tags build nothing."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's)
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose one node; refuse deep nesting before it costs memory or the stack."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=mark)
-        node: yaml.Node | None = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+def dotted(path: KeyPath) -> str:
+    """Write a key path as `--set` takes it: `methods.1.bns-gcn.rate`."""
+    return ".".join(str(part) for part in path)
 
 
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
-        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        list("-+.0123456789"),
-    ),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+@dataclass
+class SuiteSource:
+    """Lines (from 1) and overrides by key path, and where each variant of a section is written."""
+
+    file: Path | None = None
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    overrides: dict[KeyPath, str] = field(default_factory=dict)
+    variants: dict[tuple[str, int], KeyPath] = field(default_factory=dict)
+
+    def variant(self, section: str, number: int) -> KeyPath:
+        """Return where the variant of a number (from 0) of a section is written."""
+        return self.variants.get((section, number), (section,))
+
+    def override(self, path: KeyPath, text: str) -> None:
+        """Note that the command line's `text` has replaced what was written at `path` and below."""
+        self.lines = {p: line for p, line in self.lines.items() if p[: len(path)] != path}
+        self.overrides = {p: said for p, said in self.overrides.items() if p[: len(path)] != path}
+        self.overrides[path] = text
+
+    def error(self, path: KeyPath, message: str, fix: str | None = None) -> UserError:
+        """Return a UserError that points at `path`, or at the nearest key above it that was written."""
+        for length in range(len(path), 0, -1):
+            if (override := self.overrides.get(path[:length])) is not None:
+                said = override.split("=", 1)[0]
+                key = None if said == dotted(path) else dotted(path)
+                return UserError(message, file=f"--set {override}", key=key, fix=fix)
+            if path[:length] in self.lines:
+                break
+        line = next((self.lines[p] for p in _above(path) if p in self.lines), None)
+        return UserError(message, file=self.file, line=line, key=dotted(path) or None, fix=fix)
+
+
+def _above(path: KeyPath) -> list[KeyPath]:
+    """Return the path and its parents, innermost first."""
+    return [path[:length] for length in range(len(path), -1, -1)]
+
+
+def gather(errors: Sequence[UserError]) -> UserError:
+    """Return one error whose text is a line for each distinct one of `errors`, in the file's order."""
+    ordered = sorted(errors, key=lambda error: error.line or 0)
+    lines = list(dict.fromkeys(str(error) for error in ordered))
+    return errors[0] if len(lines) == 1 else UserError("\n".join(lines))
+
+
+# YAML's core schema and no more: `1e-3` is a number; `off`, `010` and `2020-01-01` are words.
+_TAG = "tag:yaml.org,2002:"
+_TAGS = {
+    MappingNode: {f"{_TAG}map"},
+    SequenceNode: {f"{_TAG}seq"},
+    ScalarNode: {_TAG + kind for kind in ("str", "null", "bool", "int", "float", "timestamp", "merge", "value")},
+}
+_WORDS = dict.fromkeys(("", "~", "null", "Null", "NULL"))
+_WORDS |= dict.fromkeys(("true", "True", "TRUE"), True) | dict.fromkeys(("false", "False", "FALSE"), False)
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 
 
 @dataclass
@@ -59,10 +102,9 @@ class Document:
     errors: list[UserError] = field(default_factory=list)
     values: int = 0
 
-    def error(self, node: yaml.Node, path: KeyPath, message: str, fix: str | None = None) -> UserError:
+    def error(self, node: Node, path: KeyPath, message: str, fix: str | None = None) -> UserError:
         """Return an error that points at a node."""
-        line = node.start_mark.line + 1
-        return UserError(message, file=self.name, line=line, key=dotted(path) or None, fix=fix)
+        return UserError(message, file=self.name, line=_line(node), key=dotted(path) or None, fix=fix)
 
 
 def parse(text: str, name: str) -> Document:
@@ -77,12 +119,12 @@ def parse(text: str, name: str) -> Document:
     """
     if len(text) > MAX_BYTES:
         raise UserError(f"larger than {MAX_BYTES >> 20} MiB", file=name, fix="a suite is a small file")
-    document = Document(name)
+    document, reader = Document(name), YAML(typ="safe", pure=True)
+    reader.max_depth = MAX_DEPTH
     with _one_line(name):
-        loader = _Loader(text)
-        node = loader.get_single_node()
+        node = reader.compose(text)
         if node is not None:
-            document.data = _build(loader, node, (), document, ())
+            document.data = _build(node, (), document, ())
     if document.errors:
         raise gather(document.errors)
     return document
@@ -90,20 +132,22 @@ def parse(text: str, name: str) -> Document:
 
 @contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """Turn PyYAML's errors, which are several lines, into a UserError of one."""
+    """Turn the reader's errors, which are several lines, into a UserError of one."""
     try:
         yield
-    except yaml.MarkedYAMLError as error:
+    except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise UserError(said.replace("\n", " "), file=name, line=mark.line + 1 if mark else None) from error
-    except yaml.reader.ReaderError as error:
+        said = ", ".join(part for part in (error.context, error.problem) if part).replace("\n", " ")
+        if isinstance(error, MaxDepthExceededError):
+            said = f"nested deeper than {MAX_DEPTH} levels"
+        raise UserError(said, file=name, line=mark.line + 1 if mark else None) from error
+    except ReaderError as error:
         raise UserError(f"not YAML: {error.reason} (position {error.position})", file=name) from error
     except (ValueError, OverflowError) as error:  # a number too long for Python to read
         raise UserError(f"not YAML: {error}".splitlines()[0], file=name) from error
 
 
-def _build(loader: _Loader, node: yaml.Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> Any:
+def _build(node: Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> Any:
     """Turn a node into plain values, noting lines."""
     doc.values += 1
     if doc.values > MAX_VALUES:
@@ -112,41 +156,110 @@ def _build(loader: _Loader, node: yaml.Node, path: KeyPath, doc: Document, above
         raise doc.error(node, path, "refers to itself", fix="remove the alias")
     if len(above) > MAX_DEPTH:
         raise doc.error(node, (), f"nested deeper than {MAX_DEPTH} levels, aliases written out")
-    inside = (*above, id(node))
-    if isinstance(node, yaml.MappingNode):
-        _check_tag(node, "map", path, doc)
-        return _mapping(loader, node, path, doc, inside)
-    if isinstance(node, yaml.SequenceNode):
-        _check_tag(node, "seq", path, doc)
-        for i, item in enumerate(node.value):
-            doc.lines[(*path, i)] = item.start_mark.line + 1
-        return [_build(loader, item, (*path, i), doc, inside) for i, item in enumerate(node.value)]
-    return loader.construct_object(node)
-
-
-def _check_tag(node: yaml.Node, kind: str, path: KeyPath, doc: Document) -> None:
-    """Refuse a tag (`!!set`, `!!python/object`) on a mapping or list."""
-    if node.tag != f"tag:yaml.org,2002:{kind}":
+    if str(node.tag) not in _TAGS[type(node)]:
         raise doc.error(node, path, f"tag '{node.tag}' is not supported", fix="remove it")
+    inside = (*above, id(node))
+    if isinstance(node, MappingNode):
+        return _mapping(node, path, doc, inside)
+    if isinstance(node, SequenceNode):
+        doc.lines |= {(*path, i): _line(item) for i, item in enumerate(node.value)}
+        return [_build(item, (*path, i), doc, inside) for i, item in enumerate(node.value)]
+    return node.value if getattr(node, "style", None) or str(node.tag) == f"{_TAG}str" else _plain(node.value)
 
 
-def _mapping(
-    loader: _Loader, node: yaml.MappingNode, path: KeyPath, doc: Document, above: tuple[int, ...]
-) -> dict[str, Any]:
+def _plain(text: str) -> Any:
+    """Return what a scalar without quotes stands for."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(re.sub(r"\.(inf|nan)", r"\1", text.lower())) if _FLOAT.fullmatch(text) else text
+
+
+def _mapping(node: MappingNode, path: KeyPath, doc: Document, above: tuple[int, ...]) -> dict[str, Any]:
     """Build a mapping of text keys; a duplicate key is an error that names both lines."""
     built: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        if not isinstance(key_node, yaml.ScalarNode) or not key_node.value:
+        if not isinstance(key_node, ScalarNode) or not key_node.value:
             raise doc.error(key_node, path, "a key must be a word")
         key = key_node.value
         here = (*path, key)
         if key in built:
-            doc.errors.append(
-                doc.error(
-                    key_node, here, f"duplicate key, first on line {doc.lines[here]}", "keep one of them"
-                )
-            )
+            message = f"duplicate key, first on line {doc.lines[here]}"
+            doc.errors.append(doc.error(key_node, here, message, "keep one of them"))
             continue
-        doc.lines[here] = key_node.start_mark.line + 1
-        built[key] = _build(loader, value_node, here, doc, above)
+        doc.lines[here] = _line(key_node)
+        built[key] = _build(value_node, here, doc, above)
     return built
+
+
+def _line(node: Node) -> int:
+    line: int = node.start_mark.line
+    return line + 1
+
+
+ErrorAt = Callable[[KeyPath, str, str | None], UserError]
+KnownKeys = Callable[[KeyPath], Mapping[str, Any]]
+
+
+def explain(error: ValidationError, at: ErrorAt, known: KnownKeys, depth: int | None = None) -> UserError:
+    """Return one UserError with a line for each thing pydantic found.
+
+    Args:
+        error: what `model_validate` raised.
+        at: makes the UserError for a location in the model, a message and a fix.
+        known: the keys that the section at a location has.
+        depth: how much of pydantic's locations are keys; what is deeper names members of a union, whose
+            complaints about one value are joined by "or".
+    """
+    places: defaultdict[KeyPath, list[ErrorDetails]] = defaultdict(list)
+    found = error.errors(include_url=False)
+    for details in found:
+        if details["type"] == "too_short" and any(len(e["loc"]) > len(details["loc"]) for e in found):
+            continue  # pydantic counts only the items that are right
+        places[details["loc"][:depth]].append(details)
+    return gather([_one(path, found, at, known) for path, found in places.items()])
+
+
+def _one(path: KeyPath, found: list[ErrorDetails], at: ErrorAt, known: KnownKeys) -> UserError:
+    """Tell what is wrong in one place."""
+    first = found[0]
+    kind, value = first["type"], first["input"]
+    if kind == "extra_forbidden":
+        keys = known(path[:-1])
+        return at(path, "unknown key", nearest(str(path[-1]), keys) if keys else "it takes no options")
+    if kind == "missing":
+        return at(path, "missing", f"add `{path[-1]}: ...`")
+    if kind == "literal_error":
+        allowed = [part.strip("'") for part in first["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        hint = nearest(value, allowed) if isinstance(value, str) and len(value) > 3 else ""  # gpu is not cpu
+        fix = hint if hint.startswith("did you mean") else None
+        return at(path, f"bad value {show(value)}, allowed: {', '.join(allowed)}", fix)
+    if kind == "value_error":
+        return at(path, str(first["ctx"]["error"]), None)
+    wanted = " or ".join(dict.fromkeys(_wanted(details) for details in found))
+    return at(path, f"bad value {show(value)}: {wanted}", None)
+
+
+def _wanted(details: ErrorDetails) -> str:
+    """Return what pydantic wants, in words of YAML."""
+    message = _WANTED_WORDS.get(details["type"], details["msg"])
+    for start in ("Input should be ", "String should ", "Value should "):
+        message = message.replace(start, "must be " if start.startswith("Input") else "must ")
+    return message[:1].lower() + message[1:]
+
+
+_WANTED_WORDS = {
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a section of `key: value` lines",
+    "model_type": "must be a section of `key: value` lines",
+    "model_attributes_type": "must be a section of `key: value` lines",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "must be letters, digits, '.', '_' or '-', a letter or digit first",
+}
+
+
+def show(value: Any) -> str:
+    """Return a value's text, shortened so that it fits a line."""
+    return reprlib.repr(value)

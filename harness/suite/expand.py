@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,16 +18,54 @@ from harness.data.catalog import DatasetInfo
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import MethodSpec, PluginSource, TrainSpec
-from harness.suite.messages import ErrorAt, explain
-from harness.suite.options import grid, takes_list
+from harness.registry import PluginKey, find_plugins
+from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.spec import PluginSource
+from harness.suite.document import ErrorAt, KeyPath, explain, gather
 from harness.suite.pairing import claim_errors
-from harness.suite.schema import DatasetSettings, Suite, TrialConfig
+from harness.suite.schema import DatasetSettings, Suite, TrialConfig, named_in
 from harness.suite.select import check_keys, holds, matches, rule
-from harness.suite.source import KeyPath, gather
+
+
+def takes_list(annotation: Any) -> bool:
+    """Return whether a field's type admits a list, e.g. `int | list[int]`."""
+    if members := typing.get_args(annotation):
+        origin = typing.get_origin(annotation)
+        if origin in (typing.Union, types.UnionType, typing.Annotated):
+            return any(takes_list(member) for member in members)
+        annotation = origin
+    return isinstance(annotation, type) and issubclass(annotation, _LISTS)
+
+
+_LISTS = (list, tuple, set, frozenset)
+
+
+def grid(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield every combination of options, the first-named (alphabetically) varying slowest.
+
+    A list stands for its items; for the options named in `list_valued` it is one value, and a list that
+    holds lists stands for its items.
+    """
+    keys = sorted(options)  # the order of keys in the file must not change the order of trials
+    axes = [_axis(options[key], key in list_valued) for key in keys]
+    for values in itertools.product(*axes):
+        yield dict(zip(keys, values, strict=True))
+
+
+def _axis(value: Any, list_valued: bool) -> list[Any]:
+    """Return the alternatives that a written value stands for."""
+    if not isinstance(value, list):
+        return [value]
+    if list_valued and not any(isinstance(item, list) for item in value):
+        return [value]
+    return value
+
 
 __all__ = ["expand", "matches", "resolve_device"]
 S = TypeVar("S", ModelSpec, TrainSpec)
+N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
+Settings = tuple[list[ModelSpec], list[TrainSpec]]
+"""Models and trainings."""
 
 
 def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:
@@ -44,9 +84,12 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         UserError: a line for each unknown data set, method or option, or bad value of an option.
     """
     errors: list[UserError] = []
-    datasets = list(_datasets(suite, data_dir, errors))
-    methods = list(_methods(suite, errors))
-    partitions = list(_partitions(suite, data_dir, errors))
+    plugins = _plugins(suite, errors)
+    if errors:  # what is unknown may be in a plugin
+        raise gather(errors)
+    datasets = list(_datasets(suite, plugins, data_dir, errors))
+    methods = list(_methods(suite, plugins, errors))
+    partitions = list(_partitions(suite, plugins, data_dir, errors))
     excludes = _excludes(suite, {key for method, _ in methods for key in method.options}, errors)
     if errors:
         raise gather(errors)
@@ -62,6 +105,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             partition=partition,
             method=method,
             plugin=plugin,
+            plugins=_sources_of(model, train, partition, plugins),
             network=network if network and partition.parts > network.ranks_per_host else None,
             timing=suite.timing,
             traffic=suite.traffic,
@@ -89,7 +133,10 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
 
 def _varied(trainings: Sequence[TrainSpec]) -> tuple[str, ...]:
     """Return the keys that have several values, in their usual order."""
-    return tuple(key for key in TrainSpec.model_fields if len({getattr(t, key) for t in trainings}) > 1)
+    first = trainings[0]
+    return tuple(
+        key for key in TrainSpec.model_fields if any(getattr(t, key) != getattr(first, key) for t in trainings)
+    )
 
 
 def _add(trials: dict[str, TrialConfig], trial: TrialConfig, suite: Suite) -> None:
@@ -97,20 +144,19 @@ def _add(trials: dict[str, TrialConfig], trial: TrialConfig, suite: Suite) -> No
     same = trials.setdefault(trial.id, trial)
     if same != trial:
         name = trial.partition.file.name if trial.partition.file else ""
-        raise suite.source.error(
-            ("partition", "file"), f"two partition files are named '{name}'", "rename one"
-        )
+        raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
 
 
 def _datasets(
-    suite: Suite, data_dir: Path | None, errors: list[UserError]
+    suite: Suite, plugins: Mapping[PluginKey, PluginSource], data_dir: Path | None, errors: list[UserError]
 ) -> Iterator[tuple[DatasetSpec, ModelSpec, TrainSpec]]:
     """Yield each data set with complete options, and with each model the training it gets on it."""
     from harness.data.registry import dataset_info
 
-    settings = _per_dataset(suite, errors)
+    usual = _settings(suite.model, suite.train, suite, suite.source.variant, plugins, errors)
+    settings = _per_dataset(suite, plugins, errors)
     for i, entry in enumerate(suite.datasets):
-        models, trainings = settings.get(entry.name, (list(suite.model), list(suite.train)))
+        models, trainings = settings.get(entry.name, usual)
         for options in grid(entry.options):
             try:
                 info = dataset_info(DatasetSpec(name=entry.name, options=options), data_dir)
@@ -146,9 +192,26 @@ def _need_label_sets(suite: Suite, name: str, trainings: Sequence[TrainSpec]) ->
     return [suite.source.error(path, message, fix)]
 
 
-def _per_dataset(suite: Suite, errors: list[UserError]) -> dict[str, tuple[list[ModelSpec], list[TrainSpec]]]:
+def _settings(
+    models: Sequence[ModelSpec],
+    trainings: Sequence[TrainSpec],
+    suite: Suite,
+    where: Callable[[str, int], KeyPath],
+    plugins: Mapping[PluginKey, PluginSource],
+    errors: list[UserError],
+) -> Settings:
+    """Return models and trainings, checked; `where`: they are written, by section and number."""
+    return (
+        [_checked(m, "model", suite, where("model", i), plugins, errors) for i, m in enumerate(models)],
+        [_checked(t, "train", suite, where("train", i), plugins, errors) for i, t in enumerate(trainings)],
+    )
+
+
+def _per_dataset(
+    suite: Suite, plugins: Mapping[PluginKey, PluginSource], errors: list[UserError]
+) -> dict[str, Settings]:
     """Return the models and the trainings of the data sets that have settings of their own."""
-    found: dict[str, tuple[list[ModelSpec], list[TrainSpec]]] = {}
+    found: dict[str, Settings] = {}
     names = {entry.name for entry in suite.datasets}
     for name, own in suite.per_dataset.items():
         path = ("per_dataset", name)
@@ -157,8 +220,14 @@ def _per_dataset(suite: Suite, errors: list[UserError]) -> dict[str, tuple[list[
         at = partial(_at_option, suite, (*path, "model"))
         models = [_laid_over(model, own.model, at, errors) for model in suite.model]
         at = partial(_at_option, suite, (*path, "train"))
-        found[name] = (models, [_laid_over(train, own.train, at, errors) for train in suite.train])
+        trainings = [_laid_over(train, own.train, at, errors) for train in suite.train]
+        where = partial(_within, path)
+        found[name] = _settings(models, trainings, suite, where, plugins, errors)
     return found
+
+
+def _within(path: KeyPath, section: str, _number: int) -> KeyPath:
+    return (*path, section)
 
 
 def _laid_over(spec: S, own: Mapping[str, Any], at: ErrorAt, errors: list[UserError]) -> S:
@@ -191,11 +260,9 @@ def _check_finite(options: Mapping[str, Any]) -> None:
             raise UserError(f"bad value {value}: must be finite", key=key)
 
 
-def _plugins(suite: Suite, errors: list[UserError]) -> Mapping[str, PluginSource]:
-    """Return the methods of the suite's plugins by name."""
-    from harness.runtime.plugins import find_plugins
-
-    found: dict[str, PluginSource] = {}
+def _plugins(suite: Suite, errors: list[UserError]) -> Mapping[PluginKey, PluginSource]:
+    """Return what the suite's plugins bring, by kind and name."""
+    found: dict[PluginKey, PluginSource] = {}
     for i, entry in enumerate(suite.plugins):
         try:
             found = find_plugins([entry], suite.directory, found)
@@ -204,22 +271,19 @@ def _plugins(suite: Suite, errors: list[UserError]) -> Mapping[str, PluginSource
     return found
 
 
-def _methods(suite: Suite, errors: list[UserError]) -> Iterator[tuple[MethodSpec, PluginSource | None]]:
+def _methods(
+    suite: Suite, plugins: Mapping[PluginKey, PluginSource], errors: list[UserError]
+) -> Iterator[tuple[MethodSpec, PluginSource | None]]:
     """Yield each method with complete, checked options, and where its code is."""
-    from harness.runtime.registry import find_method
+    from harness.runtime.method import METHODS
 
-    broken: list[UserError] = []
-    plugins = _plugins(suite, broken)
-    if broken:  # what is unknown may be in it
-        errors += broken
-        return
     for i, entry in enumerate(suite.methods):
         try:
-            found = find_method(entry.name, plugins)
+            found = METHODS.find(entry.name, plugins)
         except UserError as error:
             errors.append(suite.source.error(("methods", i), error.message, error.fix))
             continue
-        model = found.method.Options
+        model = found.value.Options
         listed = {key for key, field in model.model_fields.items() if takes_list(field.annotation)}
         for options in grid(entry.options, listed):
             try:
@@ -231,6 +295,49 @@ def _methods(suite: Suite, errors: list[UserError]) -> Iterator[tuple[MethodSpec
             yield MethodSpec(name=entry.name, options=checked.model_dump(mode="json")), found.source
 
 
+def _checked(
+    spec: N,
+    section: str,
+    suite: Suite,
+    path: KeyPath,
+    plugins: Mapping[PluginKey, PluginSource],
+    errors: list[UserError],
+) -> N:
+    """Return a section with what of its own options differs from their defaults; errors where it is wrong.
+
+    `path`: where the section is written.
+    """
+    for registry, key, own in named_in(section):
+        name = getattr(spec, key)
+        try:
+            found: Any = registry.find(name, plugins).value
+            options = found.Options.model_validate(getattr(spec, own))
+            spec = spec.model_copy(update={own: options.model_dump(mode="json", exclude_defaults=True)})
+            if isinstance(spec, ModelSpec):
+                found.check_spec(spec)
+        except ValidationError as error:
+            at = partial(_at_option, suite, (*path, key, name))
+            errors.append(explain(error, at, partial(_fields_of, found.Options), depth=1))
+        except UserError as error:
+            errors.append(suite.source.error((*path, key), error.message, error.fix))
+        except ValueError as error:
+            errors.append(suite.source.error(path, str(error)))
+    return spec
+
+
+def _sources_of(
+    model: ModelSpec, train: TrainSpec, partition: PartitionSpec, plugins: Mapping[PluginKey, PluginSource]
+) -> dict[str, PluginSource]:
+    """Return where the code is, by kind, of what a trial names besides its method."""
+    sources = {}
+    for section, spec in (("model", model), ("train", train), ("partition", partition)):
+        for registry, key, _ in named_in(section):
+            source = registry.find(getattr(spec, key), plugins).source
+            if source is not None:
+                sources[registry.kind] = source
+    return sources
+
+
 def _at_option(suite: Suite, entry: KeyPath, option: KeyPath, message: str, fix: str | None) -> UserError:
     return suite.source.error((*entry, *option), message, fix)
 
@@ -239,19 +346,27 @@ def _fields_of(model: type[BaseModel], _section: KeyPath) -> Mapping[str, Any]:
     return model.model_fields
 
 
-def _partitions(suite: Suite, data_dir: Path | None, errors: list[UserError]) -> Iterator[PartitionSpec]:
+def _partitions(
+    suite: Suite, plugins: Mapping[PluginKey, PluginSource], data_dir: Path | None, errors: list[UserError]
+) -> Iterator[PartitionSpec]:
     """Yield each partition without what its method does not read, its file found where it is there."""
-    for spec in suite.partition:
-        if spec.method == "file":
+    from harness.data.partition.partitioner import PARTITIONERS
+
+    for i, written in enumerate(suite.partition):
+        before, path = len(errors), suite.source.variant("partition", i)
+        spec = _checked(written, "partition", suite, path, plugins, errors)
+        if len(errors) > before:
+            continue
+        reads = PARTITIONERS.find(spec.method, plugins).value.reads
+        if "file" in reads:
             if spec.file is None:
                 message = "missing: method `file` reads the part of each node from a .npy file"
                 errors.append(suite.source.error(("partition", "file"), message, "add `file: NAME.npy`"))
                 continue
-            yield PartitionSpec(parts=spec.parts, method="file", file=_find(spec.file, suite, data_dir))
-        elif spec.method == "metis":
-            yield spec.model_copy(update={"file": None})
+            yield PartitionSpec(parts=spec.parts, method=spec.method, file=_find(spec.file, suite, data_dir))
         else:
-            yield spec.model_copy(update={"file": None, "objective": "volume"})
+            unread = {} if "objective" in reads else {"objective": "volume"}
+            yield spec.model_copy(update={"file": None, **unread})
 
 
 def _find(file: Path, suite: Suite, data_dir: Path | None) -> Path:
@@ -264,9 +379,7 @@ def _find(file: Path, suite: Suite, data_dir: Path | None) -> Path:
     return file
 
 
-def _excludes(
-    suite: Suite, options: Collection[str], errors: list[UserError]
-) -> list[dict[str, Sequence[Any]]]:
+def _excludes(suite: Suite, options: Collection[str], errors: list[UserError]) -> list[dict[str, Sequence[Any]]]:
     """Return the exclusions, every value a list of alternatives, their keys checked.
 
     `options` are those of the suite's methods.

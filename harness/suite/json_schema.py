@@ -13,11 +13,12 @@ from harness.data.registry import dataset_info, dataset_names
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import DataError
 from harness.models.spec import ModelSpec
-from harness.runtime.registry import load_method, method_names
+from harness.registry import Registry
+from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
+from harness.suite.expand import takes_list
 from harness.suite.network import NetworkSpec
-from harness.suite.options import takes_list
-from harness.suite.schema import Suite
+from harness.suite.schema import Suite, named_in
 
 Json = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -34,15 +35,15 @@ def suite_schema() -> Json:
     schema = Suite.model_json_schema()
     sections: Json = schema["properties"]
     for name, spec in GRIDS.items():
-        sections[name] = _described(sections[name], _one_or_more(_grid_of(spec.model_json_schema())))
+        sections[name] = _described(sections[name], _one_or_more(_grid_of(_section(name, spec))))
     network = _grid_of(NetworkSpec.model_json_schema())
     sections["network"] = _described(
         sections["network"], _one_or_more({"anyOf": [{"type": ["string", "null"]}, network]})
     )
-    sections["methods"] = _described(sections["methods"], _one_or_more(_entries(_methods())))
+    sections["methods"] = _described(sections["methods"], _one_or_more(_entries(_options_by_name(METHODS))))
     sections["datasets"] = _described(sections["datasets"], _one_or_more(_entries(_datasets())))
     sections["plugins"] = _described(sections["plugins"], _one_or_more({"type": "string"}))
-    partial = {name: _partial(spec) for name, spec in (("model", ModelSpec), ("train", TrainSpec))}
+    partial = {name: _closed(_section(name, GRIDS[name])["properties"]) for name in ("model", "train")}
     sections["per_dataset"]["additionalProperties"] = _closed(partial)
     _drop_unused(schema)
     return {"$schema": DIALECT, "title": "harness suite", **{k: v for k, v in schema.items() if k != "title"}}
@@ -65,8 +66,15 @@ def _grid_of(schema: Json) -> Json:
     return _closed({key: _or_list(value) for key, value in schema["properties"].items()})
 
 
-def _partial(spec: type[Any]) -> Json:
-    return _closed(spec.model_json_schema()["properties"])
+def _section(name: str, spec: type[Any]) -> Json:
+    """Return the schema of a section that names what is registered, with options of its own or without."""
+    schema: Json = spec.model_json_schema()
+    for registry, key, own in named_in(name):
+        properties = schema["properties"]
+        del properties[own]
+        about = {k: properties[key][k] for k in ("description", "default") if k in properties[key]}
+        properties[key] = about | _entries(_options_by_name(registry))
+    return schema
 
 
 def _or_list(value: Json) -> Json:
@@ -90,11 +98,11 @@ def _entries(options: Mapping[str, Json | None]) -> Json:
     return {"anyOf": [name, with_options]}
 
 
-def _methods() -> dict[str, Json | None]:
+def _options_by_name(registry: Registry[Any]) -> dict[str, Json | None]:
     found: dict[str, Json | None] = {}
-    for name in method_names():
+    for name in registry.names():
         try:
-            found[name] = _options_of(load_method(name).Options)
+            found[name] = _options_of(registry.load(name).Options)
         except Exception:  # a package of somebody else's must not take the schema away
             found[name] = None
     return found
@@ -106,7 +114,7 @@ def _options_of(options: type[Any]) -> Json:
     definitions: Json = schema.get("$defs", {})
     listed = {name for name, field in options.model_fields.items() if takes_list(field.annotation)}
     properties: Json = {}
-    for key, value in schema["properties"].items():
+    for key, value in schema.get("properties", {}).items():
         properties[key] = _or_list(_inlined(value, definitions))
         if key in listed:
             properties[key]["anyOf"].append({"type": "array", "minItems": 1})

@@ -9,16 +9,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.data.spec import PartitionSpec, Spec
+from harness.data.spec import PartitionSpec
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
+from harness.spec import Spec
 from harness.suite import document
 from harness.suite.claims import Claim, Expect
-from harness.suite.messages import explain
+from harness.suite.document import KeyPath, SuiteSource, dotted, explain
 from harness.suite.network import NetworkSpec
 from harness.suite.schema import DatasetSettings, Suite, Timeouts
-from harness.suite.source import KeyPath, Source, dotted
 
 SECTIONS: dict[str, type[Spec]] = {
     "model": ModelSpec,
@@ -46,10 +46,8 @@ def load_suite(path: Path, overrides: Sequence[str] = ()) -> Suite:
     """
     read = document.parse(_text(path), str(path))
     if not isinstance(read.data, dict):
-        raise UserError(
-            "not a suite", file=path, fix="write `name: ...`, `datasets: [...]`, `methods: [...]` lines"
-        )
-    source = Source(path, read.lines)
+        raise UserError("not a suite", file=path, fix="write `name: ...`, `datasets: [...]`, `methods: [...]` lines")
+    source = SuiteSource(path, read.lines)
     data: dict[str, Any] = read.data
     for override in overrides:
         _override(data, source, override)
@@ -60,11 +58,12 @@ def load_suite(path: Path, overrides: Sequence[str] = ()) -> Suite:
         suite = Suite.model_validate(data)
     except ValidationError as error:
         raise explain(
-            error,
-            lambda loc, message, fix: source.error(_written(loc, data), message, fix),
-            _known,
+            error, lambda loc, message, fix: source.error(_written(loc, data), message, fix), _known
         ) from error
     _number_entries(data, source)
+    for section in filter(data.__contains__, GRIDS):
+        for number in range(len(getattr(suite, section))):
+            source.variants[section, number] = _written((section, number), data)
     suite._source = source
     return suite
 
@@ -77,16 +76,14 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         there = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
-        raise UserError(
-            "no such file", file=path, fix=nearest(path.name, there) if there else None
-        ) from error
+        raise UserError("no such file", file=path, fix=nearest(path.name, there) if there else None) from error
     except UnicodeDecodeError as error:
         raise UserError("not UTF-8 text", file=path) from error
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=path) from error
 
 
-def _override(data: dict[str, Any], source: Source, text: str) -> None:
+def _override(data: dict[str, Any], source: SuiteSource, text: str) -> None:
     """Put one `key.path=value` into the data."""
     said, separator, value = text.partition("=")
     if not separator or not said or "" in said.split("."):
@@ -169,7 +166,7 @@ def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:
     return 0
 
 
-def _number_entries(data: Mapping[str, Any], source: Source) -> None:
+def _number_entries(data: Mapping[str, Any], source: SuiteSource) -> None:
     """Let a section of one entry (`methods: full`) be found as entry 0, as the Suite numbers it."""
     for section in LISTS:
         if isinstance(data[section], list):

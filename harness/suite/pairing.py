@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.errors import UserError, nearest
-from harness.suite.claims import Claim, Selector, parse_metric
+from harness.errors import UserError
+from harness.metrics import Formula, Metric, find_metric
+from harness.suite.claims import Claim, Selector
+from harness.suite.document import KeyPath
 from harness.suite.schema import Suite, TrialConfig
 from harness.suite.select import check_keys, holds, rule
-from harness.suite.source import KeyPath
 
 Cell = tuple[TrialConfig, ...]  # trials that differ in their seed only
 Row = tuple[Cell, ...]  # what is compared
@@ -65,7 +66,7 @@ def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserEr
     A suite changed by overrides may lack some of the trials that its claims speak of.
     """
     for i, claim in enumerate(suite.claims):
-        wrong = [*_unknown_columns(claim), *_unknown_keys(claim, trials)]
+        wrong = [*_unknown_columns(claim, trials), *_unknown_keys(claim, trials)]
         if not wrong and not suite.source.overrides:
             try:
                 rows_of(claim, trials)
@@ -83,16 +84,22 @@ def _selectors(claim: Claim) -> list[tuple[str, Selector]]:
     return [("of", claim.of), *([("over", claim.over)] if claim.over is not None else [])]
 
 
-def _unknown_columns(claim: Claim) -> Iterator[UserError]:
-    from harness.results.frames import COLUMNS, TEXT
+def _unknown_columns(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
+    formula, declared = Formula.parse(claim.metric), _declared(trials)
+    for name in (*formula.columns, *formula.per):
+        try:
+            find_metric(name, declared)
+        except UserError as error:
+            yield UserError(f"unknown column '{name}'", key="metric", fix=error.fix)
 
-    metric = parse_metric(claim.metric)
-    known = {name for name in COLUMNS if name not in TEXT}
-    for name in (*metric.columns, *metric.per):
-        if name not in known and not name.startswith("stat_"):
-            yield UserError(
-                f"unknown column '{name}'", key="metric", fix=nearest(name, [*known, "stat_NAME"])
-            )
+
+def _declared(trials: Sequence[TrialConfig]) -> list[Metric]:
+    """Return the metrics that the trials' methods declare."""
+    from harness.runtime.method import METHODS
+
+    methods = {(trial.method.name, trial.plugin) for trial in trials}
+    found = (METHODS.loaded(name, source) for name, source in methods)
+    return [metric for method in found if method for metric in method.metrics_by_column().values()]
 
 
 def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:

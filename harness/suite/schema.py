@@ -14,13 +14,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
-from harness.data.spec import DatasetSpec, PartitionSpec, Spec
+from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import MethodSpec, PluginSource, Timing, TrafficMode, TrainSpec
+from harness.registry import Registry
+from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
+from harness.spec import PluginSource, Spec
 from harness.suite.claims import Claim
+from harness.suite.document import SuiteSource
 from harness.suite.network import NetworkSpec
-from harness.suite.source import Source
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
 
@@ -35,6 +37,11 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.sampled_eval": False,
     "train.final_eval": True,
     "train.products": "auto",
+    "train.schedule": "constant",
+    "train.optimizer_options": {},
+    "train.schedule_options": {},
+    "model.options": {},
+    "partition.options": {},
 }
 
 FEW = 3  # numbers of a method that its trials' labels always name
@@ -48,11 +55,11 @@ def _network(value: Any) -> Any:
 
 
 class TrialConfig(Spec):
-    """Everything that decides a trial's figures; options are complete, defaults filled in.
+    """Everything that decides a trial's metrics; options are complete, defaults filled in.
 
     `partition.file` may be absolute (where the file was found); only its name is part of the identity, so
-    that a suite keeps its results when it is moved. Nor is `plugin`: a method keeps its results when its code
-    changes, until they are asked for anew.
+    that a suite keeps its results when it is moved. Nor are `plugin` and `plugins`: a method keeps its
+    results when its code changes, until they are asked for anew.
     """
 
     dataset: DatasetSpec
@@ -61,6 +68,10 @@ class TrialConfig(Spec):
     partition: PartitionSpec
     method: MethodSpec
     plugin: PluginSource | None = Field(None, description="the method's code, if it is not the tool's own")
+    plugins: dict[str, PluginSource] = Field(
+        default_factory=dict,
+        description="the code of what else is not the tool's own, by kind: model, partitioner, ...",
+    )
     network: Annotated[NetworkSpec | None, BeforeValidator(_network)] = None
     timing: Timing = "plain"
     traffic: TrafficMode = "count"
@@ -71,12 +82,17 @@ class TrialConfig(Spec):
     )
 
     @property
+    def sources(self) -> dict[str, PluginSource]:
+        """Where the code is, by kind, of what is not the tool's own."""
+        return dict(self.plugins) | ({} if self.plugin is None else {"method": self.plugin})
+
+    @property
     def id(self) -> str:
         """First 12 hex digits of the SHA-256 of the configuration as canonical JSON.
 
         Keys that came later are left out at their default, so that trials keep their ids.
         """
-        config = self.model_dump(mode="json", exclude={"plugin"})
+        config = self.model_dump(mode="json", exclude={"plugin", "plugins"})
         config["network"] = config["network"] or "none"
         for key, default in LATER.items():
             *above, last = key.split(".")
@@ -104,10 +120,7 @@ class TrialConfig(Spec):
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network is None else f" {self.network.label}"
         train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
-        return (
-            f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network}{train}"
-            f" seed={self.seed}"
-        )
+        return f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network}{train} seed={self.seed}"
 
     def _unsaid(self) -> dict[str, Any]:
         """Return the options that the label leaves out where they have these values."""
@@ -124,15 +137,30 @@ class TrialConfig(Spec):
         return {key: value for key, value in defaults.items() if key not in numbers}
 
 
+def named_in(section: str) -> list[tuple[Registry[Any], str, str]]:
+    """Return what model, partition or train names: registry, key of the name, key of its options."""
+    if section == "model":
+        from harness.models.layer import MODELS
+
+        return [(MODELS, "name", "options")]
+    if section == "partition":
+        from harness.data.partition.partitioner import PARTITIONERS
+
+        return [(PARTITIONERS, "method", "options")]
+    from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
+
+    return [(OPTIMIZERS, "optimizer", "optimizer_options"), (SCHEDULES, "schedule", "schedule_options")]
+
+
 def method_defaults(name: str) -> dict[str, Any]:
     """Return the default of every option of a method that has one; empty if the method is not at hand."""
     return _defaults(_optional_fields(name, None))
 
 
 def _optional_fields(name: str, source: PluginSource | None) -> dict[str, FieldInfo]:
-    from harness.runtime.registry import loaded_method
+    from harness.runtime.method import METHODS
 
-    method = loaded_method(name, source)
+    method = METHODS.loaded(name, source)
     fields = method.Options.model_fields if method else {}
     return {key: field for key, field in fields.items() if not field.is_required()}
 
@@ -157,11 +185,7 @@ def _is_number(value: Any) -> bool:
 
 def _call(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Write `name(key=value,...)` with the options that differ from their default."""
-    said = [
-        f"{key}={_short(value)}"
-        for key, value in options.items()
-        if key not in defaults or defaults[key] != value
-    ]
+    said = [f"{key}={_short(value)}" for key, value in options.items() if key not in defaults or defaults[key] != value]
     return f"{name}({','.join(said)})" if said else name
 
 
@@ -225,9 +249,9 @@ class Suite(Spec):
 
     name: str = Field(pattern=PLAIN_NAME, max_length=100, description="names the results' directory")
     description: str = Field("", description="what the suite shows")
-    datasets: Annotated[
-        tuple[Annotated[DatasetSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
-    ] = Field(min_length=1, description="names of `harness list datasets`, with options if wanted")
+    datasets: Annotated[tuple[Annotated[DatasetSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)] = Field(
+        min_length=1, description="names of `harness list datasets`, with options if wanted"
+    )
     model: Annotated[tuple[ModelSpec, ...], BeforeValidator(_variants)] = Field(
         (ModelSpec(),), min_length=1, description="the architecture, the same for every method"
     )
@@ -235,13 +259,11 @@ class Suite(Spec):
         (TrainSpec(),), min_length=1, description="the training, the same for every method"
     )
     partition: Annotated[tuple[PartitionSpec, ...], BeforeValidator(_variants)] = Field(
-        (PartitionSpec(),),
-        min_length=1,
-        description="how the nodes are given to ranks, and how many there are",
+        (PartitionSpec(),), min_length=1, description="how the nodes are given to ranks, and how many there are"
     )
-    methods: Annotated[
-        tuple[Annotated[MethodSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)
-    ] = Field(min_length=1, description="names of `harness list methods`, with options if wanted")
+    methods: Annotated[tuple[Annotated[MethodSpec, BeforeValidator(_entry)], ...], BeforeValidator(_listed)] = Field(
+        min_length=1, description="names of `harness list methods`, with options if wanted"
+    )
     plugins: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         (), description="methods that are not installed: file.py, beside the suite, or package.module"
     )
@@ -263,10 +285,10 @@ class Suite(Spec):
     )
     claims: tuple[Claim, ...] = Field((), description="what the results should show; no part of a trial")
 
-    _source: Source = PrivateAttr(default_factory=Source)
+    _source: SuiteSource = PrivateAttr(default_factory=SuiteSource)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SuiteSource:
         """Where each key was written, for messages."""
         return self._source
 

@@ -74,13 +74,13 @@ def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
     unknown = [key for key in keys if key not in (*KEYS, *options) and not key.startswith("dataset.")]
     if not unknown:
         return
-    from harness.runtime.registry import load_method, method_names
+    from harness.runtime.method import METHODS
 
     known: set[str] = {*KEYS, *options, *(f"model.{field}" for field in ModelSpec.model_fields)}
     known |= {f"train.{field}" for field in TrainSpec.model_fields}
-    for name in method_names():
+    for name in METHODS.names():
         with contextlib.suppress(UserError):  # a broken plugin is not this expression's mistake
-            known |= set(load_method(name).Options.model_fields)
+            known |= set(METHODS.load(name).Options.model_fields)
     for key in unknown:
         if key not in known:
             raise UserError("unknown key", key=key, fix=nearest(key, known))
@@ -93,9 +93,7 @@ def _terms(expr: str) -> dict[str, list[Any]]:
         key, separator, value = (part.strip() for part in term.partition("="))
         if not separator or not key or not value:
             raise UserError(
-                f"'{term}' is not of the form key=value",
-                file=f"--only {expr}",
-                fix="e.g. method=bns-gcn|full,parts=2",
+                f"'{term}' is not of the form key=value", file=f"--only {expr}", fix="e.g. method=bns-gcn|full,parts=2"
             )
         if key in terms:
             raise UserError(f"'{key}' twice", file=f"--only {expr}", fix=f"{key}=a|b allows both")

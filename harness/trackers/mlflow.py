@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.trackers.runs import Run, import_extra
+from harness.trackers.runs import TrackedRun, import_extra
 
 AT_ONCE = {"metrics": 1000, "params": 100}  # what MLflow takes in one call
 LONGEST = 500  # characters of a parameter that every store takes
 
 
-def write(runs: Iterable[Run], out: Path | None) -> int:
+def write(runs: Iterable[TrackedRun], out: Path | None) -> int:
     """Write each run that is not there yet; returns how many.
 
     `out`: a directory that gets an `mlflow.db`; None: wherever MLFLOW_TRACKING_URI says.
@@ -29,10 +29,10 @@ def write(runs: Iterable[Run], out: Path | None) -> int:
         start, end = _milliseconds(run.started), _milliseconds(run.started)
         tags = {"trial": run.trial, "started": str(run.started), "status": run.status}
         new = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.label).info.run_id
-        metrics = [entities.Metric(f"final/{name}", value, start, 0) for name, value in run.figures.items()]
-        for epoch, now, figures in run.steps():
+        metrics = [entities.Metric(f"final/{name}", value, start, 0) for name, value in run.metrics.items()]
+        for epoch, now, values in run.steps():
             end = _milliseconds(now)
-            metrics += [entities.Metric(name, value, end, epoch) for name, value in figures.items()]
+            metrics += [entities.Metric(name, value, end, epoch) for name, value in values.items()]
         params = [entities.Param(key, str(value)[:LONGEST]) for key, value in run.params.items()]
         for kind, items in (("params", params), ("metrics", metrics)):
             for some in _batches(items, AT_ONCE[kind]):
@@ -49,7 +49,7 @@ def _database(out: Path) -> str:
     return f"sqlite:///{out.resolve() / 'mlflow.db'}"
 
 
-def _there(client: Any, experiment_id: str, run: Run) -> bool:
+def _there(client: Any, experiment_id: str, run: TrackedRun) -> bool:
     asked = f"tags.trial = '{run.trial}' and tags.started = '{run.started}'"
     return bool(client.search_runs([experiment_id], asked, max_results=1))
 

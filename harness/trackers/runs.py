@@ -1,4 +1,4 @@
-"""What a tracker is told of a trial: its configuration, its figures, and those of every epoch."""
+"""What a tracker is told of a trial: its configuration, its metrics, and those of every epoch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ODD = re.compile(r"[^\w\-./ ]")  # what not every tracker takes in a name
 
 
 @dataclass(frozen=True)
-class Run:
+class TrackedRun:
     """A trial; `started`: seconds since 1970; `epochs`: row by row, index from 1, NaN where there is none.
 
-    `params`: the configuration as `section.key`; `figures`: its numbers, as in `load_results`. An epoch has
-    the slowest rank's time, sums of bytes and the method's figures, means of the phases' times over ranks.
+    `params`: the configuration as `section.key`; `metrics`: its numbers, as in `load_results`. An epoch has
+    the slowest rank's time, sums of bytes and the method's metrics, means of the phases' times over ranks.
     """
 
     suite: str
@@ -40,11 +40,11 @@ class Run:
     status: str
     started: float
     params: Mapping[str, Any]
-    figures: Mapping[str, float]
+    metrics: Mapping[str, float]
     epochs: pd.DataFrame
 
     def steps(self) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """Yield each epoch's number, the time of its end (since 1970, training alone) and its figures."""
+        """Yield each epoch's number, the time of its end (since 1970, training alone) and its metrics."""
         now = self.started
         for epoch, row in self.epochs.iterrows():
             known = {str(key): float(value) for key, value in row.items() if np.isfinite(value)}
@@ -52,7 +52,7 @@ class Run:
             yield int(str(epoch)), now, known
 
 
-def read_runs(path: Path) -> list[Run]:
+def read_runs(path: Path) -> list[TrackedRun]:
     """Read the trials of a results directory, a suite's or a trial's, as they started; UserError if none."""
     found = sorted((_run(read_at(p), p) for p in record_places(path)), key=lambda run: run.started)
     if not found:
@@ -69,7 +69,7 @@ def import_extra(module: str, extra: str) -> Any:
         raise UserError(what, key="--to", fix=f"python -m pip install '.[{extra}]'") from error
 
 
-def _run(record: Record, place: Path) -> Run:
+def _run(record: Record, place: Path) -> TrackedRun:
     if not all(re.fullmatch(PLAIN_NAME, name) for name in (record.suite, record.trial)):
         raise UserError("its suite and trial cannot name directories", file=place)
     numbers = {
@@ -79,7 +79,7 @@ def _run(record: Record, place: Path) -> Run:
     }
     for key in ("parts", "seed"):  # of the configuration
         numbers.pop(key, None)
-    return Run(
+    return TrackedRun(
         record.suite,
         record.trial,
         record.label,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.trackers.runs import Run, import_extra
+from harness.trackers.runs import TrackedRun, import_extra
 
 
-def write(runs: Iterable[Run], out: Path) -> int:
+def write(runs: Iterable[TrackedRun], out: Path) -> int:
     """Write `out/wandb/offline-run-...` of each run that has none there; returns how many."""
     wandb = import_extra("wandb", "wandb")
     out.mkdir(parents=True, exist_ok=True)  # or wandb takes another place
@@ -26,9 +26,9 @@ def write(runs: Iterable[Run], out: Path) -> int:
             mode="offline",
             settings=settings,
         ) as logged:
-            for epoch, now, figures in run.steps():
-                logged.log(figures | {"training_s": now - run.started}, step=epoch)
-            logged.summary.update({f"final/{name}": value for name, value in run.figures.items()})
+            for epoch, now, metrics in run.steps():
+                logged.log(metrics | {"training_s": now - run.started}, step=epoch)
+            logged.summary.update({f"final/{name}": value for name, value in run.metrics.items()})
             logged.summary["status"] = run.status
         written += 1
     return written

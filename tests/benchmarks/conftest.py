@@ -11,8 +11,8 @@ import pytest
 import torch
 from benchmarks.growth import SIZE_NAMES, SIZES, table
 
-from harness.conformance.graphs import OnDisk
-from harness.data.partition_store import ensure_partitioned
+from harness.check.graphs import OnDisk
+from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
 from harness.data.spec import DatasetSpec, PartitionSpec
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from harness.conformance.training import Case
-from harness.runtime.exchange import SyncExchange
-from harness.runtime.trainer import Trainer
+from harness.check.training import Case
+from harness.runtime.step import SyncExchange
 
 Make = Callable[[int, Case], Callable[[], object]]
 
@@ -44,11 +43,7 @@ def _join(rank: int, store: Path) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(str(store), 2),
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=120),
+        "gloo", store=dist.FileStore(str(store), 2), rank=rank, world_size=2, timeout=timedelta(seconds=120)
     )
 
 
@@ -62,7 +57,8 @@ def _peer(make: Make, case: Case, rounds: int, store: Path) -> None:
 
 def exchange(rank: int, case: Case) -> Callable[[], object]:
     """Exchange all boundary rows of the hidden width, and the gradients back."""
-    worker, _ = case.worker(rank, 2)
+    trainer = case.trainer(rank, 2)
+    worker = trainer.worker
     swap = SyncExchange(worker.comm, worker.partition.full_halo)
     rows = torch.ones(worker.partition.num_inner, case.model.hidden, requires_grad=True)
 
@@ -79,8 +75,9 @@ def clock_on_and_off(rank: int, case: Case, world: int = 2) -> Callable[[], tupl
 
     Returns whether phases were timed, and the epoch's seconds: wall time, and CPU time of this process.
     """
-    worker, report = case.worker(rank, world)
-    trainer, turns = Trainer(worker, report), itertools.count()
+    trainer = case.trainer(rank, world)
+    worker = trainer.worker
+    turns = itertools.count()
 
     def work() -> tuple[bool, float, float]:
         turn = next(turns)
@@ -94,5 +91,5 @@ def clock_on_and_off(rank: int, case: Case, world: int = 2) -> Callable[[], tupl
 
 def epoch(rank: int, case: Case) -> Callable[[], object]:
     """Train an epoch."""
-    trainer = Trainer(*case.worker(rank, 2))
+    trainer = case.trainer(rank, 2)
     return lambda: trainer.train_epoch(0)

@@ -83,6 +83,4 @@ def test_attention(benchmark: Any, name: str) -> None:
     benchmark.group = "attention, forward and backward"
     benchmark.extra_info["kept_mib"] = kept_bytes(lambda: attend(*values)) / 2**20
     print(f"{name}: {benchmark.extra_info['kept_mib']:.1f} MiB kept")
-    benchmark.pedantic(
-        lambda: torch.autograd.grad(attend(*values), values, direction), rounds=7, warmup_rounds=2
-    )
+    benchmark.pedantic(lambda: torch.autograd.grad(attend(*values), values, direction), rounds=7, warmup_rounds=2)

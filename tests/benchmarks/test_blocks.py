@@ -12,11 +12,11 @@ import torch
 from benchmarks.conftest import edges_of
 from benchmarks.growth import measure
 
-from harness.conformance.graphs import OnDisk
-from harness.graph.layer_sample import Tables
+from harness.check.graphs import OnDisk
 from harness.graph.partition import Partition
-from harness.graph.sampling import draw_neighbours
 from harness.graph.topology import Topology
+from harness.sampling.neighbours import draw_neighbours
+from harness.sampling.sample import Tables
 
 CPU = torch.device("cpu")
 
@@ -35,9 +35,7 @@ def test_sampled_block(benchmark: Any, planted: Callable[[int], OnDisk], rate: f
 
 
 @pytest.mark.parametrize("fanout", [5, 15])
-def test_neighbour_sampling(
-    benchmark: Any, planted: Callable[[int], OnDisk], fanout: int, edges: int
-) -> None:
+def test_neighbour_sampling(benchmark: Any, planted: Callable[[int], OnDisk], fanout: int, edges: int) -> None:
     """A tenth of the nodes as targets, so that the drawn edges grow with the graph; the block included."""
     planted_graph = planted(edges)
     topology = Topology.open(planted_graph.graph, weighted=False)

@@ -11,7 +11,7 @@ from harness.cli import main
 SLOW = '''
 import time
 
-from methods.full import Full
+from harness_methods.full import Full
 
 
 class SlowFull(Full):
@@ -48,9 +48,7 @@ def test_sleep_is_found_and_nothing_is_not(tmp_path: Path, capsys: pytest.Captur
             suite, results = tmp_path / f"{method}.yaml", tmp_path / directory
             assert harness("run", suite, "--results", results, "--only", f"seed={seed}") == 0
     capsys.readouterr()
-    codes = [
-        harness("compare", tmp_path / "a", tmp_path / after, "--fail-on", "5%") for after in ("a-again", "b")
-    ]
+    codes = [harness("compare", tmp_path / "a", tmp_path / after, "--fail-on", "5%") for after in ("a-again", "b")]
     with capsys.disabled():
         print(f"\n{capsys.readouterr().out}\nexit codes: the same code {codes[0]}, the sleep {codes[1]}")
     assert set(codes) <= {0, 1}

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness_methods.dgs.explanation_graph import ExplanationGraph, star
+from harness_methods.dgs.masks import ExplainSpec, explain
 
 from harness.data.generated.twin import make
 from harness.data.graph import GraphData
-from harness.explain.graph import ExplanationGraph, star
-from harness.explain.masks import ExplainSpec, explain
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-from harness.graph.layer_sample import Tables
-from harness.graph.sampling import draw_neighbours
 from harness.graph.topology import Topology
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
+from harness.sampling.neighbours import draw_neighbours
+from harness.sampling.sample import Tables
 
 WIDTH, CLASSES, LOCAL = 602, 41, 1000  # reddit's
 STEPS = 5
@@ -105,9 +105,7 @@ def test_beside_training(benchmark: Any, width: int) -> None:
     """One torch thread, turn by turn without and with explanations that never pause; wants two cores."""
     data = make(of="reddit", scale=0.05)
     step, graph = training(data, width), random_graph(20_000)
-    explain(
-        GNN(ModelSpec(hidden=16), WIDTH, CLASSES, seed=0, dtype=torch.float32), graph, ExplainSpec(steps=1)
-    )
+    explain(GNN(ModelSpec(hidden=16), WIDTH, CLASSES, seed=0, dtype=torch.float32), graph, ExplainSpec(steps=1))
 
     def turn() -> float:
         times = []
@@ -128,6 +126,4 @@ def test_beside_training(benchmark: Any, width: int) -> None:
     turn()
     alone, beside = benchmark.pedantic(turns, rounds=1).T
     ratio = np.median(beside / alone)
-    print(
-        f" {1e3 * np.median(alone):.1f} ms a step alone, {ratio:.3f} times that beside an explanation", end=""
-    )
+    print(f" {1e3 * np.median(alone):.1f} ms a step alone, {ratio:.3f} times that beside an explanation", end="")

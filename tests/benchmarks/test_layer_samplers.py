@@ -15,12 +15,13 @@ import pytest
 import torch
 from benchmarks.cases import case_topology
 from benchmarks.growth import WARMUP, slope
+from harness_methods.fastgcn import GlobalSampler
 from scipy import sparse
 
-from harness.graph.block import Norm
-from harness.graph.layer_sample import Tables
-from harness.graph.layer_sampling import GlobalSampler, LayerSampler
+from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
 from harness.graph.topology import Topology
+from harness.sampling.layerwise import LayerSampler
+from harness.sampling.sample import Tables
 
 BATCH, SIZES = 512, [512] * 5
 BATCHES = 30
@@ -37,7 +38,7 @@ def case() -> Case:
     return topology, [rng.choice(topology.num_nodes, BATCH, replace=False) for _ in range(BATCHES)]
 
 
-def make_sampler(kind: Kind, topology: Topology, norm: Norm) -> LayerSampler | GlobalSampler:
+def make_sampler(kind: Kind, topology: Topology, norm: Propagation) -> LayerSampler | GlobalSampler:
     tables = Tables(topology.num_nodes)
     if kind == "fastgcn":
         return GlobalSampler(topology, norm, tables)
@@ -58,9 +59,9 @@ def sampling(
     return work
 
 
-@pytest.mark.parametrize("norm", ["mean", "sym"])
+@pytest.mark.parametrize("norm", [MEAN, SYMMETRIC])
 @pytest.mark.parametrize("kind", ["poisson", "ladies", "fastgcn"])
-def test_batches(benchmark: Any, case: Case, kind: Kind, norm: Norm) -> None:
+def test_batches(benchmark: Any, case: Case, kind: Kind, norm: Propagation) -> None:
     topology, batches = case
     work = sampling(topology, batches, make_sampler(kind, topology, norm), SIZES)
     benchmark.pedantic(work, rounds=2 * BATCHES, warmup_rounds=WARMUP)
@@ -68,9 +69,9 @@ def test_batches(benchmark: Any, case: Case, kind: Kind, norm: Norm) -> None:
         print(f" {1 / benchmark.stats.stats.median:.0f} batches/s", end="")
 
 
-@pytest.mark.parametrize("norm", ["mean", "sym"])
+@pytest.mark.parametrize("norm", [MEAN, SYMMETRIC])
 @pytest.mark.parametrize("kind", ["poisson", "ladies"])
-def test_beside_the_public_procedure(benchmark: Any, case: Case, kind: Kind, norm: Norm) -> None:
+def test_beside_the_public_procedure(benchmark: Any, case: Case, kind: Kind, norm: Propagation) -> None:
     """In turn, a batch each; CPU seconds of the one thread, which other processes disturb least."""
     topology, batches = case
     ours = sampling(topology, batches, make_sampler(kind, topology, norm), SIZES)
@@ -131,7 +132,7 @@ def public_procedure(topology: Topology, batches: list[np.ndarray]) -> Callable[
 def test_growth(benchmark: Any, case: Case, kind: Kind) -> None:
     """CPU time by the edges into the destinations: from 128 targets to a seventh of the nodes."""
     topology, _ = case
-    sampler, rng = make_sampler(kind, topology, "sym"), np.random.default_rng(0)
+    sampler, rng = make_sampler(kind, topology, SYMMETRIC), np.random.default_rng(0)
 
     def work() -> dict[int, float]:
         least: dict[int, float] = {}

@@ -12,16 +12,15 @@ import pytest
 import torch
 from benchmarks import pair
 
-from harness.conformance.graphs import OnDisk
-from harness.conformance.training import Case
-from harness.data.partition_store import ensure_partitioned
+from harness.check.graphs import OnDisk
+from harness.check.training import Case
+from harness.data.partition.store import ensure_partitioned
 from harness.data.spec import PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.runtime.clock import Clock
-from harness.runtime.memory import PROC
-from harness.runtime.meters import Meters
-from harness.runtime.meters.absent import Reasons
-from harness.runtime.meters.sampler import INTERVAL_S, Sampler
+from harness.runtime.counters import Reasons
+from harness.runtime.meters import PROC, Meters
+from harness.runtime.samples import INTERVAL_S, SamplingThread
 from harness.runtime.spec import TrainSpec
 
 MODEL = ModelSpec(name="sage", layers=3, hidden=64, norm="layer", dropout=0.5)
@@ -93,7 +92,7 @@ def cost_with_interval(
 
 def test_sampling_thread(benchmark: Any) -> None:
     """What the meters' thread takes of a core: the time of a look, by the looks a second."""
-    sampler = Sampler(Reasons(), lambda: "forward", PROC, None, None)
+    sampler = SamplingThread(Reasons(), lambda: "forward", PROC, None, None)
     sampler.samples.open_epoch()
     sampler.look()  # the rare look that reads the proportional set
     start = time.thread_time()

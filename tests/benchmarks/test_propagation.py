@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-from harness.graph.induction import induced
-from harness.graph.layer_sample import Tables
-from harness.graph.node_sampling import NodeSampler
+from harness.graph.propagation import MEAN
 from harness.graph.spmm import SLAB, NumbaEngine
-from harness.graph.subgraph_sampling import ClippedPicker
 from harness.graph.topology import Topology
 from harness.models.functional import Linear
-from harness.models.layers import SageLayer
+from harness.models.sage import SageLayer
 from harness.models.spec import Products
+from harness.sampling.nodes import ImportanceSubgraphs
+from harness.sampling.sample import Tables
+from harness.sampling.subgraphs import ClippedNodes, induced
 
 FEATURES, HIDDEN = (50, 200, 602), (128, 512, 1024)
 SIZE, LINE, EXTRA = 8000, 16, 9
@@ -69,8 +69,8 @@ def subgraphs() -> tuple[Subgraph, Subgraph]:
     """Return one whose nodes are some more than a multiple of a cache line's, and the same without those."""
     topology = case_topology("case233k")
     tables = Tables(topology.num_nodes)
-    sampler = NodeSampler(topology, "mean", tables, SIZE)
-    nodes = next(n for n in map(sampler.picker.pick, range(1000)) if n.size % LINE == EXTRA)
+    sampler = ImportanceSubgraphs(topology, MEAN, tables, SIZE)
+    nodes = next(n for n in map(sampler.sampler.pick, range(1000)) if n.size % LINE == EXTRA)
     dropped = np.random.default_rng(0).choice(nodes.size, EXTRA, replace=False)
     return Subgraph.of(topology, nodes, tables), Subgraph.of(topology, np.delete(nodes, dropped), tables)
 
@@ -85,9 +85,7 @@ class Step:
         products: the order of A H W.
     """
 
-    def __init__(
-        self, rows: int, sizes: tuple[int, int], *, inner: bool = True, products: Products = "auto"
-    ) -> None:
+    def __init__(self, rows: int, sizes: tuple[int, int], *, inner: bool = True, products: Products = "auto") -> None:
         generator = torch.Generator().manual_seed(0)
         self._make = lambda: SageLayer(*sizes, products=products)
         self.layer = self._make()
@@ -148,11 +146,7 @@ def clipping(whole: Subgraph, clipped: Subgraph, sizes: tuple[int, int]) -> dict
 
         return run
 
-    return {
-        "new size": work(whole, False),
-        "same size": work(whole, True),
-        "same, clipped": work(clipped, True),
-    }
+    return {"new size": work(whole, False), "same size": work(whole, True), "same, clipped": work(clipped, True)}
 
 
 def splitting(graph: Subgraph, sizes: tuple[int, int]) -> dict[str, Work]:
@@ -167,11 +161,7 @@ def splitting(graph: Subgraph, sizes: tuple[int, int]) -> dict[str, Work]:
 
         return run
 
-    return {
-        "whole rows": work(None),
-        "as by default": work(SLAB),
-        **{f"{slab} B": work(slab) for slab in (256, 64)},
-    }
+    return {"whole rows": work(None), "as by default": work(SLAB), **{f"{slab} B": work(slab) for slab in (256, 64)}}
 
 
 def symmetric_block(graph: Subgraph) -> Block:
@@ -184,9 +174,7 @@ def symmetric_block(graph: Subgraph) -> Block:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_propagation(benchmark: Any, threads: int) -> None:
     whole, clipped = subgraphs()
-    print(
-        f"\n{threads} threads, {clipped.rows} nodes, {clipped.indices.numel()} entries; ms, and times as fast"
-    )
+    print(f"\n{threads} threads, {clipped.rows} nodes, {clipped.indices.numel()} entries; ms, and times as fast")
     ratios: dict[str, list[float]] = {}
 
     def table() -> None:
@@ -247,12 +235,12 @@ def torch_threads(number: int) -> Iterator[None]:
 def test_sizes_that_recur(benchmark: Any, multiple: int) -> None:
     """How many of an epoch's steps have a number of rows that oneDNN has a kernel for."""
     topology = case_topology("case233k")
-    sampler = NodeSampler(topology, "mean", Tables(topology.num_nodes), SIZE)
-    picker = ClippedPicker(sampler.picker, multiple)
+    sampler = ImportanceSubgraphs(topology, MEAN, Tables(topology.num_nodes), SIZE)
+    sampler = ClippedNodes(sampler.sampler, multiple)
     product = Linear()
 
     def share() -> float:
-        sizes = [picker.pick(seed).size for seed in range(STEPS)]
+        sizes = [sampler.sample(seed).size for seed in range(STEPS)]
         return float(np.mean([product._recurs(size) for size in sizes]))
 
     found = benchmark.pedantic(share, rounds=1)

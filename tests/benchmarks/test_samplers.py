@@ -19,12 +19,12 @@ import pytest
 import torch
 from benchmarks.cases import case_topology
 from benchmarks.growth import WARMUP, slope
+from harness_methods.dgs.guided_sampling import draw_guided
 
-from harness.graph.guided_sampling import draw_guided
-from harness.graph.layer_sample import LayerSample, Tables
-from harness.graph.sampling import draw_neighbours
 from harness.graph.spmm import dgl_problem
 from harness.graph.topology import Topology
+from harness.sampling.neighbours import draw_neighbours
+from harness.sampling.sample import LayerSample, Tables
 
 CPU = torch.device("cpu")
 BATCH, BATCHES = 1024, 8  # targets of a batch; batches timed together
@@ -157,9 +157,7 @@ def dgl_draw(topology: Topology, fanouts: tuple[int, ...], threads: int) -> Draw
 
     # With 32-bit ids the sampler of 1.1.3 returns fewer and fewer edges, so ids are 64 bits wide.
     indices = torch.from_numpy(topology.indices.astype(np.int64))
-    graph = dgl.graph(
-        ("csc", (torch.from_numpy(topology.indptr), indices, torch.empty(0, dtype=torch.int64)))
-    )
+    graph = dgl.graph(("csc", (torch.from_numpy(topology.indptr), indices, torch.empty(0, dtype=torch.int64))))
     sampler = dgl.dataloading.NeighborSampler(list(fanouts))
 
     def work(batches: list[np.ndarray]) -> int:

@@ -21,11 +21,19 @@ from benchmarks.conftest import random_rows
 from benchmarks.growth import measure
 
 from harness.graph.csr import CSR
-from harness.graph.induction import induced
-from harness.graph.layer_sample import Tables
-from harness.graph.parts import run_parts
-from harness.graph.spmm import ENGINES, SLAB, NumbaEngine, choose_engine, dgl_problem, held_vectors
-from harness.graph.spmm_kernels import LINE, multiply_rows
+from harness.graph.spmm import (
+    ENGINES,
+    LINE,
+    SLAB,
+    NumbaEngine,
+    choose_engine,
+    dgl_problem,
+    held_vectors,
+    multiply_rows,
+    run_chunks,
+)
+from harness.sampling.sample import Tables
+from harness.sampling.subgraphs import induced
 
 CPU = torch.device("cpu")
 WIDTHS = (50, 128, 200, 512, 602, 1024)
@@ -94,7 +102,7 @@ def copied(threads: int) -> float:
         span = slice(bounds[number], bounds[number + 1])
         np.copyto(target[span], source[span])
 
-    seconds = least_seconds({"copy": lambda: run_parts(part, threads)}, threads)["copy"]
+    seconds = least_seconds({"copy": lambda: run_chunks(part, threads)}, threads)["copy"]
     return 2 * source.nbytes / seconds
 
 
@@ -163,7 +171,7 @@ def by_columns(matrix: CSR, x: torch.Tensor, threads: int) -> torch.Tensor:
         dense = x.numpy()[:, columns], out.numpy()[:, columns]
         multiply_rows(0, matrix.num_rows, *structure, *dense, SLAB // LINE, held_vectors())
 
-    run_parts(part, threads)
+    run_chunks(part, threads)
     return out
 
 

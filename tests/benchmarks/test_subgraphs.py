@@ -15,18 +15,16 @@ import numpy as np
 import pytest
 from benchmarks.cases import case_topology
 from benchmarks.growth import SIZES, WARMUP, measure, rounds
+from harness_methods.graphsaint.frontier import FrontierSampler
+from harness_methods.graphsaint.node_samplers import EdgeEndsSampler, ForestFireSampler, MultiWalkSampler, WalkSampler
 from scipy import stats
 
-from harness.conformance.graphs import OnDisk
-from harness.graph.edge_picker import EdgePicker
-from harness.graph.forest_fire import ForestFirePicker
-from harness.graph.frontier import FrontierPicker
-from harness.graph.induction import induced
-from harness.graph.layer_sample import Tables
-from harness.graph.node_sampling import NodeSampler
-from harness.graph.subgraph_sampling import Picker
+from harness.check.graphs import OnDisk
+from harness.graph.propagation import MEAN
 from harness.graph.topology import Topology
-from harness.graph.walks import MultiWalkPicker, WalkPicker
+from harness.sampling.nodes import ImportanceSubgraphs
+from harness.sampling.sample import Tables
+from harness.sampling.subgraphs import NodeSampler, induced
 
 ROUNDS = 50
 BATCH, TURNS = 40, 8  # subgraphs drawn at a time, and how often, by each number of threads
@@ -34,13 +32,13 @@ BATCH, TURNS = 40, 8  # subgraphs drawn at a time, and how often, by each number
 # GraphSAINT's cython samplers on the same graph, subgraphs a second of one thread and of two.
 PUBLIC = {"frontier": (113, 108), "rw": (223, 230), "edge": (251, 428), "node": (223, 322)}
 
-PICKERS: dict[str, Callable[[Topology], Picker]] = {
-    "frontier": lambda topology: FrontierPicker(topology, 8000),
-    "rw": lambda topology: WalkPicker(topology, 8000),
-    "mrw": lambda topology: MultiWalkPicker(topology, 8000),
-    "edge": lambda topology: EdgePicker(topology, 8000),
-    "node": lambda topology: NodeSampler(topology, "mean", Tables(topology.num_nodes), 8000).picker,
-    "forest-fire": lambda topology: ForestFirePicker(topology, 8000),
+NODE_SAMPLERS: dict[str, Callable[[Topology], NodeSampler]] = {
+    "frontier": lambda topology: FrontierSampler(topology, 8000),
+    "rw": lambda topology: WalkSampler(topology, 8000),
+    "mrw": lambda topology: MultiWalkSampler(topology, 8000),
+    "edge": lambda topology: EdgeEndsSampler(topology, 8000),
+    "node": lambda topology: ImportanceSubgraphs(topology, MEAN, Tables(topology.num_nodes), 8000).sampler,
+    "forest-fire": lambda topology: ForestFireSampler(topology, 8000),
 }
 
 
@@ -57,8 +55,8 @@ def test_induction(benchmark: Any, planted: Callable[[int], OnDisk], edges: int)
 @pytest.mark.parametrize("places", [False, True], ids=["edges", "edges and their places"])
 def test_induction_on_nodes_of_a_frontier(benchmark: Any, places: bool) -> None:
     topology = case_topology("case233k")
-    tables, picker = Tables(topology.num_nodes), FrontierPicker(topology, 8000)
-    drawn = [picker.pick(seed) for seed in range(ROUNDS)]
+    tables, sampler = Tables(topology.num_nodes), FrontierSampler(topology, 8000)
+    drawn = [sampler.sample(seed) for seed in range(ROUNDS)]
     scanned = np.mean([topology.degree(nodes).sum() for nodes in drawn])
     nodes = itertools.cycle(drawn)
     benchmark.pedantic(
@@ -68,7 +66,7 @@ def test_induction_on_nodes_of_a_frontier(benchmark: Any, places: bool) -> None:
         print(f" {scanned / benchmark.stats.stats.median / 1e9:.2f} G entries/s", end="")
 
 
-@pytest.mark.parametrize("name", PICKERS)
+@pytest.mark.parametrize("name", NODE_SAMPLERS)
 def test_pickers(benchmark: Any, name: str) -> None:
     """Nodes picked and their edges induced, by a thread and by two in turns (A B B A), beside public code.
 
@@ -76,10 +74,10 @@ def test_pickers(benchmark: Any, name: str) -> None:
     others had the processors.
     """
     topology = case_topology("case233k")
-    picker, tables = PICKERS[name](topology), Tables(topology.num_nodes)
+    sampler, tables = NODE_SAMPLERS[name](topology), Tables(topology.num_nodes)
 
     def draw(seed: int) -> int:
-        return induced(topology, picker.pick(seed), tables).columns.size
+        return induced(topology, sampler.sample(seed), tables).columns.size
 
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(2) as two:
         work = {1: lambda: sum(one.map(draw, range(BATCH))), 2: lambda: sum(two.map(draw, range(BATCH)))}
@@ -87,7 +85,7 @@ def test_pickers(benchmark: Any, name: str) -> None:
         taken = in_turns(work)
         benchmark.pedantic(lambda: draw(0), rounds=5, warmup_rounds=WARMUP)
     wall, cpu = ({threads: BATCH / least for threads, least in kind.items()} for kind in taken)
-    picked = np.mean([picker.pick(seed).size for seed in range(BATCH)])
+    picked = np.mean([sampler.sample(seed).size for seed in range(BATCH)])
     beside = "".join(
         f", {wall[threads] / public:.2f} of public code's {public} ({threads} thread{'s' * (threads > 1)})"
         for threads, public in zip((1, 2), PUBLIC.get(name, ()), strict=False)
@@ -130,10 +128,8 @@ def test_what_subgraphs_keep(benchmark: Any) -> None:
     topology, rng = case_topology("case233k"), np.random.default_rng(0)
     tables, degrees = Tables(topology.num_nodes), np.diff(topology.indptr)
     some = rng.choice(topology.num_nodes, 4000, replace=False)
-    print(
-        f"\nthe graph: mean degree {degrees.mean():.1f}, clustering {clustering(topology, some, tables):.3f}"
-    )
-    pickers = {name: PICKERS[name](topology).pick for name in ("frontier", "rw", "edge", "node")}
+    print(f"\nthe graph: mean degree {degrees.mean():.1f}, clustering {clustering(topology, some, tables):.3f}")
+    pickers = {name: NODE_SAMPLERS[name](topology).pick for name in ("frontier", "rw", "edge", "node")}
     pickers["uniform nodes"] = lambda seed: np.sort(
         np.random.default_rng(seed).choice(topology.num_nodes, 8000, replace=False)
     )

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import pair
 from benchmarks.growth import WARMUP, measure, rounds
 
-from harness.conformance.graphs import OnDisk
-from harness.conformance.training import Case
+from harness.check.graphs import OnDisk
+from harness.check.training import Case
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 
@@ -31,11 +31,7 @@ def test_exchange(benchmark: Any, planted: Callable[[int], OnDisk], edges: int, 
 
 @pytest.mark.parametrize("options", [None, {"rate": 0.1}], ids=["full", "bns-gcn"])
 def test_epoch(
-    benchmark: Any,
-    planted: Callable[[int], OnDisk],
-    options: dict[str, Any] | None,
-    edges: int,
-    tmp_path: Path,
+    benchmark: Any, planted: Callable[[int], OnDisk], options: dict[str, Any] | None, edges: int, tmp_path: Path
 ) -> None:
     method = "full" if options is None else "bns-gcn"
     case = Case(planted(edges), method, options or {}, MODEL, TRAIN)

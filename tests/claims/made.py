@@ -32,9 +32,7 @@ def frame(figures: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> pd.DataFr
     return pd.DataFrame([base | {"trial": t.id} | dict(own) for t, own in figures])
 
 
-def epochs(
-    times: Sequence[tuple[TrialConfig, Sequence[Sequence[float]]]] = (), steps: int = 4
-) -> pd.DataFrame:
+def epochs(times: Sequence[tuple[TrialConfig, Sequence[Sequence[float]]]] = (), steps: int = 4) -> pd.DataFrame:
     """`times` [rank][epoch] in seconds; every third epoch has barriers."""
     return pd.DataFrame(
         [

@@ -13,9 +13,7 @@ WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
 
 def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_trials() -> None:
     pairs = [(trial(m, parts=p), p, m == "whole") for p in (2, 4) for m in ("whole", "sampled")]
-    results = frame(
-        [(t, {"epoch_time_s": 2.0 * p if slow else 2.0, "origin": "twin"}) for t, p, slow in pairs]
-    )
+    results = frame([(t, {"epoch_time_s": 2.0 * p if slow else 2.0, "origin": "twin"}) for t, p, slow in pairs])
     kept = KeptSuite(
         file="s.yaml",
         suite={},

@@ -23,9 +23,7 @@ def judged(one: Claim, figures: Figures, *, more: tuple[TrialConfig, ...] = (), 
 
 def by_method(metric: str, **values: Any) -> Figures:
     """A value for each seed of each method."""
-    return [
-        (trial(name, seed), {metric: value}) for name, own in values.items() for seed, value in enumerate(own)
-    ]
+    return [(trial(name, seed), {metric: value}) for name, own in values.items() for seed, value in enumerate(own)]
 
 
 def test_a_ratio_is_that_of_the_means_over_seeds_which_are_resampled_in_pairs() -> None:
@@ -90,8 +88,7 @@ def test_a_metric_is_a_quotient_of_sums_and_a_difference_is_in_points() -> None:
 def test_an_order_holds_step_by_step(direction: str, tolerance: float, values: Any, state: str) -> None:
     items = [{"rate": rate} for rate in (0.1, 0.2, 0.3)]
     figures: Figures = [
-        (trial("sampled", rate=item["rate"]), {"stat_kept": value})
-        for item, value in zip(items, values, strict=True)
+        (trial("sampled", rate=item["rate"]), {"stat_kept": value}) for item, value in zip(items, values, strict=True)
     ]
     expect = {"order": items, "direction": direction, "tolerance": tolerance}
     verdict = judged(claim("stat_kept", expect, SAMPLED), figures)
@@ -140,9 +137,7 @@ def test_only_seeds_that_both_sides_have_are_compared() -> None:
     verdict = judged(one, figures, more=(trial("sampled", 2),))
     assert verdict.rows[0].values == pytest.approx((0.5, 0.6))
     assert verdict.why.endswith("2 of 3 seeds (not run)")
-    named = claim(
-        "best_val", {"at_least": 0}, {"seed": 2}, over={"method": "sampled", "seed": [0, 1]}, by="difference"
-    )
+    named = claim("best_val", {"at_least": 0}, {"seed": 2}, over={"method": "sampled", "seed": [0, 1]}, by="difference")
     assert judged(named, figures).rows[0].values == pytest.approx((0.9, 0.5))
 
 
@@ -157,10 +152,7 @@ def test_a_time_of_one_seed_has_an_interval_over_its_timed_epochs() -> None:
 
     kept = [epoch for epoch in plain if epoch >= 4]
     figures: Figures = [
-        (
-            one,
-            {"epoch_time_s": s, "step_time_s": s / 4, "train_nodes_per_s": 9 / s, "timed_epochs": len(kept)},
-        )
+        (one, {"epoch_time_s": s, "step_time_s": s / 4, "train_nodes_per_s": 9 / s, "timed_epochs": len(kept)})
         for one, s in ((slow, 2.0), (fast, 1.0))
     ]
     times = [(slow, ranks(2.0)), (fast, ranks(1.0))]

@@ -7,28 +7,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import harness.conformance
+import harness.check
+from harness.check import CheckReport, Finding
 from harness.cli import app, main
-from harness.conformance import Finding, Report
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("FAIL", 1), ("not claimed", 0)])
-def test_the_exit_code_is_that_of_the_findings(
-    state: Any, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_exit_code_is_that_of_the_findings(state: Any, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def checked(name: str, **options: Any) -> Report:
+    def checked(name: str, **options: Any) -> CheckReport:
         asked.update(options, name=name)
-        return Report(name, (Finding("exact", state, "the claim", ("expected 1, seen 2",)),))
+        return CheckReport(name, (Finding("exact", state, "the claim", ("expected 1, seen 2",)),))
 
-    monkeypatch.setattr(harness.conformance, "check_method", checked)
+    monkeypatch.setattr(harness.check, "check_method", checked)
     result = CliRunner().invoke(app, ["check", "mine", "--plugin", "mine.py", "-o", "rate=0.5"])
     assert result.exit_code == code
-    assert result.stdout.splitlines()[:2] == [
-        f"{state:<11}  exact          the claim",
-        " " * 13 + "expected 1, seen 2",
-    ]
+    assert result.stdout.splitlines()[:2] == [f"{state:<11}  exact          the claim", " " * 13 + "expected 1, seen 2"]
     assert asked == {"name": "mine", "plugin": ["mine.py"], "options": {"rate": 0.5}, "limit_s": 20.0}
 
 

@@ -54,9 +54,7 @@ def check(
 
     def run(*arguments: str, claims: tuple[Claim, ...] = (), trials: int = 4) -> tuple[int, str, str]:
         if claims:
-            suite = KeptSuite(
-                file="demo.yaml", suite={}, name="demo", claims=claims, trials=tuple(configs[:trials])
-            )
+            suite = KeptSuite(file="demo.yaml", suite={}, name="demo", claims=claims, trials=tuple(configs[:trials]))
             write_suite(Path("results/demo"), suite)
         with pytest.raises(SystemExit) as exited:
             main(["check-claims", *arguments])
@@ -96,23 +94,14 @@ def test_a_claim_that_fails_is_exit_code_1(check: Callable[..., tuple[int, str, 
 
 
 def test_mistakes_are_exit_code_2(check: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    assert check("nowhere") == (
-        2,
-        "",
-        "error: nowhere: no such directory of results (run `harness run SUITE` first)\n",
-    )
+    assert check("nowhere") == (2, "", "error: nowhere: no such directory of results (run `harness run SUITE` first)\n")
     assert check() == (
         2,
         "",
-        "error: results: no suite with claims is kept beside these results (name the suite with --suite "
-        "FILE)\n",
+        "error: results: no suite with claims is kept beside these results (name the suite with --suite FILE)\n",
     )
     (tmp_path / "none.yaml").write_text(SUITE)
-    assert check("--suite", "none.yaml") == (
-        2,
-        "",
-        "error: none.yaml: the suite claims nothing (give it `claims:`)\n",
-    )
+    assert check("--suite", "none.yaml") == (2, "", "error: none.yaml: the suite claims nothing (give it `claims:`)\n")
     (tmp_path / "other.yaml").write_text(SUITE.replace("demo", "other"))
     assert check("--suite", "other.yaml") == (
         2,
@@ -120,19 +109,14 @@ def test_mistakes_are_exit_code_2(check: Callable[..., tuple[int, str, str]], tm
         "error: other.yaml: no results of suite 'other' (suites there: demo)\n",
     )
     (tmp_path / "results/demo/suite.json").write_text("{")
-    assert (
-        "suite.json: damaged: not JSON (remove it; `harness check-claims --suite FILE` does without)"
-        in check()[2]
-    )
+    assert "suite.json: damaged: not JSON (remove it; `harness check-claims --suite FILE` does without)" in check()[2]
 
 
 def test_results_without_a_kept_suite_are_held_against_its_file(
     check: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     file = tmp_path / "own.yaml"
-    claim = (
-        "  - {name: quick, source: here, metric: epoch_time_s, of: {method: full}, expect: {at_most: 1e-9}}\n"
-    )
+    claim = "  - {name: quick, source: here, metric: epoch_time_s, of: {method: full}, expect: {at_most: 1e-9}}\n"
     file.write_text(SUITE.replace("demo", "own") + "train: {epochs: 3}\nseeds: [0, 1]\nclaims:\n" + claim)
     [config, _] = expand(load_suite(file))
     [any_of_them, *_] = Path("results").glob("demo/*/record.json")

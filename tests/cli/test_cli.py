@@ -30,9 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "200")
     real = trial_module.run_group
     monkeypatch.setattr(
-        trial_module,
-        "run_group",
-        lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"}),
+        trial_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
     )
     return tmp_path
 
@@ -49,8 +47,7 @@ MISTAKES = {
     "run tiny.yaml --device gpu": "--device: unknown device 'gpu' (did you mean 'cpu'?)",
     "run tiny.yaml --retry errors": "--retry: unknown status 'errors' (did you mean 'error'?)",
     "run tiny.yaml --data-dir nowhere": "--data-dir (or HARNESS_DATA): 'nowhere' is not a directory",
-    "run tiny.yaml --device cuda": "device cuda: torch can use no GPU here "
-    "(--device cpu; see `harness doctor`)",
+    "run tiny.yaml --device cuda": "device cuda: torch can use no GPU here (--device cpu; see `harness doctor`)",
     "run tiny.yaml --results tiny.yaml": "tiny.yaml/tiny: --results: cannot write there: Not a directory",
     "run tiny.yaml --results /proc/x": "/proc/x/tiny: --results: cannot write there: No such file",
     "run tiny.yaml --only method=bns-gcn": "tiny.yaml: --only: none of the 6 trials matches 'method=bns-gcn' "
@@ -197,9 +194,7 @@ def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     assert re.search(r"will not fit: needs at least \S+ GiB, this machine has 1 GiB", out)
     _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
     assert "fit:" not in out
-    components = re.findall(
-        r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B ", out, re.M
-    )
+    components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B ", out, re.M)
     assert {"input features", "layers (Eq. 3)", "adjacency", "together"} == set(components)
 
 
@@ -207,13 +202,10 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
     assert code == 0
     row = re.compile(
-        r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ .iB - .* GiB +reddit is not here$",
-        re.M,
+        r"^\w{12}  skip   reddit sage-2x4 full P=1 chunk seed=0  [\d.]+ .iB - .* GiB +reddit is not here$", re.M
     )
     assert row.search(out)
-    assert out.endswith(
-        "\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n"
-    )
+    assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
 
 
 def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,11 +235,10 @@ def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("command", "expected"),
     [
         ("list datasets", ["reddit", "114,615,892", "ring"]),
-        (
-            "list methods",
-            ["bns-gcn (full-graph): ", "rate", "0.1", "bernoulli|fixed", "graphsage (mini-batch): "],
-        ),
-        ("list models", ["names: sage, gcn, gat, mixhop", "heads"]),
+        ("list methods", ["bns-gcn (full-graph): ", "rate", "0.1", "bernoulli|fixed", "graphsage (mini-batch): "]),
+        ("list models", ["gat ", "gcn ", "mixhop ", "sage ", "heads"]),
+        ("list optimizers", ["adam ", "sgd ", "momentum"]),
+        ("list schedules", ["constant ", "cosine ", "steps ", "warmup"]),
         ("list partitioners", ["metis", "random", "chunk", "volume|cut"]),
         ("data info ring", ["nodes", "12", "yes, or made when it is needed"]),
         ("data info reddit", ["232,965", "inductive", "harness data get reddit"]),
@@ -255,9 +246,7 @@ def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("--version", ["harness 0.1.0\n"]),
     ],
 )
-def test_what_there_is(
-    home: Path, capsys: pytest.CaptureFixture[str], command: str, expected: list[str]
-) -> None:
+def test_what_there_is(home: Path, capsys: pytest.CaptureFixture[str], command: str, expected: list[str]) -> None:
     code, out, _ = harness(capsys, *command.split())
     assert code == 0
     assert [text for text in expected if text not in out] == []
@@ -272,9 +261,7 @@ def test_doctor(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.setenv("HARNESS_CACHE", str(home / "file" / "cache"))
     code, out, _ = harness(capsys, "doctor")
     assert code == 1
-    assert re.search(
-        r"^cache directory +missing +.* cannot be written; HARNESS_CACHE names another$", out, re.M
-    )
+    assert re.search(r"^cache directory +missing +.* cannot be written; HARNESS_CACHE names another$", out, re.M)
 
 
 def test_every_option_has_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,11 +272,7 @@ def test_every_option_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     def walk(command: typer.core.TyperCommand) -> list[str]:
         bare = [f"{command.name} {p.name}" for p in command.params if not getattr(p, "help", None)]
         children = getattr(command, "commands", {}).values()
-        return [
-            *bare,
-            *([] if command.help else [str(command.name)]),
-            *(x for c in children for x in walk(c)),
-        ]
+        return [*bare, *([] if command.help else [str(command.name)]), *(x for c in children for x in walk(c))]
 
     assert walk(typer.main.get_command(app)) == []
 
@@ -302,9 +285,7 @@ def test_help_imports_nothing_slow() -> None:
         "print(sorted(slow & set(sys.modules)), file=sys.stderr)\n"
     )
     start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
     assert done.stdout.startswith("Usage: ")
     assert time.monotonic() - start < 5  # 0.2 s on an idle machine; others share this one

@@ -52,11 +52,7 @@ def test_a_slowdown_is_told_and_fails(before: Path, tmp_path: Path, run: Run) ->
     code, out, err = run("compare", before, after, "--fail-on", "10%", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 1
-    assert [(row["seeds"], row["verdict"]) for row in rows] == [
-        ("2", "slower"),
-        ("2", "slower"),
-        ("4", "slower"),
-    ]
+    assert [(row["seeds"], row["verdict"]) for row in rows] == [("2", "slower"), ("2", "slower"), ("4", "slower")]
     assert all(float(row["change"]) == pytest.approx(1.3) for row in rows)
     assert all(1.1 < float(row["low"]) < 1.3 < float(row["high"]) < 1.6 for row in rows)
     assert err.splitlines() == ["code: commit: 0123456789 -> ffffffffff"]
@@ -69,9 +65,7 @@ def test_a_slowdown_is_told_and_fails(before: Path, tmp_path: Path, run: Run) ->
 
 def test_results_against_themselves_are_the_same(before: Path, run: Run) -> None:
     for metric in ("epoch_time_s", "bytes_feature", "best_val", "peak_memory_bytes"):
-        code, out, _ = run(
-            "compare", before, before, "--fail-on", "0%", "--metric", metric, "--format", "csv"
-        )
+        code, out, _ = run("compare", before, before, "--fail-on", "0%", "--metric", metric, "--format", "csv")
         rows = list(csv.DictReader(io.StringIO(out)))
         assert code == 0
         assert {row["verdict"] for row in rows} == {"same"}

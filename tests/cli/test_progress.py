@@ -105,8 +105,7 @@ def _plain(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB"), (2**50, "1.02e+03 TiB")],
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**30, "3 GiB"), (2**50, "1.02e+03 TiB")]
 )
 def test_bytes(count: int, text: str) -> None:
     assert bytes_text(count) == text

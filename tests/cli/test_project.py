@@ -30,9 +30,7 @@ def rows_of(out: str) -> list[dict[str, str]]:
 
 def test_a_row_a_trial_and_network(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Made up: 0.3 s of compute; `full` moves 1448 kB each way, `bns-gcn` a tenth; 0.02 s on the loopback."""
-    code, out, err = run(
-        capsys, results, "--network", "12.112mbit,nvlink", "--latency", "1ms", "--format", "csv"
-    )
+    code, out, err = run(capsys, results, "--network", "12.112mbit,nvlink", "--latency", "1ms", "--format", "csv")
     rows = rows_of(out)
     assert code == 0
     assert "not measurements" in err

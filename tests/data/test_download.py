@@ -97,10 +97,7 @@ def test_download_then_prepare_then_once(server: Server, reddit: Published, tmp_
     assert prepare(SPEC, cache=cache, download=True) == directory
     prepare(DatasetSpec(name="reddit"), cache=cache)
     assert server.requests == ["/reddit.zip"], "one download serves every later use"
-    assert sorted(p.name for p in (cache / "raw" / "reddit").iterdir()) == [
-        "reddit_data.npz",
-        "reddit_graph.npz",
-    ]
+    assert sorted(p.name for p in (cache / "raw" / "reddit").iterdir()) == ["reddit_data.npz", "reddit_graph.npz"]
 
 
 def test_a_prepared_set_outlives_its_raw_files(reddit: Published, tmp_path: Path) -> None:
@@ -112,9 +109,7 @@ def test_a_prepared_set_outlives_its_raw_files(reddit: Published, tmp_path: Path
     assert prepare(SPEC, cache=cache) == directory
 
 
-def test_the_directory_an_archive_is_wrapped_in_is_dropped(
-    server: Server, reddit: Published, tmp_path: Path
-) -> None:
+def test_the_directory_an_archive_is_wrapped_in_is_dropped(server: Server, reddit: Published, tmp_path: Path) -> None:
     server.files["/reddit.zip"] = zipped(tmp_path / "made", prefix="some/")
     assert (fetch(reddit, tmp_path / "t") / "reddit_data.npz").is_file()
 
@@ -203,9 +198,7 @@ def test_damage_inside_the_archive_is_found(server: Server, reddit: Published, t
         assert_nothing_cached(cache)
 
 
-def test_a_whole_archive_of_damaged_files_is_not_kept(
-    server: Server, reddit: Published, tmp_path: Path
-) -> None:
+def test_a_whole_archive_of_damaged_files_is_not_kept(server: Server, reddit: Published, tmp_path: Path) -> None:
     made, cache = tmp_path / "made", tmp_path / "cache"
     (made / "reddit_graph.npz").write_bytes(b"PK but no more")
     server.files["/reddit.zip"] = zipped(made)

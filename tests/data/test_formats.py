@@ -25,9 +25,7 @@ def work(tmp_path: Path) -> Path:
 
 def assert_equal(graph: GraphData, known: raw.Known) -> None:
     check_graph(graph, "x", symmetric=True)
-    found = sp.csr_matrix(
-        (np.ones(graph.edges, bool), graph.indices, graph.indptr), (graph.nodes, graph.nodes)
-    )
+    found = sp.csr_matrix((np.ones(graph.edges, bool), graph.indices, graph.indptr), (graph.nodes, graph.nodes))
     np.testing.assert_array_equal(found.toarray(), known.adjacency)
     np.testing.assert_array_equal(graph.features, known.features)
     np.testing.assert_array_equal(graph.labels, known.labels)
@@ -118,9 +116,7 @@ def test_dgl_reddit_that_is_not_symmetric_is_refused(tmp_path: Path, work: Path)
     known = raw.known()
     adjacency = known.adjacency.copy()
     adjacency[np.nonzero(adjacency)[0][0], np.nonzero(adjacency)[1][0]] = False
-    graph = dgl_reddit.read(
-        raw.write_dgl_reddit(tmp_path / "r", replace(known, adjacency=adjacency)), "r", work
-    )
+    graph = dgl_reddit.read(raw.write_dgl_reddit(tmp_path / "r", replace(known, adjacency=adjacency)), "r", work)
     with pytest.raises(DataError, match="not symmetric"):
         check_graph(graph, "r", symmetric=True)
 
@@ -135,9 +131,7 @@ def test_graphsaint(tmp_path: Path, work: Path, form: str) -> None:
     assert graph.num_classes == (4 if form == "multi-label" else 3)
 
 
-def test_graphsaint_takes_column_ordered_features_and_mends_a_one_way_edge(
-    tmp_path: Path, work: Path
-) -> None:
+def test_graphsaint_takes_column_ordered_features_and_mends_a_one_way_edge(tmp_path: Path, work: Path) -> None:
     known = raw.known(nodes=800, features=900)
     directory = raw.write_graphsaint(tmp_path / "g", replace(known, adjacency=np.triu(known.adjacency)))
     np.save(directory / "feats.npy", np.asfortranarray(known.features))
@@ -198,10 +192,7 @@ def test_mislove(tmp_path: Path, work: Path) -> None:
     links[0] = (300, 1)
     sizes = rng.permutation(np.arange(2, 102))  # 100 groups, no two equally large
     memberships = np.vstack(
-        [
-            np.column_stack([rng.choice(250, s, replace=False) + 1, np.full(s, g + 1)])
-            for g, s in enumerate(sizes)
-        ]
+        [np.column_stack([rng.choice(250, s, replace=False) + 1, np.full(s, g + 1)]) for g, s in enumerate(sizes)]
     )
     graph = mislove.read(raw.write_mislove(tmp_path / "y", links, memberships), "youtube", work)
     check_graph(graph, "y", symmetric=True)
@@ -230,23 +221,12 @@ def test_planetoid_with_todays_pickles(tmp_path: Path, work: Path) -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["cora", "citeseer"])
-def test_real_planetoid_equals_the_neutral_file(
-    data_dir: Path, work: Path, tmp_path: Path, name: str
-) -> None:
+def test_real_planetoid_equals_the_neutral_file(data_dir: Path, work: Path, tmp_path: Path, name: str) -> None:
     graph = planetoid.read(data_dir / "raw" / f"planetoid_{name}", name, work)
     check_graph(graph, name, symmetric=True)
     (tmp_path / "other").mkdir()
     expected = neutral.read(data_dir / f"{name}.npz", name, tmp_path / "other")
-    for key in (
-        "indptr",
-        "indices",
-        "features",
-        "labels",
-        "train_mask",
-        "val_mask",
-        "test_mask",
-        "num_classes",
-    ):
+    for key in ("indptr", "indices", "features", "labels", "train_mask", "val_mask", "test_mask", "num_classes"):
         np.testing.assert_array_equal(getattr(graph, key), getattr(expected, key), err_msg=key)
     if name == "citeseer":
         assert (graph.labels == -1).sum() == 15

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import raw_formats as raw
 
-from harness.data.formats import dgl_reddit, graphsaint, mislove, neutral, ogb, pickles, planetoid
+from harness.data.formats import dgl_reddit, graphsaint, mislove, neutral, ogb, planetoid
 from harness.data.graph import GraphData, check_graph
 from harness.errors import DataError
 
@@ -61,11 +61,7 @@ def damaged(data: bytes, draw: Callable[[st.SearchStrategy[Any]], Any]) -> bytes
     if kind == "cut":
         return data[:position]
     if kind == "foreign":
-        return draw(
-            st.sampled_from(
-                [b"", b"<html>404</html>", b"\x93NUMPY", b"PK\x05\x06" + b"\0" * 18, b"\x80\x02."]
-            )
-        )
+        return draw(st.sampled_from([b"", b"<html>404</html>", b"\x93NUMPY", b"PK\x05\x06" + b"\0" * 18, b"\x80\x02."]))
     if kind == "twice":
         return data[:position] + data[position : position + 64] + data[position:]
     if kind == "zeros":
@@ -128,12 +124,8 @@ def test_a_damaged_file_is_refused_or_harmless(name: str, data: st.DataObject) -
 @settings(max_examples=100, deadline=None)
 def test_arrays_of_any_shape_and_dtype(data: st.DataObject) -> None:
     """Neutral files with arrays of wrong shapes and dtypes, whole as files."""
-    key = data.draw(
-        st.sampled_from(["indptr", "indices", "feat", "label", "train_mask", "val_mask", "test_mask"])
-    )
-    dtype = data.draw(
-        st.sampled_from(["i1", "i4", "i8", "u8", "f2", "f8", "?", "c8", "S3", "U2", "M8[s]", "f4,i4"])
-    )
+    key = data.draw(st.sampled_from(["indptr", "indices", "feat", "label", "train_mask", "val_mask", "test_mask"]))
+    dtype = data.draw(st.sampled_from(["i1", "i4", "i8", "u8", "f2", "f8", "?", "c8", "S3", "U2", "M8[s]", "f4,i4"]))
     shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 19, 20, 21]), max_size=3))
     filled = data.draw(st.integers(0, 255))
     with tempfile.TemporaryDirectory() as temporary:
@@ -148,9 +140,7 @@ def test_arrays_of_any_shape_and_dtype(data: st.DataObject) -> None:
 def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     write, read, _ = FORMATS[name]
     (tmp_path / "work").mkdir()
-    files = sorted(
-        p.relative_to(tmp_path / "0") for p in write(tmp_path / "0", raw.known()).rglob("*") if p.is_file()
-    )
+    files = sorted(p.relative_to(tmp_path / "0") for p in write(tmp_path / "0", raw.known()).rglob("*") if p.is_file())
     for k, file in enumerate(files, 1):
         source = write(tmp_path / str(k), raw.known())
         (source / file).unlink()
@@ -182,7 +172,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int
         with pytest.raises(DataError, match=rf"ind\.tiny\.{part}"):
             planetoid.read(source, "tiny", tmp_path / "work")
     with pytest.raises(DataError, match=r"open|opcode"):
-        pickles.load(source / f"ind.tiny.{part}")
+        planetoid.load_pickle(source / f"ind.tiny.{part}")
     assert not (tmp_path / "boom").exists()
     pickle.loads(payload)
     assert (tmp_path / "boom").exists(), "the payload works where it is allowed to"
@@ -208,7 +198,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, protocol: int
 def test_a_pickle_of_anything_else_is_refused(tmp_path: Path, payload: bytes) -> None:
     (tmp_path / "ind.x").write_bytes(payload)
     with pytest.raises(DataError):
-        pickles.load(tmp_path / "ind.x")
+        planetoid.load_pickle(tmp_path / "ind.x")
 
 
 def test_an_object_array_is_refused_and_not_run(tmp_path: Path) -> None:

@@ -51,9 +51,7 @@ def write(directory: Path, nodes: int, edges: int, width: int) -> None:
 def test_loading_reddit_peaks_below_one_and_a_half_times_its_size(tmp_path: Path) -> None:
     write(tmp_path / "tiny" / "reddit", 200, 2_000, 8)
     write(tmp_path / "medium" / "reddit", 50_000, 2_000_000, 200)
-    result = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True)
     directory, peak = result.stdout.split()
     size = sum(path.stat().st_size for path in Path(directory).iterdir())
     assert size > 47e6

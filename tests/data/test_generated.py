@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 from harness.data.catalog import published
 from harness.data.generated import GENERATORS
-from harness.data.generated.planted import PlantedGraph
+from harness.data.generated.sbm import PlantedGraph
 from harness.data.generated.twin import SHAPES
 from harness.data.graph import GraphData, check_graph
-from harness.data.partitioning import partition_nodes
+from harness.data.partition.partitioner import partition_nodes
 from harness.data.spec import PartitionSpec
 from harness.errors import UserError
 
@@ -85,7 +85,7 @@ def test_seed_changes_everything_drawn(name):
 
 def test_more_than_one_chunk_of_edges_is_drawn(monkeypatch):
     """Chunks must differ from one another: repeated ones would be dropped as duplicates."""
-    from harness.data.generated import planted
+    from harness.data.generated import sbm as planted
 
     monkeypatch.setattr(planted, "CHUNK", 1000)
     graph = make("sbm")
@@ -105,9 +105,7 @@ def test_regions_hold_the_edges_between_communities():
     """Pairs of communities: 60 % of the edges inside one, 5 % across pairs, the rest between the two."""
     community = np.arange(2400) % 8
     region = np.arange(8) // 2
-    planted = PlantedGraph(
-        np.ones(2400), community, edges=48_000, homophily=0.6, seed=3, region=region, far=0.05
-    )
+    planted = PlantedGraph(np.ones(2400), community, edges=48_000, homophily=0.6, seed=3, region=region, far=0.05)
     indptr, indices = planted.csr()
     ends = community[np.repeat(np.arange(2400), np.diff(indptr))], community[indices]
     assert indices.size == pytest.approx(96_000, rel=0.02)
@@ -254,12 +252,7 @@ def test_degree_rule_of_scaled_twins():
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("sbm", {}),
-        ("twin", {}),
-        ("twin", {"of": "ogbn-arxiv", "scale": 0.03}),
-        ("twin", {"of": "cora", "scale": 1.0}),
-    ],
+    [("sbm", {}), ("twin", {}), ("twin", {"of": "ogbn-arxiv", "scale": 0.03}), ("twin", {"of": "cora", "scale": 1.0})],
 )
 def test_neighbours_help_but_features_say_something(name, options):
     """A linear model: on own features above chance and below 80 %, on the neighbours' mean clearly better."""

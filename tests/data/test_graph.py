@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.data.csr import check_csr, csr_from_edges, is_symmetric
-from harness.data.graph import GraphData, check_graph
+from harness.data.graph import GraphData, check_csr, check_graph, csr_from_edges, is_symmetric
 from harness.errors import DataError
 
 
@@ -40,9 +39,7 @@ def make_graph(nodes: int = 6, features: int = 3, name: str = "tiny") -> GraphDa
 
 edge_lists = st.integers(1, 12).flatmap(
     lambda n: st.tuples(
-        st.just(n),
-        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40),
-        st.booleans(),
+        st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40), st.booleans()
     )
 )
 
@@ -108,10 +105,7 @@ FAULTS = {
     "labels span -1..2": {"labels": _with(0, 2, BASE.labels)},
     "overlap": {"val_mask": BASE.train_mask},
     "no label": {"test_mask": np.arange(6) == 5},
-    "multi-label labels hold 2": {
-        "multilabel": True,
-        "labels": np.full((6, 2), 2, dtype=np.uint8),
-    },
+    "multi-label labels hold 2": {"multilabel": True, "labels": np.full((6, 2), 2, dtype=np.uint8)},
 }
 
 

@@ -66,12 +66,7 @@ def test_default_normalisation() -> None:
 
 def test_a_neutral_file_of_any_name(mine: Path) -> None:
     info = dataset_info(spec("my_graph"), mine)
-    assert (info.nodes, info.features, info.classes, info.edges) == (
-        30,
-        5,
-        3,
-        raw.known(nodes=30).adjacency.sum(),
-    )
+    assert (info.nodes, info.features, info.classes, info.edges) == (30, 5, 3, raw.known(nodes=30).adjacency.sum())
     graph = open_graph(prepare(spec("my_graph"), data_dir=mine))
     np.testing.assert_array_equal(graph.features, raw.known(nodes=30).features)
     assert (graph.name, graph.origin, graph.note) == ("my_graph", "real", "")
@@ -118,9 +113,7 @@ def test_normalisation(mine: Path) -> None:
     standard = open_graph(prepare(spec("my_graph", normalize="standard"), data_dir=mine))
     expected = StandardScaler().fit(plain.features[known.split == 1]).transform(plain.features)
     np.testing.assert_allclose(standard.features, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(
-        np.load(mine / "my_graph.npz")["feat"], plain.features, "the source is untouched"
-    )
+    np.testing.assert_array_equal(np.load(mine / "my_graph.npz")["feat"], plain.features, "the source is untouched")
 
 
 def test_normalisation_of_many_chunks(mine: Path) -> None:
@@ -139,16 +132,10 @@ def test_generated_sets(name: str, tmp_path: Path) -> None:
     info = dataset_info(spec(name, **options))
     directory = prepare(spec(name, **options), cache=tmp_path)
     graph = open_graph(directory)
-    assert (graph.nodes, graph.features.shape[1], graph.num_classes) == (
-        info.nodes,
-        info.features,
-        info.classes,
-    )
+    assert (graph.nodes, graph.features.shape[1], graph.num_classes) == (info.nodes, info.features, info.classes)
     assert graph.origin == info.origin
     defaults = {key: option.default for key, option in info.options.items()}
-    assert prepare(spec(name, **(defaults | options)), cache=tmp_path) == directory, (
-        "defaults may be spelt out"
-    )
+    assert prepare(spec(name, **(defaults | options)), cache=tmp_path) == directory, "defaults may be spelt out"
 
 
 def test_an_option_that_came_later_renames_no_prepared_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.data.formats import neutral
 from harness.data.store import open_graph, write_graph
 from harness.errors import DataError

@@ -26,9 +26,7 @@ class CommandLine:
     variables: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, ...] = ()  # a command that starts the command, say in a network namespace
 
-    def run(
-        self, *arguments: str, timeout_s: float = 120, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; fails the test if that takes longer than `timeout_s`."""
         process = self.start(*arguments, **variables)
         try:

@@ -118,13 +118,8 @@ def cabled(tmp_path: Path) -> Iterator[Machines]:
         for number, name in enumerate(names, 1):
             lines = [f"addr add 10.99.0.{number}/24 dev eth0", "link set eth0 up", "link set lo up"]
             batch("ip", lines, "-n", name)
-        nodes = [
-            replace(command, prefix=inside(name))
-            for command, name in zip(commands(tmp_path), names, strict=True)
-        ]
-        machines = Machines(
-            "10.99.0.1", 29400, nodes, lambda: batch("ip", ["link set eth0 down"], "-n", names[1])
-        )
+        nodes = [replace(command, prefix=inside(name)) for command, name in zip(commands(tmp_path), names, strict=True)]
+        machines = Machines("10.99.0.1", 29400, nodes, lambda: batch("ip", ["link set eth0 down"], "-n", names[1]))
         stack.callback(machines.close)
         yield machines
 
@@ -217,9 +212,7 @@ def test_a_node_that_is_killed_comes_back_and_is_cut_off(cabled: Machines) -> No
     }
 
 
-def test_a_node_with_another_suite_is_refused_and_the_head_waits_no_longer_than_told(
-    loopback: Machines,
-) -> None:
+def test_a_node_with_another_suite_is_refused_and_the_head_waits_no_longer_than_told(loopback: Machines) -> None:
     loopback.write(suite())
     loopback.write(suite(epochs=5), node=1)
     head, member = loopback.start_both(rdzv_s=12)

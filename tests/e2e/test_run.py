@@ -37,18 +37,11 @@ timeouts: {{trial_s: 60, collective_s: 30}}
 
 TEXT = ["suite", "trial", "label", "dataset", "dataset_note", "origin", "model", "method", "partitioner"]
 TEXT += ["network", "device", "status", "peak_memory_source", "started"]
-PHASES = [
-    *("sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap"),
-    "other",
-]
+PHASES = [*("sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap"), "other"]
 PURPOSES = ["feature", "embedding", "gradient", "model", "control", "swap"]
 COUNTS = ["parts", "seed", "epochs", "peak_memory_bytes", "boundary_nodes", "inner_nodes"]
 FIGURES = ["epoch_time_s", "throughput_epochs_s", "best_val", "test_at_best_val", "imbalance", "wall_s"]
-FIGURES += [
-    *(f"time_{phase}_s" for phase in PHASES),
-    *(f"bytes_{purpose}" for purpose in PURPOSES),
-    "setup_s",
-]
+FIGURES += [*(f"time_{phase}_s" for phase in PHASES), *(f"bytes_{purpose}" for purpose in PURPOSES), "setup_s"]
 
 
 @dataclass(frozen=True)

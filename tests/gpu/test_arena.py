@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.conformance.graphs import on_disk, random_graph
-from harness.conformance.training import Case, train
+from harness.check.graphs import on_disk, random_graph
+from harness.check.training import Case, train
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

@@ -51,9 +51,7 @@ def test_figures_of_the_gpu_are_there(records: list[dict[str, Any]]) -> None:
             assert result["barrier_cost"] is not None
 
 
-def test_ranks_that_share_a_gpu_talk_through_gloo_and_others_through_nccl(
-    records: list[dict[str, Any]],
-) -> None:
+def test_ranks_that_share_a_gpu_talk_through_gloo_and_others_through_nccl(records: list[dict[str, Any]]) -> None:
     own = torch.cuda.device_count() >= 2
     for record in records:
         if record["config"]["partition"]["parts"] == 2:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support.training import unsynchronised_epochs
 
-from harness.conformance.graphs import on_disk, random_graph
-from harness.conformance.ranks import run_ranks
-from harness.conformance.training import Case, train
+from harness.check.graphs import on_disk, random_graph
+from harness.check.ranks import run_ranks
+from harness.check.training import Case, train
 from harness.models.spec import ModelSpec
-from harness.runtime.registry import load_method, method_names
+from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
 
 pytestmark = pytest.mark.gpu
@@ -35,12 +35,10 @@ def case(folder: Path, world: int, method: str, options: dict[str, Any], model: 
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("method", method_names())
-def test_losses_and_gradients_are_those_of_the_cpu(
-    method: str, model: str, world: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("method", METHODS.names())
+def test_losses_and_gradients_are_those_of_the_cpu(method: str, model: str, world: int, tmp_path: Path) -> None:
     """With two ranks on one GPU, through gloo and the host."""
-    exact = load_method(method).exact
+    exact = METHODS.load(method).exact
     [[expected]] = run_ranks(train, 1, [case(tmp_path, 1, method, exact, model, "cpu")])
     for [found] in run_ranks(train, world, [case(tmp_path, world, method, exact, model, "cuda")]):
         for row, wanted in zip(found.rows, expected.rows, strict=True):

@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
-from harness.conformance.oracle import attention
-from harness.graph import parts
-from harness.graph.attention_kernels import add, spread
-from harness.graph.attention_torch import add_by_torch, spread_by_torch
+from harness.check.graphs import dense_adjacency, on_disk, random_graph
+from harness.check.oracle import attention
+from harness.graph import spmm as parts
+from harness.graph.attention import Edges, add, add_by_torch, spread, spread_by_torch
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-from harness.graph.edges import Edges
 from harness.graph.partition import Partition
+from harness.graph.propagation import MEAN
 
 HEADS, WIDTH = 3, 5
 CPU = torch.device("cpu")
@@ -37,9 +36,7 @@ def case(num_dst: int, num_src: int, seed: int = 0, degree: float = 6) -> tuple[
     Row 1 has its self loop only, row 2 an edge from every source, column 3 no edge.
     """
     rng = np.random.default_rng(seed)
-    dense = np.where(
-        rng.random((num_dst, num_src)) < degree / num_src, rng.uniform(0.2, 3, (num_dst, num_src)), 0
-    )
+    dense = np.where(rng.random((num_dst, num_src)) < degree / num_src, rng.uniform(0.2, 3, (num_dst, num_src)), 0)
     dense[2] = rng.uniform(0.2, 3, num_src)
     dense[1] = dense[:, 3] = 0
     rows, columns = (torch.from_numpy(rng.uniform(0.5, 4, n)) for n in (num_dst, num_src))
@@ -89,9 +86,7 @@ def test_float32_follows_float64() -> None:
     want = attention((counts > loops) + loops.double(), *wide[:3]).flatten(1) + wide[3]
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
     for got, wanted in zip(
-        torch.autograd.grad(out.square().sum(), values),
-        torch.autograd.grad(want.square().sum(), wide),
-        strict=True,
+        torch.autograd.grad(out.square().sum(), values), torch.autograd.grad(want.square().sum(), wide), strict=True
     ):
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-3)
 
@@ -137,8 +132,8 @@ def test_a_whole_boundary_that_was_drawn_counts_by_its_scale_too(tmp_path: Path)
     h = torch.randn(partition.num_inner + every.size, 2, dtype=torch.float64)
     block = partition.block(every, torch.full((every.size,), 2.0, dtype=torch.float64))
     doubled = torch.cat([h[: partition.num_inner], 2 * h[partition.num_inner :]])
-    want = partition.full_block.aggregate(doubled, "mean")
-    torch.testing.assert_close(block.aggregate(h, "mean"), want)
+    want = partition.full_block.aggregate(doubled, MEAN)
+    torch.testing.assert_close(block.aggregate(h, MEAN), want)
 
 
 def test_an_empty_block_gives_no_rows() -> None:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.conformance.graphs import dense_adjacency, random_graph
-from harness.conformance.oracle import propagation_matrix
-from harness.graph.block import Block, Norm
+from harness.check.graphs import dense_adjacency, random_graph
+from harness.check.oracle import propagation_matrix
+from harness.graph.block import Block
 from harness.graph.csr import CSR
+from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
 
 GRAPH = random_graph(41, nodes=30, degree=6)
 DENSE = dense_adjacency(GRAPH)
@@ -27,11 +28,11 @@ def block(rows: int, scale: torch.Tensor | None = None, values: np.ndarray | Non
     return Block(csr, torch.from_numpy(weights.sum(1)), dst_scale=scale)
 
 
-@pytest.mark.parametrize(("norm", "model"), [("mean", "sage"), ("sym", "gcn")])
+@pytest.mark.parametrize(("norm", "model"), [(MEAN, "sage"), (SYMMETRIC, "gcn")])
 @pytest.mark.parametrize("rows", [30, 12])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_aggregation_and_its_gradient_equal_the_dense_matrix(
-    norm: Norm, model: str, rows: int, weighted: bool
+    norm: Propagation, model: str, rows: int, weighted: bool
 ) -> None:
     values = np.random.default_rng(0).random((30, 30)) + 0.5 if weighted else np.ones((30, 30))
     matrix = propagation_matrix(DENSE * values, model)[:rows]
@@ -49,17 +50,17 @@ def test_destination_scale_multiplies_neighbours_not_the_self_loop() -> None:
     degree = torch.from_numpy(DENSE.sum(1))
     own = h / (degree + 1).unsqueeze(1)
     want = (propagation_matrix(DENSE, "gcn") @ h - own) * scale.unsqueeze(1) + own
-    torch.testing.assert_close(block(30, scale).aggregate(h, "sym"), want)
+    torch.testing.assert_close(block(30, scale).aggregate(h, SYMMETRIC), want)
 
 
 def test_gradcheck() -> None:
     h = torch.randn(30, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: block(10).aggregate(x, "sym"), h)
+    assert torch.autograd.gradcheck(lambda x: block(10).aggregate(x, SYMMETRIC), h)
 
 
 def test_wrong_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="30 source rows, the matrix 29"):
-        block(30).aggregate(torch.zeros(29, 2), "mean")
+        block(30).aggregate(torch.zeros(29, 2), MEAN)
     csr = CSR(torch.zeros(6, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 4)
     with pytest.raises(ValueError, match="destinations first"):
         Block(csr, torch.ones(4))

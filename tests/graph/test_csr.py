@@ -16,9 +16,7 @@ def random_csr(seed: int, rows: int, cols: int, density: float, weighted: bool) 
     if not weighted:
         matrix.data[:] = 1
     values = torch.from_numpy(matrix.data.copy()) if weighted else None
-    csr = CSR(
-        torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices), cols, values
-    )
+    csr = CSR(torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices), cols, values)
     return csr, matrix
 
 

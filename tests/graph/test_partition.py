@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.conformance.graphs import dense_adjacency, on_disk, random_graph
+from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.graph.partition import Partition
 
 GRAPH = random_graph(51, nodes=40, degree=6)
@@ -17,10 +17,7 @@ PARTS = np.random.default_rng(5).integers(0, 3, 40)
 @pytest.fixture
 def partitions(tmp_path: Path) -> list[Partition]:
     view = on_disk(GRAPH, PARTS, 3, False, tmp_path).parts.full
-    return [
-        Partition(view, rank, engine="auto", device=torch.device("cpu"), dtype=torch.float64)
-        for rank in range(3)
-    ]
+    return [Partition(view, rank, engine="auto", device=torch.device("cpu"), dtype=torch.float64) for rank in range(3)]
 
 
 @pytest.mark.parametrize("share", [0, 0.4, 1])

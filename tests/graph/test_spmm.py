@@ -11,10 +11,9 @@ import scipy.sparse as sp
 import torch
 
 from harness.errors import UserError
-from harness.graph import parts
+from harness.graph import spmm as parts
 from harness.graph.csr import CSR
-from harness.graph.spmm import ENGINES, NumbaEngine, choose_engine, dgl_problem
-from harness.graph.spmm_kernels import LINE, MOST, multiply_rows
+from harness.graph.spmm import ENGINES, LINE, MOST, NumbaEngine, choose_engine, dgl_problem, multiply_rows
 
 CPU = torch.device("cpu")
 
@@ -26,9 +25,7 @@ def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_
     matrix.eliminate_zeros()
     matrix.sort_indices()
     values = torch.from_numpy(matrix.data.copy()) if weighted else None
-    csr = CSR(
-        torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices), cols, values
-    )
+    csr = CSR(torch.from_numpy(matrix.indptr.astype(np.int64)), torch.from_numpy(matrix.indices), cols, values)
     return csr, matrix
 
 
@@ -137,9 +134,7 @@ def test_auto_is_numba_on_cpus_and_torch_elsewhere() -> None:
 
 def test_an_engine_that_is_missing_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.graph.spmm.dgl_problem", lambda: "dgl is not installed")
-    with pytest.raises(
-        UserError, match=r"train\.spmm: 'dgl': dgl is not installed \(use auto, numba or torch\)"
-    ):
+    with pytest.raises(UserError, match=r"train\.spmm: 'dgl': dgl is not installed \(use auto, numba or torch\)"):
         choose_engine("dgl", device=CPU)
     with pytest.raises(UserError, match=r"'numba' runs on CPUs only"):
         choose_engine("numba", device=torch.device("cuda"))

@@ -28,14 +28,7 @@ def main() -> None:
     if rank == 0:
         with (out / "progress.jsonl").open("a", buffering=1) as stream:
             for epoch in range(3):
-                event = {
-                    "event": "epoch",
-                    "epoch": epoch,
-                    "epochs": 10,
-                    "loss": 1.0,
-                    "val": None,
-                    "s_per_epoch": 0.1,
-                }
+                event = {"event": "epoch", "epoch": epoch, "epochs": 10, "loss": 1.0, "val": None, "s_per_epoch": 0.1}
                 stream.write(json.dumps(event) + "\n")
     behave(json.loads(os.environ.get("FAKE_RANKS", "{}")).get(str(rank), "ok"), rank, out, job)
 
@@ -70,35 +63,14 @@ def behave(what: str, rank: int, out: Path, job: dict) -> None:
 
 def finish(rank: int, out: Path, status: str, reason: str | None) -> None:
     epochs = [
-        {
-            "epoch": i,
-            "rank": rank,
-            "epoch_time_s": 0.1,
-            "time_forward_s": 0.1,
-            "bytes_embedding": 8,
-            "loss": 1.0,
-        }
+        {"epoch": i, "rank": rank, "epoch_time_s": 0.1, "time_forward_s": 0.1, "bytes_embedding": 8, "loss": 1.0}
         | {"lr": 0.01, "train_score": 0.5, "val_score": 0.5, "test_score": 0.5, "eval_s": 0.0, "stats": {}}
         for i in range(10)
     ]
     summary = {"best_val": 0.5, "test_at_best_val": 0.5, "best_epoch": 0, "final_val": 0.5, "final_test": 0.5}
-    summary |= {
-        "final_loss": 1.0,
-        "time_to_target_s": None,
-        "epochs": 10,
-        "warmup_epochs": 1,
-        "checksum": "0",
-    }
+    summary |= {"final_loss": 1.0, "time_to_target_s": None, "epochs": 10, "warmup_epochs": 1, "checksum": "0"}
     summary |= {"spmm": "torch", "parameters": 1, "stopped": "epochs"}
-    result = {
-        "rank": rank,
-        "status": status,
-        "reason": reason,
-        "inner": 5,
-        "boundary": 2,
-        "edges": 9,
-        "train_nodes": 3,
-    }
+    result = {"rank": rank, "status": status, "reason": reason, "inner": 5, "boundary": 2, "edges": 9, "train_nodes": 3}
     result |= {"setup_s": 0.1, "eval_s": 0.1, "peak_memory_bytes": 1000, "peak_memory_source": "VmHWM"}
     result |= {"traffic": [], "summary": summary, "epochs": epochs}
     temporary = out / f"rank{rank}.tmp"

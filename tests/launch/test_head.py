@@ -48,17 +48,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         suite = load_suite(file)
         trials = expand(suite, data_dir=tmp_path / "head")
         options = {
-            name: RunOptions(
-                data_dir=tmp_path / name, cache=tmp_path / f"cache-{name}", worker="launch.fake_worker"
-            )
+            name: RunOptions(data_dir=tmp_path / name, cache=tmp_path / f"cache-{name}", worker="launch.fake_worker")
             for name in ("head", "member")
         }
         cluster = Cluster(2, "127.0.0.1", free_port(), rdzv_timeout_s=30, node_timeout_s=20)
         head, member = open_link(cluster), open_link(cluster)
         codes: list[int] = []
-        thread = threading.Thread(
-            target=lambda: codes.append(follow(member, suite, trials, options["member"], print))
-        )
+        thread = threading.Thread(target=lambda: codes.append(follow(member, suite, trials, options["member"], print)))
         thread.start()
         store = ResultStore(tmp_path / "results", suite.name)
         codes.append(lead(head, suite, trials, store, options["head"], Silent()))
@@ -86,10 +82,7 @@ def test_one_record_of_both_nodes(run: Run, tmp_path: Path) -> None:
 
 def test_a_rank_that_fails_on_the_other_node(run: Run) -> None:
     [record] = run(ranks={0: "lost", 1: "kill"})
-    assert (record.status, record.reason) == (
-        "error",
-        "rank 1 (node 1) was killed by signal 9 (SIGKILL)",
-    )
+    assert (record.status, record.reason) == ("error", "rank 1 (node 1) was killed by signal 9 (SIGKILL)")
 
 
 def test_a_rank_that_fails_on_the_head_ends_the_other(run: Run) -> None:

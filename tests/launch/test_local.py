@@ -30,9 +30,7 @@ def write_job(out: Path) -> Path:
     return job
 
 
-def run(
-    out: Path, monkeypatch: pytest.MonkeyPatch, ranks: dict[int, str], size: int = 2, **options
-) -> GroupResult:
+def run(out: Path, monkeypatch: pytest.MonkeyPatch, ranks: dict[int, str], size: int = 2, **options) -> GroupResult:
     monkeypatch.setenv("FAKE_RANKS", json.dumps(ranks))
     settings = {"threads": 1, "timeout_s": 30, "on_progress": lambda event: None, "grace_s": 1.0} | options
     return run_group(write_job(out), local_places(size), out, worker="launch.fake_worker", **settings)
@@ -76,10 +74,7 @@ def test_environment_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     settings = {"threads": 3, "timeout_s": 30, "on_progress": lambda event: None}
-    assert (
-        run_group(write_job(tmp_path), local_places(2), tmp_path, worker="show_env", **settings).status
-        == "ok"
-    )
+    assert run_group(write_job(tmp_path), local_places(2), tmp_path, worker="show_env", **settings).status == "ok"
     env = json.loads((tmp_path / "env-1.json").read_text())
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONUNBUFFERED")
     assert [env[name] for name in names] == ["1", "2", "1", "2", "1"]

@@ -25,14 +25,7 @@ TABLE = [
 
 
 def guess(
-    parts: int = 2,
-    *,
-    inductive: bool = False,
-    table=None,
-    method: str = "full",
-    model=MODEL,
-    train=None,
-    **options,
+    parts: int = 2, *, inductive: bool = False, table=None, method: str = "full", model=MODEL, train=None, **options
 ) -> MemoryEstimate:
     trial = TrialConfig.model_validate(
         {"dataset": {"name": "reddit"}, "model": model, "train": train or {}, "partition": {"parts": parts},

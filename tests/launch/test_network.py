@@ -84,9 +84,7 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
 def test_why_not_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.shutil, "which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
-    assert why_not(NetworkSpec(rate="1gbit")) == (
-        "network 1gbit needs root, for network namespaces (run as root)"
-    )
+    assert why_not(NetworkSpec(rate="1gbit")) == ("network 1gbit needs root, for network namespaces (run as root)")
 
 
 def test_why_not_without_iproute2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,9 +132,7 @@ def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Suite, Re
     return suite, ResultStore(directory / "results", suite.name), RunOptions(worker="launch.fake_worker")
 
 
-def test_a_trial_whose_network_cannot_be_had_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_whose_network_cannot_be_had_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others of the suite run; the plan says so before."""
     monkeypatch.setattr(module.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(module.shutil, "which", lambda tool: f"/sbin/{tool}")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from harness.errors import UserError
 from harness.launch import watch
@@ -106,16 +106,11 @@ def test_fingerprint_sees_parts_and_features(tmp_path: Path) -> None:
 
 
 def test_one_result_from_all_nodes() -> None:
-    head = GroupResult(
-        [Failure(0, "error", "said: Connection closed by peer")], [{"rank": 1}, {"rank": 0}], "a", 3.0
-    )
+    head = GroupResult([Failure(0, "error", "said: Connection closed by peer")], [{"rank": 1}, {"rank": 0}], "a", 3.0)
     lost = GroupResult([Failure(None, "error", "was lost: no heartbeat for 30 s (--node-timeout)")])
     killed = GroupResult([Failure(4, "error", "was killed by signal 9 (SIGKILL)")], [{"rank": 3}], "c")
     group = merged([head, lost], [{}, {}])
-    assert (group.status, group.reason) == (
-        "error",
-        "node 1 was lost: no heartbeat for 30 s (--node-timeout)",
-    )
+    assert (group.status, group.reason) == ("error", "node 1 was lost: no heartbeat for 30 s (--node-timeout)")
     group = merged([head, GroupResult(log="b"), killed], [{}, {}, {}])
     assert group.reason == "rank 4 (node 2) was killed by signal 9 (SIGKILL)"
     assert ([rank["rank"] for rank in group.ranks], group.log, group.wall_s) == ([0, 1, 3], "abc", 3.0)
@@ -166,7 +161,7 @@ def test_the_manifest_names_a_command_that_exists() -> None:
 
     from harness.cli import app
 
-    job = yaml.safe_load((DOCS / "pytorchjob.yaml").read_text())
+    job = YAML(typ="safe").load((DOCS / "pytorchjob.yaml").read_text())
     assert (job["kind"], job["apiVersion"]) == ("PyTorchJob", "kubeflow.org/v1")
     elastic, worker = job["spec"]["elasticPolicy"], job["spec"]["pytorchReplicaSpecs"]["Worker"]
     assert elastic["minReplicas"] == elastic["maxReplicas"] == worker["replicas"]

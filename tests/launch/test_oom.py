@@ -12,9 +12,7 @@ V1 = "9:name=systemd:/\n4:memory:/box/7\n0::/\n"
 V2 = "0::/user/session\n"
 
 
-def tree(
-    root: Path, cgroup: str, files: dict[str, str], vmstat: str = "nr_free 5\noom_kill 70\n"
-) -> tuple[Path, Path]:
+def tree(root: Path, cgroup: str, files: dict[str, str], vmstat: str = "nr_free 5\noom_kill 70\n") -> tuple[Path, Path]:
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(cgroup)
     (root / "proc/vmstat").write_text(vmstat)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launch.tiny import write_suite
 
-from harness.data.partition_store import ensure_partitioned
+from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
 from harness.launch.memory import Capacity, MemoryEstimate, total
 from harness.launch.planner import PlannedTrial, plan
@@ -51,11 +51,7 @@ def test_states(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ResultStore(suite_file.parent / "results", suite.name)
     run_suite(suite, expand(suite)[:3], store, RunOptions(worker="launch.fake_worker"), Silent())
     after = make_plan(suite_file)
-    assert [(p.state, p.done_status) for p in after[:3]] == [
-        ("done", "ok"),
-        ("done", "diverged"),
-        ("skip", "skipped"),
-    ]
+    assert [(p.state, p.done_status) for p in after[:3]] == [("done", "ok"), ("done", "diverged"), ("skip", "skipped")]
     retried = make_plan(suite_file, retry=frozenset({"diverged"}))[1]
     assert (retried.state, retried.reason) == ("run", "again, was diverged")
     assert [p.state for p in make_plan(suite_file, fresh=True)[:3]] == ["run", "run", "skip"]

@@ -15,16 +15,7 @@ from harness.errors import UserError
 from harness.launch import rendezvous
 from harness.launch.process import loopback
 from harness.launch.pulse import beat_key, gone_key, pulse
-from harness.launch.rendezvous import (
-    Cluster,
-    HeadLost,
-    Link,
-    NotMet,
-    address_towards,
-    interface_of,
-    is_here,
-    open_link,
-)
+from harness.launch.rendezvous import Cluster, HeadLost, Link, NotMet, address_towards, interface_of, is_here, open_link
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -65,9 +65,7 @@ class Bench:
     def trials(self) -> list[TrialConfig]:
         return expand(load_suite(self.file), data_dir=self.data)
 
-    def run(
-        self, ranks: dict[int, str] | None = None, only: int | None = None, **options
-    ) -> tuple[int, Told]:
+    def run(self, ranks: dict[int, str] | None = None, only: int | None = None, **options) -> tuple[int, Told]:
         self.patch.setenv("FAKE_RANKS", json.dumps(ranks or {}))
         told = Told()
         chosen = RunOptions(data_dir=self.data, worker="launch.fake_worker", **options)
@@ -88,9 +86,7 @@ def test_a_run_records_every_trial_and_a_second_runs_none(bench: Bench) -> None:
     assert code == 0
     assert told.sizes == [(6, 0)]
     assert told.started == [(i + 1, trial.id) for i, trial in enumerate(bench.trials)]
-    assert {id_: record.status for id_, record in bench.records().items()} == {
-        t.id: "ok" for t in bench.trials
-    }
+    assert {id_: record.status for id_, record in bench.records().items()} == {t.id: "ok" for t in bench.trials}
     code, told = bench.run()
     assert (code, told.sizes, told.started) == (0, [(6, 6)], [])
 
@@ -98,10 +94,7 @@ def test_a_run_records_every_trial_and_a_second_runs_none(bench: Bench) -> None:
 def test_what_a_record_says(bench: Bench) -> None:
     _, told = bench.run(only=4)
     suite = read_suite(bench.store.directory / SUITE_FILE)
-    assert (suite.file, list(suite.trials)) == (
-        "tiny.yaml",
-        bench.trials,
-    )  # those that were not asked for, too
+    assert (suite.file, list(suite.trials)) == ("tiny.yaml", bench.trials)  # those that were not asked for, too
     trial = bench.trials[3]
     record = bench.records()[trial.id]
     assert (record.suite, record.label, record.reason) == ("tiny", trial.label, None)
@@ -212,9 +205,7 @@ def test_out_of_memory_while_preparing(bench: Bench) -> None:
     assert (told.records[0].status, told.records[0].result) == ("oom", {})
 
 
-def test_data_is_prepared_once_and_a_failure_is_remembered(
-    monkeypatch: pytest.MonkeyPatch, bench: Bench
-) -> None:
+def test_data_is_prepared_once_and_a_failure_is_remembered(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     calls: list[str] = []
 
     def prepare(spec: Any, **options: Any) -> Path:
@@ -295,9 +286,7 @@ def test_killed_at_random_moments(bench: Bench, tmp_path: Path) -> None:
     last = start_runner(bench.directory, FAKE_LEDGER=str(ledger))
     last.join(60)
     assert last.exitcode == 0
-    assert {path.name for path in bench.store.directory.glob("[!.]*/")} == {
-        trial.id for trial in bench.trials
-    }
+    assert {path.name for path in bench.store.directory.glob("[!.]*/")} == {trial.id for trial in bench.trials}
     assert all(len(list(home.iterdir())) == 3 for home in bench.store.directory.glob("[!.]*/"))
     assert not list(bench.store.staging.iterdir())
     # A trial may start again only if its record was not there yet: at most one more end than kills.

@@ -16,12 +16,7 @@ from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 
-SLOW = (
-    "harness.results.frames",
-    "harness.results.environment",
-    "harness.data.partition_store",
-    "pyarrow.parquet",
-)
+SLOW = ("harness.results.frames", "harness.results.environment", "harness.data.partition.store", "pyarrow.parquet")
 TESTS = Path(__file__).resolve().parents[1]
 
 SUITE = """\
@@ -75,7 +70,7 @@ def run_tiny(directory: Path, variables: dict[str, str]) -> None:
 def start_runner(directory: Path, **variables: str) -> BaseProcess:
     """Start `run_tiny` from a server that imports everything once; imports take longer than the suite."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "methods.full", *SLOW])
+    context.set_forkserver_preload([__name__, "harness_methods.full", *SLOW])
     variables = {"HARNESS_CACHE": os.environ["HARNESS_CACHE"]} | variables
     process = context.Process(target=run_tiny, args=(directory, variables))
     process.start()

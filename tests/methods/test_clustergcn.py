@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness_methods.clustergcn import ClusterGCN
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
 
-from harness.conformance.graphs import OnDisk, on_disk, random_graph
-from harness.conformance.ranks import run_ranks
-from harness.conformance.training import Case
+from harness.check.graphs import OnDisk, on_disk, random_graph
+from harness.check.ranks import run_ranks
+from harness.check.training import Case
 from harness.errors import UserError
-from harness.graph.subgraph import clusters
 from harness.graph.topology import Topology
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.memory_model import MemoryCase, PartSize
 from harness.runtime.spec import TrainSpec
-from methods.clustergcn import ClusterGCN
+from harness.sampling.subgraphs import clusters
 
 WORLD, NODES, FEATURES, CLASSES, ITEM, EPOCHS = 3, 60, 7, 4, 8, 2
 CLUSTERS, PER_BATCH = 9, 2
@@ -33,14 +33,13 @@ PARTS = np.where(np.arange(NODES) >= 56, 2, np.random.default_rng(5).integers(0,
 MODEL = ModelSpec(name="sage", layers=3, hidden=6, dropout=0, norm="layer")
 SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1)
 OPTIONS = {"clusters": CLUSTERS, "per_batch": PER_BATCH}
-METHOD = "methods.clustergcn:ClusterGCN"
+METHOD = "harness_methods.clustergcn:ClusterGCN"
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, OnDisk]:
     return {
-        name: on_disk(graph, PARTS, WORLD, False, tmp_path_factory.mktemp("cluster"))
-        for name, graph in GRAPHS.items()
+        name: on_disk(graph, PARTS, WORLD, False, tmp_path_factory.mktemp("cluster")) for name, graph in GRAPHS.items()
     }
 
 
@@ -48,7 +47,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, OnDisk]:
 def runs(stored: dict[str, OnDisk]) -> dict[str, list[Run]]:
     """What each rank saw, by graph; of the first graph also full-graph training and the exact setting."""
     cases = [Case(data, METHOD, OPTIONS, MODEL, SPEC) for data in stored.values()]
-    cases.append(Case(stored["labels"], "methods.full:Full", {}, MODEL, SPEC))
+    cases.append(Case(stored["labels"], "harness_methods.full:Full", {}, MODEL, SPEC))
     cases.append(Case(stored["labels"], METHOD, ClusterGCN.exact, MODEL, SPEC))
     by_rank = run_ranks(run_subgraphs, WORLD, cases)
     return {name: [rank[i] for rank in by_rank] for i, name in enumerate([*stored, "full", "exact"])}
@@ -66,9 +65,7 @@ def trainers(cluster: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_an_epoch_goes_through_every_cluster_and_training_node_once(
-    runs: dict[str, list[Run]], name: str
-) -> None:
+def test_an_epoch_goes_through_every_cluster_and_training_node_once(runs: dict[str, list[Run]], name: str) -> None:
     cluster, ranks = cluster_of(name), runs[name]
     trainer = trainers(cluster)
     mask = GRAPHS[name].train_mask

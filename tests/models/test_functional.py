@@ -123,9 +123,7 @@ def test_lost_values_are_a_share_that_depends_on_the_seed_alone() -> None:
     assert torch.equal(in_place, lost)
     kept = lost != 0
     assert torch.equal(lost[kept], x[kept])
-    assert kept.double().mean().item() == pytest.approx(
-        1 - rate, abs=5 * (rate * (1 - rate) / x.numel()) ** 0.5
-    )
+    assert kept.double().mean().item() == pytest.approx(1 - rate, abs=5 * (rate * (1 - rate) / x.numel()) ** 0.5)
     for seed in (2**62 + 4, 5):  # all bits of the seed count: the masks are as good as independent
         both = (kept & (drop_values(x.clone(), rate, seed) != 0)).double().mean().item()
         assert both == pytest.approx((1 - rate) ** 2, abs=0.01)

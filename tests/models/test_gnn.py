@@ -47,13 +47,7 @@ def test_heads_stand_side_by_side_but_for_logits() -> None:
     assert model.widths == [(10, 6), (6, 5)]
     # Sent are H W of 6 with their gradients, or 10; H of 6, or H W of 15.
     assert [model.narrows(layer) for layer in range(2)] == [False, False]
-    tail = GNN(
-        ModelSpec(name="gat", layers=1, linear_layers=1, hidden=6, heads=3),
-        13,
-        5,
-        seed=0,
-        dtype=torch.float32,
-    )
+    tail = GNN(ModelSpec(name="gat", layers=1, linear_layers=1, hidden=6, heads=3), 13, 5, seed=0, dtype=torch.float32)
     assert tail.graph_layers[0].weight.shape == (13, 6)
     assert tail.narrows(0)
     with pytest.raises(ValidationError, match="heads: a hidden width of 6 is not divisible by 4"):
@@ -86,9 +80,7 @@ def test_hops_take_their_blocks_in_turn_and_the_output_has_the_last_one_s_rows()
         Block(CSR(torch.zeros(dst + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), src), degree)
         for dst, src, degree in ((4, 6, torch.arange(6.0)), (3, 4, torch.arange(4.0)))
     )
-    model = GNN(
-        ModelSpec(name="mixhop", layers=1, order=2, hidden=3, dropout=0), 5, 7, seed=0, dtype=torch.float32
-    )
+    model = GNN(ModelSpec(name="mixhop", layers=1, order=2, hidden=3, dropout=0), 5, 7, seed=0, dtype=torch.float32)
     x = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
     weights, bias = model.graph_layers[0].weight.chunk(3, 1), torch.rand(7)
     model.graph_layers[0].bias.data.copy_(bias)
@@ -98,9 +90,7 @@ def test_hops_take_their_blocks_in_turn_and_the_output_has_the_last_one_s_rows()
 
 
 def test_attention_cannot_be_computed_before_training() -> None:
-    sage, gat = (
-        GNN(ModelSpec(name=name, hidden=8), 4, 3, seed=0, dtype=torch.float32) for name in ("sage", "gat")
-    )
+    sage, gat = (GNN(ModelSpec(name=name, hidden=8), 4, 3, seed=0, dtype=torch.float32) for name in ("sage", "gat"))
     sage.require_fixed_aggregation()
     with pytest.raises(UserError, match="precompute: gat aggregates with weights that it learns"):
         gat.require_fixed_aggregation()

@@ -13,13 +13,15 @@ from support.products import train_and_watch_widths
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.conformance import oracle
-from harness.conformance.graphs import on_disk, random_graph
-from harness.conformance.ranks import run_ranks
-from harness.conformance.training import Case
+from harness.check import oracle
+from harness.check.graphs import on_disk, random_graph
+from harness.check.ranks import run_ranks
+from harness.check.training import Case
 from harness.graph.block import Block
 from harness.graph.csr import CSR
-from harness.models.layers import SPMM_COST, GCNLayer, GraphLayer, SageLayer
+from harness.models.gcn import GCNLayer
+from harness.models.layer import SPMM_COST, GraphLayer
+from harness.models.sage import SageLayer
 from harness.models.spec import ModelSpec, Products
 from harness.runtime.spec import TrainSpec
 
@@ -101,10 +103,7 @@ def test_auto_has_the_least_multiply_adds() -> None:
         block = block_of(weights_of(rows, 40), rows)
         h = torch.ones(40, inputs, dtype=torch.float64)
         for asked in product((True, False), repeat=2):
-            costs = [
-                run(GCNLayer(inputs, outputs, products=order).double(), block, h, *asked).cost
-                for order in ORDERS
-            ]
+            costs = [run(GCNLayer(inputs, outputs, products=order).double(), block, h, *asked).cost for order in ORDERS]
             chosen = run(GCNLayer(inputs, outputs).double(), block, h, *asked).cost
             assert chosen == min(costs), (rows, inputs, outputs, asked)
             winners.add((asked, bool(costs[0] < costs[1]), inputs > outputs))

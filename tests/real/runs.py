@@ -12,8 +12,9 @@ from harness import load_results
 from harness.launch.progress import Silent
 from harness.launch.runner import RunOptions, run_suite
 from harness.results.store import ResultStore
-from harness.suite.expand import expand, matches
+from harness.suite.expand import expand
 from harness.suite.load import load_suite
+from harness.suite.select import matches
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.metrics import Metric, as_declared
 from harness.models.spec import ModelSpec
 from harness.results.record import Record, epoch_rows, without_epochs
 from harness.results.reduce import reduce
@@ -261,11 +262,13 @@ def write_results(
     settings: dict[str, Any] | None = None,
     train: dict[str, Any] | None = None,
     figures: dict[str, Any] | None = None,
+    metrics: Sequence[Metric] | None = None,
 ) -> Path:
     """Write a suite's trials below `root` and return `root`.
 
     `datasets`: (name, origin, note); `settings`: keys of TrialConfig (timing, traffic, network, device);
-    `train`: those of TrainSpec; `figures`: what a record's result has beside what its ranks tell.
+    `train`: those of TrainSpec; `figures`: what a record's result has beside what its ranks tell;
+    `metrics`: what its method declares, None: as a record that says nothing of it.
     """
     store = ResultStore(root, suite)
     for name, origin, note in datasets:
@@ -285,6 +288,7 @@ def write_results(
                     rng = np.random.default_rng(int(config.id, 16))
                     ranks = [] if failure else make_ranks(config, epochs, rng)
                     record = Record(
+                        declared={} if metrics is None else {"metrics": as_declared(metrics)},
                         trial=config.id,
                         suite=suite,
                         label=f"{name} {model} {method} P={count} seed={seed}",

@@ -53,11 +53,7 @@ def one_section(root: Path) -> Section:
 def records(root: Path, method: str, parts: int) -> list[dict[str, Any]]:
     """The records as JSON, read without the project's code."""
     found = [json.loads(path.read_text()) for path in root.rglob("record.json")]
-    return [
-        r
-        for r in found
-        if (r["config"]["method"]["name"], r["config"]["partition"]["parts"]) == (method, parts)
-    ]
+    return [r for r in found if (r["config"]["method"]["name"], r["config"]["partition"]["parts"]) == (method, parts)]
 
 
 def rows_of(root: Path, record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,9 +19,7 @@ from harness.report.trials.sections import Section
 EPOCHS = 22
 
 
-def skewed(
-    version: str = "skewed", distortion: float = 4.0, cache: str = "none", base: str = "ladies"
-) -> Method:
+def skewed(version: str = "skewed", distortion: float = 4.0, cache: str = "none", base: str = "ladies") -> Method:
     return "skewed", {"version": version, "distortion": distortion, "cache": cache, "base": base}
 
 
@@ -47,9 +45,7 @@ def tables(section: Section) -> dict[str, Table]:
     return section_tables(section)
 
 
-def shown(
-    table: Table, *, cache: str = "none", distortion: int = 4, version: str = "skewed"
-) -> dict[str, str]:
+def shown(table: Table, *, cache: str = "none", distortion: int = 4, version: str = "skewed") -> dict[str, str]:
     label = f"skewed (cache={cache}, distortion={distortion}, version={version})"
     row = next(row for row in table.rows if row.label == label)
     return dict(zip(table.columns, (cell.text for cell in row.cells), strict=True))
@@ -81,10 +77,7 @@ def test_nodes_and_what_is_saved(root: Path, tables: dict[str, Table]) -> None:
         assert row["Cached"] == f"{found:,.0f}"
         assert row["Communicated"] == f"{remote - found:,.0f}"
         assert row["Test accuracy (%)"] == next(
-            cell.text
-            for r in tables["accuracy"].rows
-            if r.label.endswith(_ending(key))
-            for cell in r.cells[:1]
+            cell.text for r in tables["accuracy"].rows if r.label.endswith(_ending(key)) for cell in r.cells[:1]
         )
         # What has a cache has no partner that is not skewed: compared with the largest.
         assert row["Saved (×)"] == f"{full / (remote - found):.2f}"
@@ -117,9 +110,7 @@ def test_each_base_is_compared_with_its_own(tmp_path: Path) -> None:
     }
 
 
-def test_sampled_scores_are_a_column_where_there_are_any(
-    root: Path, tables: dict[str, Table], tmp_path: Path
-) -> None:
+def test_sampled_scores_are_a_column_where_there_are_any(root: Path, tables: dict[str, Table], tmp_path: Path) -> None:
     table = tables["accuracy"]
     place = [group.title for group in table.groups].index("Test, sampled (%)")
     row = next(row for row in table.rows if row.label.endswith(_ending({})))

@@ -85,9 +85,7 @@ def page(opened: playwright.Page) -> playwright.Page:
 def shown(page: playwright.Page, selector: str) -> int:
     """How many of the elements take up room."""
     return int(
-        page.evaluate(
-            "s => [...document.querySelectorAll(s)].filter(e => e.getClientRects().length).length", selector
-        )
+        page.evaluate("s => [...document.querySelectorAll(s)].filter(e => e.getClientRects().length).length", selector)
     )
 
 

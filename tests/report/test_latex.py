@@ -55,14 +55,10 @@ def test_escaped_text_has_no_command_but_those_that_print_a_character() -> None:
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_every_table_of_a_report_compiles_and_shows_what_was_written(
-    results_dir: Path, tmp_path: Path
-) -> None:
+def test_every_table_of_a_report_compiles_and_shows_what_was_written(results_dir: Path, tmp_path: Path) -> None:
     section = make_sections(load_inputs([results_dir]))[0]
     tables = section_tables(section)
-    chapter = Chapter(
-        section, tuple(Block(f"s-{key}", key, table, None, (TABLE,)) for key, table in tables.items())
-    )
+    chapter = Chapter(section, tuple(Block(f"s-{key}", key, table, None, (TABLE,)) for key, table in tables.items()))
     report = Report(
         title=HOSTILE, summaries=[], filters=[], environment=[], notes=[], failures=TABLE, overview=TABLE,
         chapters=[chapter], networks=[],
@@ -77,9 +73,7 @@ def test_every_table_of_a_report_compiles_and_shows_what_was_written(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     if shutil.which("pdftotext"):
-        shown = subprocess.run(
-            ["pdftotext", "-layout", "main.pdf", "-"], cwd=tmp_path, capture_output=True, check=True
-        )
+        shown = subprocess.run(["pdftotext", "-layout", "main.pdf", "-"], cwd=tmp_path, capture_output=True, check=True)
         text = "".join(shown.stdout.decode().split())
         assert r"\input{/etc/passwd}50%$x" in text
         best = next(cell.text for row in tables["accuracy"].rows for cell in row.cells if cell.best)

@@ -8,20 +8,9 @@ from pathlib import Path
 
 import pytest
 from report.fake import write_results
-from report.measured import (
-    EPOCHS,
-    FULL,
-    LEAKY,
-    WARMUP,
-    Write,
-    change,
-    listed,
-    phase,
-    records,
-    rows_of,
-    texts,
-)
+from report.measured import EPOCHS, FULL, LEAKY, WARMUP, Write, change, listed, phase, records, rows_of, texts
 
+from harness.metrics import PHASES
 from harness.report import palette
 from harness.report.figures.stacks import breakdown_figure
 from harness.report.page.notes import make_notes
@@ -29,7 +18,6 @@ from harness.report.tables.by_section import section_tables
 from harness.report.tables.table import Table
 from harness.report.trials.inputs import load_inputs
 from harness.report.trials.sections import make_sections
-from harness.runtime.spec import PHASES
 
 
 def test_every_phase_has_a_colour_and_they_differ() -> None:
@@ -53,9 +41,7 @@ def test_phases_are_those_of_the_epochs_with_barriers(root: Path, tables: dict[s
             for epoch in range(WARMUP, EPOCHS):
                 mine = [r for r in rows if r["epoch"] == epoch]
                 longest[mine[0]["timing"]].append(max(r["epoch_time_s"] for r in mine))
-            costs.append(
-                100 * (statistics.median(longest["breakdown"]) / statistics.median(longest["plain"]) - 1)
-            )
+            costs.append(100 * (statistics.median(longest["breakdown"]) / statistics.median(longest["plain"]) - 1))
     assert f"the barriers change its median by {min(costs):+.1f} % to {max(costs):+.1f} %" in table.caption
     assert "those without barriers" in tables["time"].caption
 
@@ -121,9 +107,7 @@ def test_ranks(root: Path, tables: dict[str, Table]) -> None:
     medians = []
     for record in records(root, "full", 2):
         plain = [r for r in rows_of(root, record) if r["timing"] == "plain"]
-        medians.append(
-            [statistics.median(r["epoch_time_s"] for r in plain if r["rank"] == k) for k in (0, 1)]
-        )
+        medians.append([statistics.median(r["epoch_time_s"] for r in plain if r["rank"] == k) for k in (0, 1)])
     size = 1e-3 if "(ms" in table.title else 1.0
     shown = texts(table, "full", 2)
     by_rank = [statistics.mean(trial[k] for trial in medians) / size for k in (0, 1)]
@@ -163,9 +147,7 @@ def test_what_a_method_remarks_on_its_trials_is_noted_once(tmp_path: Path) -> No
     write_results(tmp_path, methods=(FULL, LEAKY), parts=(2,), seeds=(0, 1), epochs=6)
     inputs = load_inputs(tmp_path)
     told = {
-        key: record.model_copy(
-            update={"ranks": [rank | {"remarks": ["on its own"]} for rank in record.ranks]}
-        )
+        key: record.model_copy(update={"ranks": [rank | {"remarks": ["on its own"]} for rank in record.ranks]})
         if record.config["method"]["name"] == "leaky"
         else record
         for key, record in inputs.records.items()

@@ -8,22 +8,13 @@ from harness.report.numbers import byte_unit, common_places, fixed, over_seeds, 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (0.0, "0"),
-        (0.00012345, "0.000123"),
-        (0.9996, "1.00"),
-        (1.0, "1.00"),
-        (12.345, "12.3"),
-        (98765.0, "98,765"),
-    ],
+    [(0.0, "0"), (0.00012345, "0.000123"), (0.9996, "1.00"), (1.0, "1.00"), (12.345, "12.3"), (98765.0, "98,765")],
 )
 def test_significant(value: float, text: str) -> None:
     assert significant(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0"), (0.0004, "<0.001"), (0.0006, "0.001"), (1.5, "1.500")]
-)
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (0.0004, "<0.001"), (0.0006, "0.001"), (1.5, "1.500")])
 def test_what_is_not_zero_never_looks_like_zero(value: float, text: str) -> None:
     assert fixed(value, 3) == text
 

@@ -105,9 +105,7 @@ def test_page_is_whole(page: Page, out: Path) -> None:
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     linked = {link["href"] for link in page.all("a")}
-    assert {
-        f"#{heading['id']}" for tag in ("h2", "h3") for heading in page.all(tag) if "id" in heading
-    } <= linked
+    assert {f"#{heading['id']}" for tag in ("h2", "h3") for heading in page.all(tag) if "id" in heading} <= linked
     pictures = drawn_in(page)
     assert len(pictures) == len(list((out / "figures").glob("*.svg")))
     assert all(picture["aria-label"] for picture in pictures)
@@ -118,9 +116,7 @@ def drawn_in(page: Page) -> list[dict[str, str | None]]:
 
 
 def test_figures_in_the_page_can_be_told_apart(out: Path, page: Page) -> None:
-    marks = [
-        own for _, own in page.elements if "mark" in (own.get("class") or "").split() and "data-method" in own
-    ]
+    marks = [own for _, own in page.elements if "mark" in (own.get("class") or "").split() and "data-method" in own]
     assert {own["data-method"] for own in marks} >= {"full", "bns-gcn", "graphsage"}
     assert {own["data-parts"] for own in marks} >= {"1", "2"}
     link = next(own for own in page.all("a") if own.get("download") == "digits-sage-memory.csv")

@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 from report.fake import NO_RAPL, write_results
-from report.measured import (
-    EPOCHS,
-    FULL,
-    Write,
-    change,
-    listed,
-    one_section,
-    records,
-    rows_of,
-    texts,
-)
+from report.measured import EPOCHS, FULL, Write, change, listed, one_section, records, rows_of, texts
 
 from harness.report.tables.by_section import section_tables
 from harness.report.tables.table import Table
@@ -68,9 +58,7 @@ def test_cpu_use(root: Path, tables: dict[str, Table]) -> None:
 
 
 def test_gpu(tmp_path: Path) -> None:
-    write_results(
-        tmp_path, methods=(FULL,), parts=(2,), seeds=(0,), epochs=EPOCHS, settings={"device": "cuda"}
-    )
+    write_results(tmp_path, methods=(FULL,), parts=(2,), seeds=(0,), epochs=EPOCHS, settings={"device": "cuda"})
     tables = section_tables(one_section(tmp_path))
     (record,) = records(tmp_path, "full", 2)
     memory = texts(tables["memory_sources"], "full", 2)
@@ -110,9 +98,7 @@ def test_bytes_of_a_network(write: Write, tmp_path: Path) -> None:
     tables = section_tables(write(settings={"network": "1gbit", "traffic": "verify"}))
     shown = texts(tables["wire"], "full", 2)
     (record,) = records(tmp_path, "full", 2)
-    assert float(shown["Estimated"]) == pytest.approx(
-        record["result"]["wire_estimate_bytes"] / 2**20, abs=6e-3
-    )
+    assert float(shown["Estimated"]) == pytest.approx(record["result"]["wire_estimate_bytes"] / 2**20, abs=6e-3)
     assert float(shown["Estimated"]) > float(shown["Counted"])
     assert shown["Seen at"] == "eth0 (one rank each)"
 
@@ -141,15 +127,7 @@ def test_estimates_need_no_check(write: Write) -> None:
 def test_records_of_an_older_harness(write: Write, tmp_path: Path) -> None:
     """Without the new figures their tables are left out; none of them becomes a 0."""
     write()
-    kept = (
-        "epoch_time_s",
-        "epochs",
-        "best_val",
-        "test_at_best_val",
-        "imbalance",
-        "peak_memory_bytes",
-        "noisy",
-    )
+    kept = ("epoch_time_s", "epochs", "best_val", "test_at_best_val", "imbalance", "peak_memory_bytes", "noisy")
 
     def age(record: dict[str, Any]) -> None:
         result = record["result"]
@@ -161,17 +139,7 @@ def test_records_of_an_older_harness(write: Write, tmp_path: Path) -> None:
     change(tmp_path, age)
     section = one_section(tmp_path)
     tables = section_tables(section)
-    expected = {
-        "accuracy",
-        "time",
-        "ranks",
-        "breakdown",
-        "traffic",
-        "memory",
-        "targets",
-        "pareto",
-        "partition",
-    }
+    expected = {"accuracy", "time", "ranks", "breakdown", "traffic", "memory", "targets", "pareto", "partition"}
     assert set(tables) == expected
     shown = texts(tables["ranks"], "full", 2)
     assert shown.pop("Imbalance") != "0"

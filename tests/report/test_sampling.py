@@ -126,13 +126,9 @@ def test_hit_rates(root: Path, tables: dict[str, Table]) -> None:
     assert [row.label for row in table.rows] == ["P = 2", CACHED]
     row, rates, last = shown(table, CACHED), [], []
     for record in cached(root):
-        found, asked = (
-            per_epoch(root, record, [f"stat_{name}"]) for name in ("cached_boundary", "sampled_boundary")
-        )
+        found, asked = (per_epoch(root, record, [f"stat_{name}"]) for name in ("cached_boundary", "sampled_boundary"))
         rates.append(100 * found / asked)
-        ends = [
-            per_epoch(root, record, [f"stat_{n}_boundary"], after=EPOCHS - 1) for n in ("cached", "sampled")
-        ]
+        ends = [per_epoch(root, record, [f"stat_{n}_boundary"], after=EPOCHS - 1) for n in ("cached", "sampled")]
         last.append(100 * ends[0] / ends[1])
     assert row["Hit rate (%)"].startswith(f"{statistics.mean(rates):.2f} ± ")
     assert (row["First epoch (%)"], row["Last epoch (%)"]) == ("0.0", f"{statistics.mean(last):.1f}")

@@ -134,9 +134,7 @@ def test_curves_sum_the_slowest_ranks_epochs(results_dir: Path) -> None:
 
 
 def test_a_curve_without_a_time_has_no_time() -> None:
-    epochs = pd.DataFrame(
-        {"epoch": [0, 1, 2], "epoch_time_s": [1.0, None, 1.0], "val_score": [0.1, None, 0.3]}
-    )
+    epochs = pd.DataFrame({"epoch": [0, 1, 2], "epoch_time_s": [1.0, None, 1.0], "val_score": [0.1, None, 0.3]})
     curve = trial_curve(epochs)
     assert list(curve["epoch"]) == [1, 3]
     assert curve["time_s"].isna().tolist() == [False, True]

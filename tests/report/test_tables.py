@@ -84,17 +84,13 @@ def test_epoch_time_and_speed_up(sections: dict[str, Section], trials: dict[Key,
         assert float(deviation) == pytest.approx(statistics.stdev(times), abs=5e-4)
     for label, mean in means.items():
         expected = means["full"] / mean
-        assert float(cell(table, f"Speed-up (×) P = {parts}", label).text) == pytest.approx(
-            expected, abs=6e-3
-        )
+        assert float(cell(table, f"Speed-up (×) P = {parts}", label).text) == pytest.approx(expected, abs=6e-3)
     fastest = min(means, key=lambda label: means[label])
     bold = [row.label for row in table.rows if row.cells[parts - 1].best]
     assert bold == [fastest]
 
 
-def test_traffic_is_the_sum_over_ranks_of_a_mean_epoch(
-    sections: dict[str, Section], trials: dict[Key, Any]
-) -> None:
+def test_traffic_is_the_sum_over_ranks_of_a_mean_epoch(sections: dict[str, Section], trials: dict[Key, Any]) -> None:
     table = section_tables(sections["digits"])["traffic"]
     assert "MiB" in table.title
     assert "swap" not in table.columns
@@ -137,9 +133,7 @@ def test_memory(sections: dict[str, Section], trials: dict[Key, Any]) -> None:
     mean = cell(table, "Peak memory (GiB) P = 2", "bns-gcn (rate=0.1)").text.split(" ±")[0]
     assert float(mean) == pytest.approx(peaks["bns-gcn (rate=0.1)"] / 2**30, abs=6e-3)
     relative = 100 * peaks["bns-gcn (rate=0.1)"] / peaks["full"]
-    assert float(cell(table, "Relative (%) P = 2", "bns-gcn (rate=0.1)").text) == pytest.approx(
-        relative, abs=0.06
-    )
+    assert float(cell(table, "Relative (%) P = 2", "bns-gcn (rate=0.1)").text) == pytest.approx(relative, abs=0.06)
 
 
 def test_a_failed_cell_says_so_and_is_never_zero(sections: dict[str, Section]) -> None:
@@ -158,10 +152,7 @@ def test_a_failed_cell_says_so_and_is_never_zero(sections: dict[str, Section]) -
 
 def test_partition(sections: dict[str, Section]) -> None:
     rows = section_tables(sections["digits"])["partition"].rows
-    assert [[c.text for c in row.cells] for row in rows] == [
-        ["20,000", "0", "0.00"],
-        ["20,000", "9,017", "0.45"],
-    ]
+    assert [[c.text for c in row.cells] for row in rows] == [["20,000", "0", "0.00"], ["20,000", "9,017", "0.45"]]
 
 
 @pytest.mark.parametrize(
@@ -175,9 +166,7 @@ def test_partition(sections: dict[str, Section]) -> None:
         ([2.0, None], True, "--"),
     ],
 )
-def test_best_is_bold_and_the_second_is_marked(
-    values: list[float | None], highest: bool, places: str
-) -> None:
+def test_best_is_bold_and_the_second_is_marked(values: list[float | None], highest: bool, places: str) -> None:
     cells = [Cell() if value is None else Cell(f"{value:.2f} ± 0.10") for value in values]
     marked = bold_best(cells, values, highest=highest)
     assert "".join("1" if cell.best else "2" if cell.second else "-" for cell in marked) == places

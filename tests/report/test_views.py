@@ -117,9 +117,7 @@ def test_time_to_accuracy(root: Path, section: Section) -> None:
     seen = set()
     for score in scores:
         for (method, rate, parts), hits in reach(root, score).items():
-            options = (
-                {"rate": rate} if method == "bns-gcn" else {"base": "sage"} if method == "skewed" else {}
-            )
+            options = {"rate": rate} if method == "bns-gcn" else {"base": "sage"} if method == "skewed" else {}
             name = "full" if method == "full" else label(section, options)
             time = row(table, name, parts).cells[table.columns.index(f"{100 * score:.1f} % Time (s)")]
             there = [hit for hit in hits if hit]
@@ -165,9 +163,7 @@ def test_costs_are_of_the_whole_training(root: Path, section: Section) -> None:
         assert float(shown["Training time (s)"]) == pytest.approx(seconds, abs=6e-3)
         sent = sum(mine[f"bytes_{name}"] for name in ("feature", "embedding", "gradient", "model", "control"))
         assert float(shown["Bytes sent (MiB)"]) == pytest.approx((sent * EPOCHS).mean() / 2**20, abs=6e-2)
-        assert float(shown["Peak memory (GiB)"]) == pytest.approx(
-            mine["peak_memory_bytes"].mean() / 2**30, abs=6e-3
-        )
+        assert float(shown["Peak memory (GiB)"]) == pytest.approx(mine["peak_memory_bytes"].mean() / 2**30, abs=6e-3)
     assert "bytes sent" not in texts(table, "full", 1)["On the front of"]  # nobody sends any
 
 
@@ -193,9 +189,7 @@ def test_scaling_is_relative_to_the_fewest_parts(root: Path, section: Section) -
     rates = load_results(root).query("method == 'full'").groupby("parts")["throughput_epochs_s"].mean()
     found = {row.label: row.cells for row in table.rows}["full"]
     shown = dict(zip(table.columns, (cell.text for cell in found), strict=True))
-    assert float(shown["Speed-up over own fewest P (×) P = 3"]) == pytest.approx(
-        rates[3] / rates[1], abs=6e-3
-    )
+    assert float(shown["Speed-up over own fewest P (×) P = 3"]) == pytest.approx(rates[3] / rates[1], abs=6e-3)
     assert shown["Speed-up over own fewest P (×) P = 1"] == "1.00"
     assert float(shown["Efficiency (%) P = 3"]) == pytest.approx(100 * rates[3] / rates[1] / 3, abs=0.6)
 
@@ -248,8 +242,7 @@ def test_figures_show_the_numbers_of_their_tables(root: Path, section: Section) 
     full = trials[trials["method"] == "full"].groupby("parts")
     with style():
         pictures = {
-            draw.__name__: draw(section)
-            for draw in (peer_figure, throughput_figure, memory_figure, convergence_figure)
+            draw.__name__: draw(section) for draw in (peer_figure, throughput_figure, memory_figure, convergence_figure)
         }
     data = {name: picture.data for name, picture in pictures.items() if picture}
     assert set(data) == set(pictures)
@@ -264,10 +257,6 @@ def test_figures_show_the_numbers_of_their_tables(root: Path, section: Section) 
     faster = data["throughput_figure"].dropna(subset=["Speed-up over full (×)"])
     assert set(faster.loc[faster["method"] == "full", "Speed-up over full (×)"]) == {1.0}
     sent = data["convergence_figure"].query("method == 'full' and parts == 3")["sent_bytes"].iloc[-1]
-    last = (
-        trials[(trials["method"] == "full") & (trials["parts"] == 3)]
-        .filter(like="bytes_")
-        .filter(regex="^bytes_")
-    )
+    last = trials[(trials["method"] == "full") & (trials["parts"] == 3)].filter(like="bytes_").filter(regex="^bytes_")
     evaluated = 5 * (EPOCHS // 5)
     assert sent == pytest.approx(last.sum(axis=1).mean() * evaluated, rel=1e-6)

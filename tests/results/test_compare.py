@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
+from harness.metrics import find_metric
 from harness.results.compare import Compared, compare
 from harness.results.machines import busier, differences
-from harness.results.metrics import metric_of
 from harness.results.pairs import Pair, Trial, pair
 from harness.results.record import Record
 
@@ -42,9 +42,7 @@ def make(make_record):
     return make_trial
 
 
-def suites(
-    make, rng: np.random.Generator, slower: Sequence[float], seeds: int, *, rerun: float = 0.02
-) -> list[Pair]:
+def suites(make, rng: np.random.Generator, slower: Sequence[float], seeds: int, *, rerun: float = 0.02) -> list[Pair]:
     """Two runs of a suite: epochs scatter by 5 %, every run by `rerun`, the machine by 1 %; B is `slower`."""
     drift = rng.normal(0, 0.01, 2)
     pairs = []
@@ -57,7 +55,7 @@ def suites(
 
 
 def whole(pairs: list[Pair]) -> Compared:
-    found = compare(pairs, metric_of("epoch_time_s"))[1]
+    found = compare(pairs, find_metric("epoch_time_s"))[1]
     assert found is not None
     return found
 
@@ -67,7 +65,7 @@ def test_a_code_against_itself_is_silent(make) -> None:
     rng = np.random.default_rng(0)
     alarms = 0
     for _ in range(30):
-        rows, all_of_them = compare(suites(make, rng, [1.0] * 4, 1), metric_of("epoch_time_s"))
+        rows, all_of_them = compare(suites(make, rng, [1.0] * 4, 1), find_metric("epoch_time_s"))
         assert all_of_them is not None
         alarms += any(row.verdict != "cannot tell" for row in (*rows, all_of_them))
         assert all_of_them.interval is not None
@@ -85,7 +83,7 @@ def test_a_planted_slowdown_is_found_whichever_way(make) -> None:
 
 
 def test_one_slow_trial_of_many_is_named(make) -> None:
-    rows, _ = compare(suites(make, np.random.default_rng(2), [1, 1, 1.3, 1, 1], 3), metric_of("epoch_time_s"))
+    rows, _ = compare(suites(make, np.random.default_rng(2), [1, 1, 1.3, 1, 1], 3), find_metric("epoch_time_s"))
     assert [row.verdict for row in rows] == [*["cannot tell"] * 2, "slower", *["cannot tell"] * 2]
     assert rows[2].interval is not None
     assert 1.15 < rows[2].interval.low < 1.3 < rows[2].interval.high < 1.5
@@ -108,7 +106,7 @@ def test_throughput_is_epoch_time_the_other_way_round(make) -> None:
         rate = 1 / np.median(times)
         before = make(i, 0, times, throughput_epochs_s=rate)
         pairs.append(Pair(before, make(i, 0, 2 * times, throughput_epochs_s=rate / 2)))
-    time, (_, rate) = whole(pairs), compare(pairs, metric_of("throughput_epochs_s"))
+    time, (_, rate) = whole(pairs), compare(pairs, find_metric("throughput_epochs_s"))
     assert rate is not None
     assert (rate.verdict, rate.worse, time.verdict) == ("slower", True, "slower")
     assert rate.change == pytest.approx(1 / time.change)
@@ -120,7 +118,7 @@ def test_bytes_are_exact_and_scores_need_seeds(make) -> None:
             Pair(make(0, seed, **{column: a}), make(0, seed, **{column: b}))
             for seed, (a, b) in enumerate(zip(before, after, strict=True))
         ]
-        [row], _ = compare(pairs, metric_of(column))
+        [row], _ = compare(pairs, find_metric(column))
         return row
 
     assert of("bytes_feature", [100], [100]).verdict == "same"
@@ -135,13 +133,13 @@ def test_bytes_are_exact_and_scores_need_seeds(make) -> None:
 
 
 def test_without_the_figure_there_is_nothing_to_compare(make) -> None:
-    assert compare([Pair(make(0), make(0))], metric_of("best_val")) == ([], None)
+    assert compare([Pair(make(0), make(0))], find_metric("best_val")) == ([], None)
     infinite = Pair(make(0, bytes_swap=0.0), make(0, bytes_swap=5.0))
-    assert compare([infinite], metric_of("bytes_swap")) == ([], None)
+    assert compare([infinite], find_metric("bytes_swap")) == ([], None)
     with pytest.raises(UserError, match="did you mean 'epoch_time_s'"):
-        metric_of("epoch_times")
+        find_metric("epoch_times")
     with pytest.raises(UserError, match="no figure"):
-        metric_of("method")
+        find_metric("method")
 
 
 def test_trials_pair_by_id_or_by_all_that_does_not_set_the_sides_apart(make_record) -> None:
@@ -155,10 +153,7 @@ def test_trials_pair_by_id_or_by_all_that_does_not_set_the_sides_apart(make_reco
     assert [(p.before.record.trial, p.after.record.trial) for p in same.pairs] == [("a2", "a2")]
     assert [t.record.trial for t in (*same.only_before, *same.only_after)] == ["a1", "a3"]
     other = pair(before, [trial("b2", bns, 2), trial("b1", bns, 1)])
-    assert {(p.before.record.trial, p.after.record.trial) for p in other.pairs} == {
-        ("a1", "b1"),
-        ("a2", "b2"),
-    }
+    assert {(p.before.record.trial, p.after.record.trial) for p in other.pairs} == {("a1", "b1"), ("a2", "b2")}
     assert other.apart == ("method.name", "method.options.rate")
     both = [trial("b1", bns, 1), trial("b2", {"name": "bns-gcn", "options": {"rate": 0.5}}, 1)]
     with pytest.raises(UserError, match="'b1 1' and 'b2 1' differ in method"):
@@ -168,13 +163,7 @@ def test_trials_pair_by_id_or_by_all_that_does_not_set_the_sides_apart(make_reco
 
 
 def test_environments_are_told_apart_by_what_they_mean(make_record) -> None:
-    base = {
-        "cpu": "A",
-        "logical_cores": 2,
-        "commit": "1" * 40,
-        "packages": {"torch": "2.13.0"},
-        "memory_bytes": 2**34,
-    }
+    base = {"cpu": "A", "logical_cores": 2, "commit": "1" * 40, "packages": {"torch": "2.13.0"}, "memory_bytes": 2**34}
 
     def pairs(**other: object) -> list[Pair]:
         records: list[Record] = [make_record(environment=base), make_record(environment=base | other)]
@@ -185,10 +174,7 @@ def test_environments_are_told_apart_by_what_they_mean(make_record) -> None:
     commit = differences(pairs(commit="2" * 40))
     assert (commit.code, commit.software, commit.hardware) == (("commit: 1111111111 -> 2222222222",), (), ())
     assert differences(pairs(packages={"torch": "2.14.0"})).software == ("torch: 2.13.0 -> 2.14.0",)
-    assert differences(pairs(cpu="B", logical_cores=None)).hardware == (
-        "cpu: A -> B",
-        "logical_cores: 2 -> unknown",
-    )
+    assert differences(pairs(cpu="B", logical_cores=None)).hardware == ("cpu: A -> B", "logical_cores: 2 -> unknown")
 
 
 def test_a_busy_machine_is_noticed(make) -> None:

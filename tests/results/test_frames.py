@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from harness_methods.graphsaint import GraphSAINT
 
 from harness.errors import UserError
+from harness.metrics import METRICS, as_declared
 from harness.results.epochs import EPOCH_COLUMNS
-from harness.results.frames import COLUMNS, load_epochs, load_results
+from harness.results.frames import load_epochs, load_results
 from harness.results.store import ResultStore
 
 EPOCHS = [
@@ -17,6 +19,9 @@ EPOCHS = [
      "stats": {"kept": 4, "how": "all"}},
     {"epoch": 0, "rank": 1, "epoch_time_s": 1.0, "loss": 2.0, "val_score": None, "stats": {}},
 ]  # fmt: skip
+
+
+DECLARED = {"metrics": as_declared(GraphSAINT.metrics)}
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def root(tmp_path: Path, make_record) -> Path:
         "presample_s": None,
         "checksum": "aa",
     }
-    store.commit("0" * 12, make_record("0" * 12, result=result), EPOCHS, "")
+    store.commit("0" * 12, make_record("0" * 12, result=result, declared=DECLARED), EPOCHS, "")
     store.commit("1" * 12, make_record("1" * 12, status="oom", reason="rank 1", wall_s=None), [], "")
     ResultStore(tmp_path, "other").commit("2" * 12, make_record("2" * 12, suite="other"), EPOCHS[:1], "")
     return tmp_path
@@ -48,7 +53,8 @@ def test_one_row_a_trial(root: Path) -> None:
     frame = load_results(root)
     assert list(frame["trial"]) == ["0" * 12, "1" * 12, "2" * 12]
     assert list(frame["suite"]) == ["demo", "demo", "other"]
-    assert list(frame.columns) == [*COLUMNS, "time_mine_s"]
+    own = ["time_mine_s", "presampled", "presample_s"]
+    assert list(frame.columns) == [*METRICS, *own]
     row = frame.iloc[0]
     assert (row["dataset"], row["model"], row["method"], row["parts"], row["partitioner"], row["seed"]) == (
         "digits",
@@ -71,21 +77,14 @@ def test_a_methods_own_figures_have_columns(tmp_path: Path, make_record) -> None
     store.commit("0" * 12, make_record("0" * 12, result={"stats": {"kept": 3.5}}), [], "")
     store.commit("1" * 12, make_record("1" * 12, result={"epochs": 2}), [], "")  # older than stats
     frame = load_results(tmp_path)
-    assert list(frame.columns) == [*COLUMNS, "stat_kept"]
+    assert list(frame.columns) == [*METRICS, "stat_kept"]
     assert frame["stat_kept"].tolist()[0] == 3.5
     assert math.isnan(frame["stat_kept"][1])
 
 
 def test_missing_figures_are_nan_never_zero(root: Path) -> None:
     row = load_results(root).iloc[1]
-    for column in (
-        "epoch_time_s",
-        "bytes_embedding",
-        "bytes_swap",
-        "peak_memory_bytes",
-        "wall_s",
-        "best_val",
-    ):
+    for column in ("epoch_time_s", "bytes_embedding", "bytes_swap", "peak_memory_bytes", "wall_s", "best_val"):
         assert math.isnan(row[column])
     assert (row["status"], row["reason"]) == ("oom", "rank 1")
 
@@ -111,7 +110,7 @@ def test_nothing_yet_is_an_empty_frame_with_the_columns(tmp_path: Path) -> None:
     with ResultStore(tmp_path, "demo").lock():
         pass
     for path in (tmp_path, tmp_path / "demo"):
-        assert list(load_results(path).columns) == list(COLUMNS)
+        assert list(load_results(path).columns) == list(METRICS)
         assert len(load_results(path)) == 0
         assert list(load_epochs(path).columns) == list(EPOCH_COLUMNS)
     with pytest.raises(UserError, match="no such directory of results"):

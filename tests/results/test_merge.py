@@ -17,9 +17,7 @@ ROWS = [{"epoch": 0, "rank": 0, "epoch_time_s": 1.0}]
 
 @pytest.fixture
 def write(tmp_path: Path, make_record):
-    def write_one(
-        machine: str, trial: str, *, suite: str = "demo", day: int = 1, wall_s: float = 1.0
-    ) -> Path:
+    def write_one(machine: str, trial: str, *, suite: str = "demo", day: int = 1, wall_s: float = 1.0) -> Path:
         record = make_record(trial, suite=suite, wall_s=wall_s, started=f"2026-01-0{day}T00:00:00+00:00")
         ResultStore(tmp_path / machine, suite).commit(trial, record, ROWS, machine)
         return tmp_path / machine
@@ -62,11 +60,7 @@ def test_a_trial_that_differs_ends_it_before_anything_is_copied(write, tmp_path:
 
 @pytest.mark.parametrize(("keep", "kept"), [("first", 1.0), ("latest", 5.0)])
 def test_keep_says_which_is_taken(write, keep, kept: float) -> None:
-    out, two, three = (
-        write("out", A),
-        write("two", A, day=3, wall_s=5.0),
-        write("three", A, day=2, wall_s=7.0),
-    )
+    out, two, three = (write("out", A), write("two", A, day=3, wall_s=5.0), write("three", A, day=2, wall_s=7.0))
     assert merge(out, [two, three], keep) == Merged(int(keep == "latest"), 0, 2)
     assert trials(out) == {A: kept}
 

@@ -66,9 +66,7 @@ def test_two_ranks_by_hand(measured) -> None:
 def test_swaps_stay_on_their_host(measured) -> None:
     swap = channel(-1, 10_000_000, 10_000_000, calls=50, purpose="swap")
     rows = [channel(1, 3_000_000, 0), reduction(2_000_000)], [channel(0, 0, 3_000_000), reduction(2_000_000)]
-    assert wire_only(measured(*([*own, swap] for own in rows)), 8e6, 0.01) == wire_only(
-        measured(*rows), 8e6, 0.01
-    )
+    assert wire_only(measured(*([*own, swap] for own in rows)), 8e6, 0.01) == wire_only(measured(*rows), 8e6, 0.01)
 
 
 def test_exchanges_are_steps_one_after_another(measured) -> None:
@@ -158,10 +156,7 @@ def test_monotone_in_rate_and_latency(measured) -> None:
     rates, latencies = [1e6, 1e7, 1e8, 1e9, 1e12, math.inf], [0.0, 1e-6, 1e-3, 1.0]
     for sockets, hosted in itertools.product((True, False), (1, 2, 3, 4)):
         times = [
-            [
-                project(record, rate, latency, ranks_per_host=hosted, sockets=sockets).epoch_time_s
-                for rate in rates
-            ]
+            [project(record, rate, latency, ranks_per_host=hosted, sockets=sockets).epoch_time_s for rate in rates]
             for latency in latencies
         ]
         for row in times:

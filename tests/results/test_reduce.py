@@ -215,9 +215,7 @@ def check(network: str, sent: int | None, counted: int, *, loopback: bool = Fals
     ],
     ids=["own links", "loopback", "shared link", "not available"],
 )
-def test_an_interface_is_counted_once(
-    checks: list[dict[str, Any]], wire: float | None, ratio: float | None
-) -> None:
+def test_an_interface_is_counted_once(checks: list[dict[str, Any]], wire: float | None, ratio: float | None) -> None:
     got = reduce([rank(r, [1.0] * 4, traffic_check=c) for r, c in enumerate(checks)])
     assert got["wire_bytes"] == wire
     assert got["wire_ratio"] == (None if ratio is None else pytest.approx(ratio))
@@ -250,9 +248,7 @@ def metered(r: int, counts_for: list[str], **figures: float | None) -> dict[str,
 
 
 def test_energy_adds_up_over_devices_and_utilisation_does_not() -> None:
-    first = metered(
-        0, ["energy_gpu_j", "energy_cpu_j"], energy_gpu_j=5.0, energy_cpu_j=2.0, gpu_utilisation=0.5
-    )
+    first = metered(0, ["energy_gpu_j", "energy_cpu_j"], energy_gpu_j=5.0, energy_cpu_j=2.0, gpu_utilisation=0.5)
     second = metered(1, ["energy_gpu_j"], energy_gpu_j=7.0, energy_cpu_j=None, gpu_utilisation=1.0)
     third = metered(2, [], energy_gpu_j=None, gpu_utilisation=None)
     got = reduce([first, second, third])

@@ -48,12 +48,7 @@ def test_order_and_seeds_are_those_of_seed_rank_epoch_and_batch() -> None:
     assert targets(first) == targets(node_batches(worker(2), 0, 5))
     assert targets(first) != targets(node_batches(worker(2), 1, 5))
     assert targets(first) != targets(node_batches(worker(2, seed=1), 0, 5))
-    seeds = {
-        batch.seed
-        for rank in range(3)
-        for epoch in range(4)
-        for batch in node_batches(worker(rank), epoch, 5)
-    }
+    seeds = {batch.seed for rank in range(3) for epoch in range(4) for batch in node_batches(worker(rank), epoch, 5)}
     assert len(seeds) == 3 * 4 * 3
     assert min(seeds) >= 0
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness_methods.psc_gcn.probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.data.partition_store import ensure_partitioned
+from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.data.store import open_graph
-from harness.graph.edge_sampling import draw_edges, inclusion_probabilities, optimal_probabilities
 from harness.graph.partition import Partition
 from harness.runtime.cache import CachePolicy, choose, expected_hit_rate
 
@@ -34,9 +34,7 @@ def boundaries(draw: st.DrawFn, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(boundaries(30), st.integers(0, 35), st.integers(0, 2**32 - 1))
-def test_a_policy_holds_what_it_says(
-    boundary: tuple[np.ndarray, np.ndarray], capacity: int, seed: int
-) -> None:
+def test_a_policy_holds_what_it_says(boundary: tuple[np.ndarray, np.ndarray], capacity: int, seed: int) -> None:
     inclusion, degree = boundary
     rng = np.random.default_rng(seed)
     before = rng.bit_generator.state
@@ -60,9 +58,7 @@ def test_no_set_is_expected_to_hit_more_than_inclusion(
     inclusion, degree = boundary
     rng = np.random.default_rng(seed)
     rate = {
-        policy: expected_hit_rate(
-            choose(policy, capacity, inclusion=inclusion, out_degree=degree, rng=rng), inclusion
-        )
+        policy: expected_hit_rate(choose(policy, capacity, inclusion=inclusion, out_degree=degree, rng=rng), inclusion)
         for policy in POLICIES
     }
     assert all(rate["inclusion"] >= other - 1e-12 for other in rate.values())
@@ -113,9 +109,7 @@ def test_on_real_graphs_inclusion_hits_most(
     rng = np.random.default_rng(0)
     for share in (0.1, 0.3, 0.6):
         cached = {
-            policy: choose(
-                policy, int(share * inclusion.size), inclusion=inclusion, out_degree=out_degree, rng=rng
-            )
+            policy: choose(policy, int(share * inclusion.size), inclusion=inclusion, out_degree=out_degree, rng=rng)
             for policy in POLICIES
         }
         rate = {policy: expected_hit_rate(nodes, inclusion) for policy, nodes in cached.items()}

@@ -5,7 +5,7 @@ import sys
 import pytest
 from support.wire import large_all_reduce, large_exchange, late_rank, odd_exchanges
 
-from harness.conformance.ranks import run_ranks
+from harness.check.ranks import run_ranks
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the kernel's /proc/net/dev")
 HEADERS = 64 * 1024  # what rendezvous, acknowledgements and TCP/IP headers may add besides 3 %
@@ -49,11 +49,7 @@ def test_uneven_exchanges_arrive_in_rank_order_and_are_counted_by_peer() -> None
     for rank, result in enumerate(results):
         assert result["wanted"] == [(q + 1) * rank for q in range(3)]
         # Peer q sends (q + 1) * rank values, after those for the ranks before.
-        want = [
-            100 * q + sum((q + 1) * p for p in range(rank)) + k
-            for q in range(3)
-            for k in range((q + 1) * rank)
-        ]
+        want = [100 * q + sum((q + 1) * p for p in range(rank)) + k for q in range(3) for k in range((q + 1) * rank)]
         assert result["received"] == want
         assert result["gathered"] == [[0, 0], [1, 10], [2, 20]]
         assert result["empty"] == (0, 3)

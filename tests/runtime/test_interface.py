@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.wire import verified
 
-from harness.conformance.ranks import run_ranks
+from harness.check.ranks import run_ranks
 from harness.runtime.interface import Counters, read_counters
 
 TABLE = """\

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.batches import Batch
+from harness.runtime.batches import Batch, Loader
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator
-from harness.runtime.loader import Loader
 from harness.runtime.traffic import Traffic
 
 CPU = torch.device("cpu")
@@ -63,7 +62,7 @@ def test_as_many_batches_are_ahead_as_asked_for() -> None:
     batches = loading.load(BATCHES)
     next(batches)
     assert third.wait(10)
-    loading.settle()
+    loading.synchronize()
     assert sorted(started) == [0, 1, 2]
     loading.close()
 

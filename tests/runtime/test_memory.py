@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.memory import PeakMemory, ResidentPeak
+from harness.runtime.meters import PeakMemory, ResidentPeak
 
 BLOCK = 200 * 2**20
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from support.training import memory_peaks
 
-from harness.conformance.graphs import on_disk
-from harness.conformance.ranks import run_ranks
-from harness.conformance.training import Case
+from harness.check.graphs import on_disk
+from harness.check.ranks import run_ranks
+from harness.check.training import Case
 from harness.data.generated import GENERATORS
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.memory_model import MemoryCase, PartSize, full_graph_memory, mini_batch_memory
-from harness.runtime.registry import load_method
+from harness.runtime.memory_model import MemoryCase, PartSize
+from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
 
 
@@ -33,7 +33,7 @@ CASE = MemoryCase(
 
 
 def components(name: str = "full", case: MemoryCase = CASE, **options) -> dict[str, int]:
-    method = load_method(name)
+    method = METHODS.load(name)
     return method.memory(method.Options(**options), case)
 
 
@@ -121,9 +121,7 @@ def test_sgd_has_no_moments_and_torch_copies_matrices() -> None:
 def test_grows_with_everything(name: str, norm: str) -> None:
     def of(layers: int, hidden: int, boundary: int) -> int:
         part = replace(PART, boundary=boundary, cut=max(50, boundary))
-        return size(
-            case=replace(CASE, train=part, model=gnn(name=name, norm=norm, layers=layers, hidden=hidden))
-        )
+        return size(case=replace(CASE, train=part, model=gnn(name=name, norm=norm, layers=layers, hidden=hidden)))
 
     for sizes in ([of(2, h, 20) for h in (12, 24, 96)], [of(n, 12, 20) for n in (1, 2, 3, 4)],
                   [of(2, 12, b) for b in (0, 10, 100, 1000)]):  # fmt: skip
@@ -132,7 +130,7 @@ def test_grows_with_everything(name: str, norm: str) -> None:
 
 def test_sampled_boundary() -> None:
     full = components()
-    assert components("bns-gcn", rate=1) == full == full_graph_memory(CASE)
+    assert components("bns-gcn", rate=1) == full == CASE.full_graph()
     none, half = components("bns-gcn", rate=0), components("bns-gcn", rate=0.5)
     assert none["layers (Eq. 3)"] == 4 * 3 * 100 * (10 + 8)
     assert half["layers (Eq. 3)"] == (none["layers (Eq. 3)"] + full["layers (Eq. 3)"]) // 2
@@ -152,11 +150,7 @@ def test_options_of_full_graph_methods() -> None:
 def test_pipelines_keep_late_rows() -> None:
     """Widths 10, 8, 3 and 20 boundary rows: received and under way for each iteration of staleness."""
     late = {tau: components("pipegcn", staleness=tau) for tau in (0, 1, 2)}
-    assert [late[tau]["late rows"] for tau in late] == [
-        0,
-        2 * 4 * 20 * (10 + 8 + 8),
-        3 * 4 * 20 * (10 + 8 + 8),
-    ]
+    assert [late[tau]["late rows"] for tau in late] == [0, 2 * 4 * 20 * (10 + 8 + 8), 3 * 4 * 20 * (10 + 8 + 8)]
     assert sum(late[0].values()) == size("full")
     assert components("pipegcn", precompute=True)["late rows"] == 2 * 4 * 20 * (8 + 8)
     assert components("pipegcn", smoothing=True)["moving averages"] == 4 * 20 * (10 + 8 + 8)
@@ -182,7 +176,7 @@ def test_batches_are_bounded_by_fan_out_and_graph() -> None:
     assert everything["layers (Eq. 3)"] == 4 * ((2 * 200 + 200) * 10 + (2 * 40 + 200) * 8)
     least = components("graphsage", replace(CASE, least=True), fanouts=2, batch_size=10)
     assert least["layers (Eq. 3)"] == 4 * 3 * 10 * (10 + 8)
-    assert "layers (Eq. 3)" not in mini_batch_memory(CASE)
+    assert "layers (Eq. 3)" not in CASE.mini_batch()
 
 
 def test_against_ranks(tmp_path: Path) -> None:

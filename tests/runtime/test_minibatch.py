@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.conformance.graphs import on_disk, random_graph
-from harness.conformance.ranks import run_ranks
-from harness.conformance.training import Case
+from harness.check.graphs import on_disk, random_graph
+from harness.check.ranks import run_ranks
+from harness.check.training import Case
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 
@@ -17,11 +17,8 @@ Told = list[tuple[dict[str, float], list[tuple[int, int]]]]
 
 def told(rank: int, world: int, case: Case) -> Told:
     """Return each step's figures and the shapes of its blocks."""
-    worker, _ = case.worker(rank, world)
-    return [
-        (step.stats, [(block.num_dst, block.num_src) for block in step.blocks])
-        for step in worker.method.steps(0)
-    ]
+    trainer = case.trainer(rank, world)
+    return [(step.stats, [(block.num_dst, block.num_src) for block in step.blocks]) for step in trainer.method.steps(0)]
 
 
 def test_nodes_of_each_layer_are_those_of_its_blocks(tmp_path: Path) -> None:
@@ -29,7 +26,7 @@ def test_nodes_of_each_layer_are_those_of_its_blocks(tmp_path: Path) -> None:
     model = ModelSpec(name="sage", layers=3, hidden=4, dropout=0)
     options = {"fanouts": [2, 1, 2], "batch_size": 7}
     spec = TrainSpec(epochs=1, threads=1)
-    [steps] = run_ranks(told, 1, Case(data, "methods.graphsage:GraphSAGE", options, model, spec))
+    [steps] = run_ranks(told, 1, Case(data, "harness_methods.graphsage:GraphSAGE", options, model, spec))
     assert len(steps) > 2
     for stats, shapes in steps:
         found = [stats[f"nodes_layer{i}"] for i in range(4)]

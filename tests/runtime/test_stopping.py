@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 from harness.runtime.spec import TrainSpec
-from harness.runtime.stopping import Progress
+from harness.runtime.trainer import EarlyStopping
 
 
-def follow(spec: TrainSpec, scores: list[float | None]) -> tuple[Progress, list[dict[str, Any]]]:
-    progress, epochs = Progress(spec), []
+def follow(spec: TrainSpec, scores: list[float | None]) -> tuple[EarlyStopping, list[dict[str, Any]]]:
+    progress, epochs = EarlyStopping(spec), []
     for i, score in enumerate(scores):
         row = {"epoch": i, "epoch_time_s": 2.0, "loss": 1.0, "val_score": score, "test_score": None}
         row["test_score"] = None if score is None else score - 0.1

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.conformance.graphs import on_disk, random_graph
-from harness.conformance.training import Case
+from harness.check.graphs import on_disk, random_graph
+from harness.check.training import Case
 from harness.graph.partition import Partition
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
-from harness.runtime.trainer import Trainer
 
 
 @pytest.mark.parametrize("final", [True, False])
@@ -32,10 +31,11 @@ def test_mini_batches_without_scores_never_read_the_parts_edges(
     data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
     spec = TrainSpec(epochs=2, threads=1, eval_every=0, final_eval=final)
     model = ModelSpec(name="sage", layers=2, hidden=8)
-    worker, report = Case(data, "graphsage", {"fanouts": 3, "batch_size": 8}, model, spec).worker(0, 1)
-    with report.settle():
-        report.setup(worker, 0.0)
-        Trainer(worker, report).run()
+    trainer = Case(data, "graphsage", {"fanouts": 3, "batch_size": 8}, model, spec).trainer(0, 1)
+    worker = trainer.worker
+    with trainer.report.concluding():
+        trainer.report.setup(worker, trainer.method, 0.0)
+        trainer.run()
     assert ("indices" in read) == final
     found: dict[str, Any] = json.loads((worker.job.out / "rank0.json").read_text())
     assert (found["status"], found["edges"]) == ("ok", graph.edges)

@@ -12,9 +12,8 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UserError
-from harness.runtime.method import Family
-from harness.runtime.plugins import find_plugins
-from harness.runtime.registry import find_method
+from harness.registry import find_plugins
+from harness.runtime.method import METHODS, Family
 from harness.scaffold.package import new_method
 
 FAMILIES: tuple[Family, ...] = ("full-graph", "mini-batch")
@@ -28,11 +27,9 @@ def test_a_package_is_what_it_says(tmp_path: Path, family: Family) -> None:
     assert sorted(str(path.relative_to(home)) for path in files) == FILES
     assert sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()) == FILES
     assert list(tmp_path.iterdir()) == [home]
-    assert not any(
-        word in path.read_text() for path in files for word in ("new-method", "new_method", "NewMethod")
-    )
-    source = find_plugins([str(home / "my_own.py")])["my-own"]
-    found = find_method("my-own", {"my-own": source}).method
+    assert not any(word in path.read_text() for path in files for word in ("new-method", "new_method", "NewMethod"))
+    source = find_plugins([str(home / "my_own.py")])["method", "my-own"]
+    found = METHODS.find("my-own", {("method", "my-own"): source}).value
     assert (found.__name__, found.family) == ("MyOwn", family)
     assert all(field.description for field in found.Options.model_fields.values())
     project = tomllib.loads((home / "pyproject.toml").read_text())

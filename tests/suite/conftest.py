@@ -13,8 +13,10 @@ from pydantic import Field
 
 from harness.data.spec import DatasetSpec
 from harness.errors import UserError, nearest
+from harness.registry import PluginKey
+from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.method import MethodOptions
-from harness.runtime.spec import PluginSource
+from harness.spec import PluginSource
 
 
 class Option(NamedTuple):
@@ -65,11 +67,11 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> types.Simpl
 def load_method(name: str) -> types.SimpleNamespace:
     if name not in METHODS:
         raise UserError(f"unknown method '{name}'", fix=nearest(name, METHODS))
-    return types.SimpleNamespace(Options=METHODS[name])
+    return types.SimpleNamespace(Options=METHODS[name], metrics_by_column=dict)
 
 
-def find_method(name: str, plugins: Mapping[str, PluginSource]) -> types.SimpleNamespace:
-    return types.SimpleNamespace(method=load_method(name), source=None)
+def find_method(name: str, plugins: Mapping[PluginKey, PluginSource]) -> types.SimpleNamespace:
+    return types.SimpleNamespace(value=load_method(name), source=None)
 
 
 def loaded_method(name: str, source: PluginSource | None) -> types.SimpleNamespace | None:
@@ -82,7 +84,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = types.ModuleType("harness.data.registry")
     registry.dataset_info = dataset_info
     monkeypatch.setitem(sys.modules, "harness.data.registry", registry)
-    monkeypatch.setattr("harness.runtime.registry.load_method", load_method)
-    monkeypatch.setattr("harness.runtime.registry.find_method", find_method)
-    monkeypatch.setattr("harness.runtime.registry.loaded_method", loaded_method)
-    monkeypatch.setattr("harness.runtime.registry.method_names", lambda: list(METHODS))
+    monkeypatch.setattr(REGISTERED, "load", load_method)
+    monkeypatch.setattr(REGISTERED, "find", find_method)
+    monkeypatch.setattr(REGISTERED, "loaded", loaded_method)
+    monkeypatch.setattr(REGISTERED, "names", lambda: list(METHODS))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.suite.claims import Metric, parse_metric
+from harness.metrics import Formula
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.pairing import rows_of
@@ -48,11 +48,11 @@ def told(trial: TrialConfig) -> tuple[object, ...]:
 
 
 def test_metrics_are_sums_and_one_quotient() -> None:
-    assert parse_metric("epoch_time_s") == Metric(columns=("epoch_time_s",))
-    assert parse_metric("a+b / c + d") == Metric(columns=("a", "b"), per=("c", "d"))
+    assert Formula.parse("epoch_time_s") == Formula(columns=("epoch_time_s",))
+    assert Formula.parse("a+b / c + d") == Formula(columns=("a", "b"), per=("c", "d"))
     for text in ("", "a / b / c", "a - b", "a +", "2 * a", "f(a)", "a / "):
         with pytest.raises(ValueError, match="not understood"):
-            parse_metric(text)
+            Formula.parse(text)
 
 
 def test_claims_are_no_part_of_a_trial(read) -> None:
@@ -64,9 +64,7 @@ def test_without_over_every_trial_is_a_row_with_its_seeds(read) -> None:
     suite, trials = read(CLAIM.format("bytes_feature + bytes_embedding", "{method: full, parts: 4}", LEAST))
     rows = rows_of(suite.claims[0], trials)
     assert {tuple(map(told, cell)) for [cell] in rows} == {
-        ((scale, 4, network, "full", None, None),) * 2
-        for scale in (None, 0.1, 0.2)
-        for network in ("none", "1gbit")
+        ((scale, 4, network, "full", None, None),) * 2 for scale in (None, 0.1, 0.2) for network in ("none", "1gbit")
     }
     assert all([trial.seed for trial in cell] == [0, 1] for [cell] in rows)
 

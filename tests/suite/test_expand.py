@@ -50,9 +50,7 @@ def test_the_grid_in_order() -> None:
         for t in trials
     ]
     assert got == list(
-        itertools.product(
-            [None, 0.5, 0.25], ["gcn", "sage"], ["random", "metis"], [1, 2], [None, 0.5, 0.1], [7, 3]
-        )
+        itertools.product([None, 0.5, 0.25], ["gcn", "sage"], ["random", "metis"], [1, 2], [None, 0.5, 0.1], [7, 3])
     )
 
 
@@ -79,11 +77,7 @@ def test_training_is_a_grid_that_labels_and_claims_tell_apart() -> None:
 
 
 def test_options_and_defaults_are_complete() -> None:
-    sections = {
-        "datasets": ["digits", {"twin": {"scale": 1}}],
-        "methods": [{"bns-gcn": {"rate": 1}}],
-        "device": "cpu",
-    }
+    sections = {"datasets": ["digits", {"twin": {"scale": 1}}], "methods": [{"bns-gcn": {"rate": 1}}], "device": "cpu"}
     digits, twin = expand(suite(**sections))
     assert digits.method.options == {"rate": 1.0, "sampler": "bernoulli", "precompute": False}
     assert twin.dataset.options == {"of": "reddit", "scale": 1.0}
@@ -116,10 +110,7 @@ def test_duplicates_are_merged() -> None:
 
 
 def test_exclude() -> None:
-    sections: dict[str, Any] = {
-        "methods": ["full", {"bns-gcn": {"rate": [0.1, 0.5]}}],
-        "partition": {"parts": [1, 2]},
-    }
+    sections: dict[str, Any] = {"methods": ["full", {"bns-gcn": {"rate": [0.1, 0.5]}}], "partition": {"parts": [1, 2]}}
     trials = expand(
         suite(**sections, exclude=[{"rate": 0.5, "parts": 1}, {"method": ["full", "graphsage"], "parts": 2}])
     )
@@ -151,6 +142,15 @@ def test_exclude() -> None:
         ({"methods": [{"graphsage": {"fanouts": "all"}}]},
          "methods.0.graphsage.fanouts: bad value 'all': must be a valid integer, unable to parse "
          "string as an integer or must be a list"),
+        ({"train": {"optimizer": "adma"}},
+         "train.optimizer: unknown optimizer 'adma' (did you mean 'adam'?)"),
+        ({"train": {"schedule": {"steps": {"evry": 3}}}},
+         "train.schedule.steps.evry: unknown key (did you mean 'every'?)"),
+        ({"model": [{"hidden": 8}, {"name": ["gcn", "transformer"]}]},
+         "model.name: unknown model 'transformer' (known: gat, gcn, mixhop, sage)"),
+        ({"model": {"name": {"gcn": {"eps": 1}}}}, "model.name.gcn.eps: unknown key (it takes no options)"),
+        ({"partition": {"method": "metsi"}},
+         "partition.method: unknown partitioner 'metsi' (did you mean 'metis'?)"),
         ({"partition": {"method": "file"}},
          "partition.file: missing: method `file` reads the part of each node from a .npy file "
          "(add `file: NAME.npy`)"),
@@ -175,9 +175,7 @@ def test_mistakes_in_a_file_name_the_line_and_in_an_override_the_override(tmp_pa
     path.write_text("name: s\ndatasets: digits\nmethods:\n  - full\n  - bns-gcn:\n      rate: 2\n")
     with pytest.raises(UserError) as error:
         expand(load_suite(path))
-    assert (
-        str(error.value) == f"{path}:6: methods.1.bns-gcn.rate: bad value 2: must be less than or equal to 1"
-    )
+    assert str(error.value) == f"{path}:6: methods.1.bns-gcn.rate: bad value 2: must be less than or equal to 1"
     for override, message in [
         ("methods.1.bns-gcn.rate=-1", "bad value -1: must be greater than or equal to 0"),
         ("datasets=digit", "datasets.0: unknown data set 'digit' (did you mean 'digits'?)"),
@@ -194,9 +192,7 @@ def test_a_partition_file_is_found_beside_the_suite_then_in_the_data(
     for directory in (beside, data, env):
         directory.mkdir()
     path = beside / "s.yaml"
-    path.write_text(
-        "name: s\ndatasets: digits\nmethods: full\npartition: {method: file, file: p.npy, parts: 2}\n"
-    )
+    path.write_text("name: s\ndatasets: digits\nmethods: full\npartition: {method: file, file: p.npy, parts: 2}\n")
     monkeypatch.setenv("HARNESS_DATA", str(env))
     seen = []
     for there in (None, env, data, beside):
@@ -293,9 +289,7 @@ def shuffled(value: Any, rng: random.Random, lists: bool) -> Any:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sections=SECTIONS, rng=st.randoms(use_true_random=False))
-def test_ids_do_not_depend_on_order_and_no_trial_is_twice(
-    sections: dict[str, Any], rng: random.Random
-) -> None:
+def test_ids_do_not_depend_on_order_and_no_trial_is_twice(sections: dict[str, Any], rng: random.Random) -> None:
     ids = [t.id for t in expand(suite(**sections, device="cpu"))]
     assert ids
     assert len(set(ids)) == len(ids)

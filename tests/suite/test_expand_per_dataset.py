@@ -31,10 +31,7 @@ def test_settings_per_dataset() -> None:
         *[("digits", "gcn", 2, 16), ("digits", "sage", 2, 16)],
         *[("twin", "gcn", 4, 16), ("twin", "sage", 4, 16)] * 2,
     ]
-    assert [(t.train.epochs, t.train.lr, t.train.inductive) for t in found[1:3]] == [
-        (7, 0.1, False),
-        (9, 0.1, False),
-    ]
+    assert [(t.train.epochs, t.train.lr, t.train.inductive) for t in found[1:3]] == [(7, 0.1, False), (9, 0.1, False)]
     same = expand(suite(**sections | {"datasets": ["digits"]}))
     assert [t.id for t in same] == [t.id for t in found[:2]]
 
@@ -69,9 +66,7 @@ def test_a_multi_label_set_has_its_own_loss() -> None:
          "s.yaml:4: per_dataset.digits.train: bad value 3: must be a section of `key: value` lines"),
     ],
 )  # fmt: skip
-def test_mistakes_per_dataset_golden(
-    own: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_per_dataset_golden(own: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.yaml").write_text(f"name: s\ndatasets: [digits]\nmethods: [full]\nper_dataset: {own}\n")
     with pytest.raises(UserError) as error:

@@ -60,11 +60,7 @@ def test_a_short_suite_has_defaults(write) -> None:
 def test_every_form_of_an_entry(write) -> None:
     suite = load_suite(write(RICH))
     assert suite.datasets[1] == DatasetSpec(name="twin", options={"of": "reddit", "scale": [0.1, 0.2]})
-    assert suite.model == (
-        ModelSpec(name="gcn", hidden=16),
-        ModelSpec(name="gcn", hidden=64),
-        ModelSpec(name="sage"),
-    )
+    assert suite.model == (ModelSpec(name="gcn", hidden=16), ModelSpec(name="gcn", hidden=64), ModelSpec(name="sage"))
     assert suite.partition == (PartitionSpec(parts=1), PartitionSpec(parts=2))
     assert suite.methods[1] == MethodSpec(name="bns-gcn", options={"rate": [0.1, 1.0]})
     bare = load_suite(write("name: demo\ndatasets: digits\nmethods: {full: }\ntrain:\nplugins:\n"))
@@ -88,13 +84,12 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "model: {hiden: 3}\n", "s.yaml:4: model.hiden: unknown key (did you mean 'hidden'?)"),
         (PLAIN + "partitions: 3\n", "s.yaml:4: partitions: unknown key (did you mean 'partition'?)"),
         (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checksum_every, epochs, "
-         "eval_every, final_eval, inductive, lr, optimizer, patience, pos_weight, precision, products, "
-         "sampled_eval, spmm, stop_at_target, target, threads, warmup, weight_decay)"),
-        (PLAIN + "train: {optimizer: adma}\n",
-         "s.yaml:4: train.optimizer: bad value 'adma', allowed: adam, sgd (did you mean 'adam'?)"),
-        (PLAIN + "model:\n  name: transformer\n",
-         "s.yaml:5: model.name: bad value 'transformer', allowed: sage, gcn, gat, mixhop"),
-        (PLAIN + "model:\n  name: 3\n", "s.yaml:5: model.name: bad value 3, allowed: sage, gcn, gat, mixhop"),
+         "eval_every, final_eval, inductive, lr, optimizer, optimizer_options, patience, pos_weight, "
+         "precision, products, sampled_eval, schedule, schedule_options, spmm, stop_at_target, target, "
+         "threads, warmup, weight_decay)"),
+        (PLAIN + "model:\n  name: 3\n", "s.yaml:5: model.name: bad value 3: must be a valid string"),
+        (PLAIN + "model:\n  name: {gat: 3}\n",
+         "s.yaml:4: model: name: write the options of gat as `{gat: {option: value}}`"),
         (PLAIN + "train: {epochs: 0}\n",
          "s.yaml:4: train.epochs: bad value 0: must be greater than or equal to 1"),
         (PLAIN + "train: {epochs: ten}\n",
@@ -106,9 +101,6 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
          "integer"),
         (PLAIN + "partition:\n  parts: [1, 0]\n",
          "s.yaml:5: partition.parts: bad value 0: must be greater than or equal to 1"),
-        (PLAIN + "partition:\n  - parts: [1, 2]\n  - method: metsi\n",
-         "s.yaml:6: partition.1.method: bad value 'metsi', allowed: metis, random, chunk, file "
-         "(did you mean 'metis'?)"),
         (PLAIN + "seeds: 3\n", "s.yaml:4: seeds: bad value 3: must be a list"),
         (PLAIN + "seeds: []\n", "s.yaml:4: seeds: bad value []: must not be empty"),
         (PLAIN + "network: {rate: [1gbit, fast]}\n",
@@ -148,9 +140,7 @@ def test_mistakes_golden(write, text: str, message: str) -> None:
 
 
 def test_several_mistakes_are_several_lines_in_the_order_of_the_file(write) -> None:
-    text = (
-        "name: x\nmodle: 1\ndatasets: [a]\nmethods: [b]\ntrain:\n  lr: -1\n  epcohs: 2\nmodel: {layers: 0}\n"
-    )
+    text = "name: x\nmodle: 1\ndatasets: [a]\nmethods: [b]\ntrain:\n  lr: -1\n  epcohs: 2\nmodel: {layers: 0}\n"
     assert complaint(write(text)).splitlines() == [
         "s.yaml:2: modle: unknown key (did you mean 'model'?)",
         "s.yaml:6: train.lr: bad value -1: must be greater than 0",
@@ -198,12 +188,7 @@ def test_overrides_replace_add_and_reach_into_lists(write) -> None:
             "train.patience=null",
         ],
     )
-    assert (suite.train[0].epochs, suite.train[0].lr, suite.timeouts.trial_s, suite.seeds) == (
-        3,
-        0.001,
-        5,
-        (4,),
-    )
+    assert (suite.train[0].epochs, suite.train[0].lr, suite.timeouts.trial_s, suite.seeds) == (3, 0.001, 5, (4,))
     assert suite.methods == (
         MethodSpec(name="full", options={"narrow": True}),
         MethodSpec(name="bns-gcn", options={"rate": 0.5}),
@@ -214,9 +199,7 @@ def test_overrides_replace_add_and_reach_into_lists(write) -> None:
 def test_a_later_override_wins_and_the_blame_is_its_own(write) -> None:
     path = write(RICH)
     assert load_suite(path, ["train.epochs=3", "train.epochs=4"]).train[0].epochs == 4
-    assert complaint(path, "train.epochs=x", "train={epochs: -1}").startswith(
-        "--set train={epochs: -1}: train.epochs"
-    )
+    assert complaint(path, "train.epochs=x", "train={epochs: -1}").startswith("--set train={epochs: -1}: train.epochs")
 
 
 def test_files_that_are_no_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 import pytest
 from pydantic import Field
 
-from harness.suite.options import grid, takes_list
+from harness.suite.expand import grid, takes_list
 
 
 @pytest.mark.parametrize(

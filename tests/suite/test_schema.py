@@ -9,7 +9,8 @@ import pytest
 
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import MethodSpec, PluginSource, TrainSpec
+from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.spec import PluginSource
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 
@@ -39,7 +40,11 @@ def test_a_trial_keeps_its_id() -> None:
 def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -> None:
     config = json.loads(GOLDEN.model_dump_json()) | {"network": "none"}
     assert (config.pop("timing"), config.pop("traffic")) == ("plain", "count")
-    assert config.pop("plugin") is None
+    assert (config.pop("plugin"), config.pop("plugins")) == (None, {})
+    for section in ("model", "partition"):
+        assert config[section].pop("options") == {}
+    assert (config["train"].pop("schedule"), config["train"].pop("schedule_options")) == ("constant", {})
+    assert config["train"].pop("optimizer_options") == {}
     assert (config["train"].pop("pos_weight"), config["train"].pop("sampled_eval")) == (1, False)
     assert config["train"].pop("products") == "auto"
     assert config["train"].pop("final_eval") is True
@@ -51,6 +56,7 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
 def test_the_code_of_a_plugin_is_no_part_of_an_id() -> None:
     source = PluginSource(file=Path("/a/mine.py"), module=None, cls="Mine", sha256="0" * 64)
     assert GOLDEN.model_copy(update={"plugin": source}).id == GOLDEN.id
+    assert GOLDEN.model_copy(update={"plugins": {"model": source}}).id == GOLDEN.id
 
 
 def test_an_option_of_a_data_set_that_came_later() -> None:

@@ -5,9 +5,10 @@ import pytest
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
+from harness.runtime.method import METHODS
 from harness.runtime.spec import MethodSpec, TrainSpec
-from harness.suite.expand import matches
 from harness.suite.schema import TrialConfig
+from harness.suite.select import matches
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -78,5 +79,5 @@ def test_malformed_expressions_golden(expr: str, message: str) -> None:
 
 
 def test_a_broken_plugin_does_not_break_an_expression(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.runtime.registry.method_names", lambda: ["broken", "full"])
+    monkeypatch.setattr(METHODS, "names", lambda: ["broken", "full"])
     assert not matches(TRIAL, "narrow=true")

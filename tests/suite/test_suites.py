@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.suite.expand import expand, matches
+from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.select import matches
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 NAMES = ["amazon", "arxiv", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
@@ -18,8 +19,7 @@ PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fi
 SKEWED = [f"papers/skewed-{what}" for what in ("fig3", "fig4", "fig5", "centralised")]
 TABLE1 = "papers/skewed-table1"  # of real graphs that are small enough, so that it needs no twin
 DGS = [
-    f"papers/dgs-{what}"
-    for what in ("fig2", "fig5-7", "fig8", "fig9", "fig10", "table2", "table3", "table4", "table5")
+    f"papers/dgs-{what}" for what in ("fig2", "fig5-7", "fig8", "fig9", "fig10", "table2", "table3", "table4", "table5")
 ]
 SAINT = [f"papers/saint-{what}" for what in ("fig2", "fig3", "fig4", "fig7-8", "table3")]
 BNS = [f"papers/bns-{what}" for what in ("table1", "fig3-5", "table2")]
@@ -30,13 +30,7 @@ PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *
 COMPUTERS = [f"papers/{what}-computers" for what in ("bns-table2", "dgs-table3", "dgs-table4")]
 PPI_GO = "papers/saint-fig2-ppi-go"
 NEED_DATA = ["anchor", "papers/psc-table2-arxiv", *COMPUTERS, PPI_GO]
-PAPER = {
-    "bns": "BNS-GCN, ",
-    "psc": "PSC-GCN, ",
-    "skewed": "Skewed sampling, ",
-    "dgs": "DGS, ",
-    "saint": "GraphSAINT, ",
-}
+PAPER = {"bns": "BNS-GCN, ", "psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, "}
 
 
 @pytest.fixture(autouse=True)
@@ -97,10 +91,7 @@ def test_the_settings_of_psc_gcn(name: str) -> None:
     sizes = {"reddit": (4, 256), "ogbn-products": (3, 128), "yelp": (4, 512)}
     found = trials(name)
     for trial in found:
-        assert (trial.model.name, trial.model.layers, trial.model.hidden) == (
-            "gcn",
-            *sizes[trial.dataset.name],
-        )
+        assert (trial.model.name, trial.model.layers, trial.model.hidden) == ("gcn", *sizes[trial.dataset.name])
         assert (trial.partition.method, trial.partition.parts) == ("metis", 6)
         assert trial.method.options.get("inner_factor", 1.1) == 1.1
     assert {t.dataset.name for t in found} == ({"reddit"} if name.endswith("fig8") else set(sizes))
@@ -131,9 +122,7 @@ def test_the_settings_of_skewed_sampling(name: str) -> None:
         else:
             versions = {(o["version"], o["distortion"] if o["version"] == "skewed" else 0) for o in options}
             assert versions == {("full", 0), ("local", 0), *(("skewed", d) for d in (4, 8, 16))}
-    assert {(t.dataset.name, t.train.threads, t.partition.parts, t.model.layers) for t in twins} <= {
-        ("twin", 1, 4, 5)
-    }
+    assert {(t.dataset.name, t.train.threads, t.partition.parts, t.model.layers) for t in twins} <= {("twin", 1, 4, 5)}
 
 
 @pytest.mark.parametrize("name", DGS)
@@ -219,9 +208,7 @@ def test_computers_of_the_data_directory(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["papers/psc-table2", "papers/psc-table3"])
 def test_the_rows_of_psc_gcns_tables(name: str) -> None:
-    rows = {
-        (t.method.name, t.method.options.get("staleness"), t.method.options.get("rate")) for t in trials(name)
-    }
+    rows = {(t.method.name, t.method.options.get("staleness"), t.method.options.get("rate")) for t in trials(name)}
     saint = [("graphsaint", None, None)] if name == "papers/psc-table2" else []
     assert rows == {
         *[*saint, ("graphsage", None, None), ("full", None, None), ("pipegcn", 1, None)],
@@ -232,9 +219,7 @@ def test_the_rows_of_psc_gcns_tables(name: str) -> None:
 def test_arxiv_of_the_data_directory(tmp_path: Path) -> None:
     tiny_graph(tmp_path / "ogbn_arxiv.npz")
     found = expand(load_suite(SUITES / "papers" / "psc-table2-arxiv.yaml"), device="cpu", data_dir=tmp_path)
-    assert [
-        (t.method.name, *(t.method.options.get(key) for key in ("staleness", "rate"))) for t in found
-    ] == [
+    assert [(t.method.name, *(t.method.options.get(key) for key in ("staleness", "rate"))) for t in found] == [
         ("full", None, None),
         ("psc-gcn", 1, 0.1),
         ("psc-gcn", 2, 0.1),
@@ -242,9 +227,7 @@ def test_arxiv_of_the_data_directory(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "swept"), [(FIG5[0], range(20, 26), 20), (FIG5[1], range(20, 24), 18)]
-)
+@pytest.mark.parametrize(("name", "sizes", "swept"), [(FIG5[0], range(20, 26), 20), (FIG5[1], range(20, 24), 18)])
 def test_the_graphs_of_graphsaints_figure_5(name: str, sizes: range, swept: int) -> None:
     found = trials(name)
     assert {(t.dataset.options["scale"], 2 * t.dataset.options["edge_factor"]) for t in found} == {
@@ -295,12 +278,7 @@ def test_the_settings_of_bns_gcn(
     found = trials(name)
     for trial in found:
         model, train = trial.model, trial.train
-        assert (model.name, model.layers, model.linear_layers, model.hidden) == (
-            "sage",
-            layers,
-            linear,
-            hidden,
-        )
+        assert (model.name, model.layers, model.linear_layers, model.hidden) == ("sage", layers, linear, hidden)
         assert (model.norm, model.dropout, train.weight_decay) == ("layer", dropout, 0)
         assert (train.optimizer, train.lr, train.epochs, train.inductive) == ("adam", lr, epochs, inductive)
         assert (trial.partition.method, trial.partition.objective) == ("metis", "volume")
@@ -323,11 +301,11 @@ def test_planetoid() -> None:
 
 
 def test_quickstart_is_small_and_shows_every_method() -> None:
-    from harness.runtime.registry import method_names
+    from harness.runtime.method import METHODS
 
     found = trials("quickstart")
     assert 16 <= len(found) <= 28
-    assert {t.method.name for t in found} == set(method_names())
+    assert {t.method.name for t in found} == set(METHODS.names())
     assert {t.dataset.name for t in found} == {"digits", "twin"}
     assert {t.partition.parts for t in found} == {1, 2}
     assert [t for t in found if matches(t, "rate=0.5,parts=1")] == []
@@ -349,11 +327,6 @@ def test_anchor(tmp_path: Path) -> None:
     ]
     for trial in found:
         assert trial.partition.file == tmp_path / "case50k.part2.npy"
-        assert (trial.model.layers, trial.model.hidden, trial.model.norm, trial.model.dropout) == (
-            3,
-            128,
-            "layer",
-            0.5,
-        )
+        assert (trial.model.layers, trial.model.hidden, trial.model.norm, trial.model.dropout) == (3, 128, "layer", 0.5)
         assert (trial.train.lr, trial.train.threads, trial.train.eval_every) == (0.01, 1, 0)
         assert trial.partition.parts == 2

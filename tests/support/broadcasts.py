@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from harness_methods.cagnet.broadcast import Mesh, broadcast_block
+from harness_methods.cagnet.method import CAGNET
 from support.wire import CPU, communicator
 
 from harness import Step
-from harness.conformance.graphs import OnDisk, random_graph
-from harness.conformance.training import Case
+from harness.check.graphs import OnDisk, random_graph
+from harness.check.training import Case
 from harness.data.graph import GraphData
 from harness.data.store import open_graph
-from harness.graph.block import Norm
-from harness.runtime.broadcast import Mesh, broadcast_block
-from harness.runtime.trainer import Trainer
-from harness.runtime.view import View
-from methods.cagnet import CAGNET
+from harness.graph.propagation import Propagation
+from harness.graph.view import View
 
 
 def directed_graph(seed: int, nodes: int = 60, *, degree: float = 5, weighted: bool = False) -> GraphData:
@@ -35,7 +34,7 @@ def directed_graph(seed: int, nodes: int = 60, *, degree: float = 5, weighted: b
 
 
 def aggregated(
-    rank: int, world: int, data: OnDisk, cases: list[tuple[int, Norm]], rows: list[torch.Tensor]
+    rank: int, world: int, data: OnDisk, cases: list[tuple[int, Propagation]], rows: list[torch.Tensor]
 ) -> list[list[np.ndarray]]:
     """Aggregate the first of `rows` [N, width], and take the second back, for each (replication, norm).
 
@@ -44,8 +43,7 @@ def aggregated(
     comm = communicator(rank, world)
     graph = open_graph(data.graph)
     views = [
-        View(graph, data.parts.train, peer, engine="auto", device=CPU, dtype=torch.float64)
-        for peer in range(world)
+        View(graph, data.parts.train, peer, engine="auto", device=CPU, dtype=torch.float64) for peer in range(world)
     ]
     sizes = [view.partition.num_inner for view in views]
     found = []
@@ -76,10 +74,7 @@ def broadcasts(rank: int, world: int) -> dict[str, object]:
         "alone": alone.tolist(),
         "barriers": timed.barriers,
         "traffic": {
-            (row["purpose"], row["layer"], row["direction"], row["peer"]): (
-                row["sent_bytes"],
-                row["received_bytes"],
-            )
+            (row["purpose"], row["layer"], row["direction"], row["peer"]): (row["sent_bytes"], row["received_bytes"])
             for row in comm.traffic.rows()
         },
     }
@@ -96,8 +91,9 @@ def group_bits(rank: int, world: int, cases: list[Case]) -> list[list[bytes]]:
     """Train each case; returns of each epoch the bits of layer 0's output, the logits and their gradients."""
     found = []
     for case in cases:
-        worker, report = case.worker(rank, world)
-        trainer, seen = Trainer(worker, report), list[bytes]()
+        trainer = case.trainer(rank, world)
+        worker = trainer.worker
+        trainer, seen = trainer, list[bytes]()
 
         def keep(module: object, inputs: object, out: torch.Tensor, seen: list[bytes] = seen) -> None:
             seen.append(out.detach().numpy().tobytes())

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import brentq
 
-from harness.conformance.graphs import dense_adjacency, random_graph
-from harness.graph.layer_sample import LayerSample, Tables
-from harness.graph.subgraph_sampling import Subgraphs
+from harness.check.graphs import dense_adjacency, random_graph
 from harness.graph.topology import Topology
+from harness.sampling.sample import LayerSample, Tables
+from harness.sampling.subgraphs import Subgraphs
 
 
 class DrawCase:
@@ -45,9 +45,7 @@ def square(layer: LayerSample) -> np.ndarray:
     return as_matrix(layer, int(layer.sources.max(initial=-1)) + 1)[:, layer.sources]
 
 
-def sums_over(
-    sampler: Subgraphs, x: np.ndarray, draws: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def sums_over(sampler: Subgraphs, x: np.ndarray, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Draw subgraphs by the seeds 0 to draws - 1, and sum the rows `x` [N] of a subgraph's nodes over edges.
 
     Returns of each node, while it was there, the mean and variance of the sum (NaN if never), and how often
@@ -77,11 +75,7 @@ def inclusion(weights: np.ndarray, sizes: float | np.ndarray) -> np.ndarray:
         elif size > 0:
             high = 2 * size / row[row > 0].min()
             c = brentq(
-                lambda c, row=row, size=size: np.minimum(1, c * row).sum() - size,
-                0,
-                high,
-                xtol=1e-16,
-                rtol=1e-15,
+                lambda c, row=row, size=size: np.minimum(1, c * row).sum() - size, 0, high, xtol=1e-16, rtol=1e-15
             )
             out[:] = np.minimum(1, c * row)
     return p

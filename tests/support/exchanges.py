@@ -32,13 +32,7 @@ def exchanges(
     job.write_text(json.dumps({"out": str(out), "messages": messages}))
     with network(spec, world) as places:
         group = run_group(
-            job,
-            places,
-            out,
-            threads=1,
-            timeout_s=timeout_s,
-            on_progress=_ignore,
-            worker="support.exchanges",
+            job, places, out, threads=1, timeout_s=timeout_s, on_progress=_ignore, worker="support.exchanges"
         )
     assert group.status == "ok", f"{group.reason}\n{group.log}"
     return list(group.ranks)

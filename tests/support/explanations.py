@@ -8,15 +8,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from harness_methods.dgs import DGS, explainer
+from harness_methods.dgs.explanation_graph import ExplanationGraph
+from harness_methods.dgs.masks import ExplainSpec, Masks, explain
 from numpy.typing import NDArray
 
-from harness.conformance.training import Case, run_to_the_end
-from harness.explain import explainer
-from harness.explain.graph import ExplanationGraph
-from harness.explain.masks import ExplainSpec, Masks, explain
+from harness.check.training import Case, run_to_the_end
 from harness.models.gnn import GNN
-from harness.runtime.trainer import Trainer
-from methods.dgs import DGS
 
 Explain = Callable[[GNN, ExplanationGraph, ExplainSpec, Callable[[], bool]], Masks | None]
 
@@ -30,16 +28,14 @@ def run_with_faults(rank: int, world: int, cases: list[tuple[Case, str]]) -> lis
     return reports
 
 
-def learnt_guidance(
-    rank: int, world: int, cases: list[Case]
-) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+def learnt_guidance(rank: int, world: int, cases: list[Case]) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Train cases of `dgs`; returns a rank's last importance of nodes [N] and of features [F] of each."""
     learnt = []
     for case in cases:
-        worker, report = case.worker(rank, world)
-        Trainer(worker, report).run()
-        assert isinstance(worker.method, DGS)
-        guidance = worker.method.explainer.guidance
+        trainer = case.trainer(rank, world)
+        trainer.run()
+        assert isinstance(trainer.method, DGS)
+        guidance = trainer.method.explainer.guidance
         assert guidance is not None
         learnt.append((guidance.importance, guidance.features.numpy()))
     return learnt
@@ -58,9 +54,7 @@ def _failing_from_the_second() -> Explain:
 
 
 def _not_finite() -> Explain:
-    def faulty(
-        model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]
-    ) -> Masks | None:
+    def faulty(model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]) -> Masks | None:
         next(model.parameters()).data.fill_(float("nan"))
         return explain(model, graph, spec, stop)
 
@@ -68,9 +62,7 @@ def _not_finite() -> Explain:
 
 
 def _endless() -> Explain:
-    def faulty(
-        model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]
-    ) -> Masks | None:
+    def faulty(model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]) -> Masks | None:
         while not stop():
             time.sleep(0.001)
         return None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from harness_methods.vrgcn.history import HistorySample
+from harness_methods.vrgcn.method import VRGCN
 from numpy.typing import NDArray
 
-from harness.conformance.training import Case
-from harness.graph.history import HistorySample
-from harness.runtime.trainer import Trainer
-from methods.vrgcn import VRGCN
+from harness.check.training import Case
 
 Nodes = NDArray[np.int64]
 
@@ -40,8 +39,9 @@ def remember(rank: int, world: int, cases: list[Case]) -> list[list[Remembered]]
 
 
 def _remember(rank: int, world: int, case: Case) -> list[Remembered]:
-    worker, report = case.worker(rank, world)
-    method, trainer, epochs = worker.method, Trainer(worker, report), []
+    trainer = case.trainer(rank, world)
+    worker = trainer.worker
+    method, epochs = trainer.method, []
     for epoch in range(case.train.epochs):
         steps = _steps(method, epoch) if isinstance(method, VRGCN) else []
         row = trainer.train_epoch(epoch)

@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from harness_methods.bns_gcn import BNSGCN
+from harness_methods.dgs.guided_sampling import GuidedSampler
+from harness_methods.full import Full
+from harness_methods.graphsage import GraphSAGE
+from harness_methods.ladies import LADIES
+from harness_methods.psc_gcn.method import PSCGCN, PSCOptions
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness import GuidedSampler, MethodOptions, Sampler, Source, Step, Worker, per_layer
-from harness.runtime.stale import Pipeline, TrainGraph
-from methods.bns_gcn import BNSGCN
-from methods.full import Full
-from methods.graphsage import GraphSAGE
-from methods.ladies import LADIES
-from methods.psc_gcn import PSCGCN, PSCOptions
+from harness import MethodOptions, Sampler, Source, Step, Worker, per_layer
+from harness.runtime.pipelined import Pipeline, TrainGraph
 
 
 class UnscaledBNS(BNSGCN):
@@ -88,9 +89,7 @@ class Drifting(Full):
     def steps(self, epoch: int) -> Iterator[Step]:
         if epoch == 2 and self.worker.rank == 1:
             weight = next(self.worker.model.parameters())
-            bits = weight.data.view(-1)[:1].view(
-                torch.int32 if weight.dtype == torch.float32 else torch.int64
-            )
+            bits = weight.data.view(-1)[:1].view(torch.int32 if weight.dtype == torch.float32 else torch.int64)
             bits ^= 1
         yield from super().steps(epoch)
 

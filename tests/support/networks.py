@@ -17,14 +17,7 @@ from harness.suite.schema import TrialConfig
 EPOCHS = 10
 COMPUTE_S, SOFTWARE_S = 0.3, 0.02
 PAYLOAD = {"full": 1_448_000, "bns-gcn": 144_800}  # bytes an epoch from each rank to the other
-UNSCORED = {
-    "loss": 1.0,
-    "lr": 0.01,
-    "train_score": None,
-    "val_score": None,
-    "test_score": None,
-    "eval_s": 0.0,
-}
+UNSCORED = {"loss": 1.0, "lr": 0.01, "train_score": None, "val_score": None, "test_score": None, "eval_s": 0.0}
 SLOWER = 1.1  # a shaped trial takes so much longer than compute and wire
 
 
@@ -72,9 +65,7 @@ def _write(store: ResultStore, method: str, network: str | None, seed: int, *, p
             "rank_phases": [{"forward": 0.1, "backward": 0.2, "comm": comm}] * parts,
         },
         ranks=[
-            {"rank": rank, "traffic": _traffic(1 - rank, PAYLOAD[method])}
-            if parts > 1
-            else {"rank": 0, "traffic": []}
+            {"rank": rank, "traffic": _traffic(1 - rank, PAYLOAD[method])} if parts > 1 else {"rank": 0, "traffic": []}
             for rank in range(parts)
         ],
     )

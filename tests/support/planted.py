@@ -7,16 +7,17 @@ from unittest import mock
 
 import numpy as np
 import torch
+from harness_methods.dgs import explanation_graph as explain_graph
+from harness_methods.dgs.explanation_graph import ExplanationGraph
 from numpy.typing import NDArray
 from support.wire import communicator
 
-from harness.conformance.graphs import OnDisk
-from harness.conformance.training import Case
+from harness.check.graphs import OnDisk
+from harness.check.training import Case
 from harness.data.graph import GraphData
-from harness.explain import graph as explain_graph
-from harness.explain.graph import ExplanationGraph
+from harness.graph.propagation import MEAN
+from harness.graph.view import View
 from harness.runtime.features import FeatureStore
-from harness.runtime.view import View
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,7 @@ class WholeStore(FeatureStore):
 
 
 def explanation_graph(
-    graph: GraphData,
-    data: OnDisk,
-    rank: int,
-    *,
-    hops: int = 2,
-    depth: int = 2,
-    dtype: torch.dtype = torch.float32,
+    graph: GraphData, data: OnDisk, rank: int, *, hops: int = 2, depth: int = 2, dtype: torch.dtype = torch.float32
 ) -> ExplanationGraph:
     """Return a rank's explanation graph, made in this process alone."""
     view = View(graph, data.parts.full, rank, engine="numba", device=torch.device("cpu"), dtype=dtype)
@@ -145,7 +140,8 @@ def build_each(rank: int, world: int, cases: list[Case], hops: list[int], chunk:
     """Build the explanation graph of each case, with features fetched in chunks."""
     built = []
     for case, hop in zip(cases, hops, strict=True):
-        worker, _ = case.worker(rank, world)
+        trainer = case.trainer(rank, world)
+        worker = trainer.worker
         before = worker.traffic.sent("setup")
         with mock.patch.object(explain_graph, "CHUNK", chunk):
             graph = ExplanationGraph.build(
@@ -158,7 +154,7 @@ def build_each(rank: int, world: int, cases: list[Case], hops: list[int], chunk:
                 graph.remote,
                 graph.features.numpy(),
                 graph.local_features.numpy(),
-                block.aggregate(graph.local_features, "mean").numpy(),
+                block.aggregate(graph.local_features, MEAN).numpy(),
                 block.degree.numpy(),
                 graph.nbytes,
                 {purpose: after[purpose] - before[purpose] for purpose in after},

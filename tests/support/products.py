@@ -7,16 +7,16 @@ from unittest import mock
 
 from torch import Tensor
 
-from harness.conformance.training import Case, Outcome, train
+from harness.check.training import Case, RankOutcome, train
 from harness.graph.block import Block
 
 
-def train_and_watch_widths(rank: int, world: int, cases: list[Case]) -> list[tuple[Outcome, list[int]]]:
+def train_and_watch_widths(rank: int, world: int, cases: list[Case]) -> list[tuple[RankOutcome, list[int]]]:
     """Train and evaluate each case; returns also the widths of the sparse products, in order."""
     return [_watch(rank, world, case) for case in cases]
 
 
-def _watch(rank: int, world: int, case: Case) -> tuple[Outcome, list[int]]:
+def _watch(rank: int, world: int, case: Case) -> tuple[RankOutcome, list[int]]:
     widths: list[int] = []
 
     def watched(name: str) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.conformance import oracle
+from harness.check import oracle
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from harness_methods.dgs.column_store import ColumnStore
 from numpy.typing import NDArray
 from support.wire import communicator
 from torch import Tensor
 
 from harness.runtime.background import Background
-from harness.runtime.column_store import ColumnStore
 from harness.runtime.comm import Communicator
 from harness.runtime.features import FeatureStore, RowStore
 
@@ -77,13 +77,7 @@ class Asked:
 
 
 def gather_columns(
-    rank: int,
-    world: int,
-    data: Sharded,
-    calls: list[list[Asked]],
-    cached: list[NDArray[np.int64]],
-    *,
-    aside: bool,
+    rank: int, world: int, data: Sharded, calls: list[list[Asked]], cached: list[NDArray[np.int64]], *, aside: bool
 ) -> list[Gathered]:
     """Fill the cache, then make the rank's calls of a store of columns, `calls[k][rank]` for each k."""
     comm = communicator(rank, world)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.conformance.training import Case
+from harness.check.training import Case
 from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 
@@ -35,10 +35,12 @@ class Run:
 
 def run_subgraphs(rank: int, world: int, cases: list[Case]) -> list[Run]:
     """Train each case for its epochs."""
-    return [_run(*case.worker(rank, world)) for case in cases]
+    return [_run(case.trainer(rank, world)) for case in cases]
 
 
-def _run(worker: Any, report: Any) -> Run:
+def _run(trainer: Trainer) -> Run:
+    worker = trainer.worker
+
     def watched(epoch: int) -> Iterator[Step]:
         epochs.append([])
         for step in steps(epoch):
@@ -47,10 +49,9 @@ def _run(worker: Any, report: Any) -> Run:
             yield step
 
     epochs: list[list[Taken]] = []
-    steps, worker.method.steps = worker.method.steps, watched
-    trainer = Trainer(worker, report)
+    steps, trainer.method.steps = trainer.method.steps, watched
     rows = [trainer.train_epoch(epoch) for epoch in range(worker.job.config.train.epochs)]
-    worker.method.close()
+    trainer.method.close()
     named = worker.model.named_parameters()
     return Run(rows, epochs, {name: p.grad.numpy().copy() for name, p in named})
 

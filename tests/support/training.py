@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.conformance.training import Case, Outcome, outcome
+from harness.check.training import Case, RankOutcome, outcome
 from harness.graph.block import Block
-from harness.graph.edge_sampling import EdgeSample
+from harness.graph.csr import CSR
 from harness.graph.partition import Partition
 from harness.runtime.step import Step
-from harness.runtime.trainer import Trainer
 
 
 @dataclass
@@ -28,18 +27,18 @@ class Drawn:
     weights: NDArray[np.float64]
 
 
-def train_and_watch(rank: int, world: int, cases: list[Case]) -> list[tuple[Outcome, list[Drawn]]]:
+def train_and_watch(rank: int, world: int, cases: list[Case]) -> list[tuple[RankOutcome, list[Drawn]]]:
     """Train each case of a full-graph method; returns also the graph of each step."""
     return [_watch(rank, world, case) for case in cases]
 
 
-def _watch(rank: int, world: int, case: Case) -> tuple[Outcome, list[Drawn]]:
+def _watch(rank: int, world: int, case: Case) -> tuple[RankOutcome, list[Drawn]]:
     kept: dict[Block, NDArray[np.int64]] = {}
     make = Partition.sampled_block
 
-    def remember(partition: Partition, sample: EdgeSample) -> Block:
-        block = make(partition, sample)
-        kept[block] = sample.kept
+    def remember(partition: Partition, adjacency: CSR, transposed: CSR, own: NDArray[np.int64]) -> Block:
+        block = make(partition, adjacency, transposed, own)
+        kept[block] = own
         return block
 
     def watched(epoch: int) -> Iterator[Step]:
@@ -49,10 +48,11 @@ def _watch(rank: int, world: int, case: Case) -> tuple[Outcome, list[Drawn]]:
 
     drawn: list[Drawn] = []
     with mock.patch.object(Partition, "sampled_block", remember):
-        worker, report = case.worker(rank, world)
-        steps = worker.method.steps
-        worker.method.steps = watched  # type: ignore[method-assign]
-        return outcome(worker, report), drawn
+        trainer = case.trainer(rank, world)
+        worker = trainer.worker
+        steps = trainer.method.steps
+        trainer.method.steps = watched  # type: ignore[method-assign]
+        return outcome(trainer), drawn
 
 
 def _edges(partition: Partition, block: Block, kept: dict[Block, NDArray[np.int64]]) -> Drawn:
@@ -72,16 +72,16 @@ def read_inputs(rank: int, world: int, cases: list[Case]) -> list[list[tuple[np.
 
 
 def _read_inputs(rank: int, world: int, case: Case) -> list[tuple[np.ndarray, np.ndarray]]:
-    worker, _ = case.worker(rank, world)
-    steps = list(worker.method.steps(0))
-    worker.method.close()
+    trainer = case.trainer(rank, world)
+    worker = trainer.worker
+    steps = list(trainer.method.steps(0))
+    trainer.method.close()
     return [(worker.view.nodes[step.nodes], step.inputs.numpy()) for step in steps]  # type: ignore[union-attr]
 
 
 def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:
     """Train on a GPU; in an epoch every wait of the host for the device is an error. Returns the losses."""
-    worker, report = case.worker(rank, world)
-    trainer = Trainer(worker, report)
+    trainer = case.trainer(rank, world)
     losses = [trainer.train_epoch(0)["loss"]]  # transposes are built and moved in the first epoch
 
     def strict(epoch: int) -> Iterator[Step]:
@@ -89,8 +89,8 @@ def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:
         yield from steps(epoch)
         torch.cuda.set_sync_debug_mode("default")
 
-    steps = worker.method.steps
-    worker.method.steps = strict  # type: ignore[method-assign]
+    steps = trainer.method.steps
+    trainer.method.steps = strict  # type: ignore[method-assign]
     losses += [trainer.train_epoch(epoch)["loss"] for epoch in (1, 2)]
     return losses
 
@@ -102,19 +102,14 @@ def memory_peaks(rank: int, world: int, cases: list[Case]) -> list[tuple[int, in
     """
     peaks = []
     for case in cases:
-        worker, report = case.worker(rank, world)
-        trainer = Trainer(worker, report)
+        trainer = case.trainer(rank, world)
         for epoch in range(case.train.epochs):
             trainer.train_epoch(epoch)
         found = _resident()
-        peaks.append((found["VmHWM"] - found["RssFile"], sum(worker.method.memory_components().values())))
+        peaks.append((found["VmHWM"] - found["RssFile"], sum(trainer.method.memory_components().values())))
     return peaks
 
 
 def _resident() -> dict[str, int]:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return {
-        line.split(":")[0]: int(line.split()[1]) * 1024
-        for line in lines
-        if line.startswith(("VmHWM", "RssFile"))
-    }
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmHWM", "RssFile"))}

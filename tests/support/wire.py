@@ -94,18 +94,11 @@ def beside(rank: int, world: int, steps: int, size: int) -> dict[str, object]:
             with comm.clock.phase("forward"):
                 time.sleep(0.3 if rank == world - 1 else 0.1)
             # An exchange of the trainer's own in between must not be mixed up with them.
-            own = comm.exchange_rows(
-                torch.full((world, 1), -1.0), [1] * world, [1] * world, purpose="feature"
-            )
+            own = comm.exchange_rows(torch.full((world, 1), -1.0), [1] * world, [1] * world, purpose="feature")
             assert own.unique().tolist() == [-1.0]
             received.append(pending[step].wait()[::size, 0].tolist())
     background.close()
-    return {
-        "received": received,
-        "busy": timed.busy_s,
-        "comm": timed.phases["comm"],
-        "rows": comm.traffic.rows(),
-    }
+    return {"received": received, "busy": timed.busy_s, "comm": timed.phases["comm"], "rows": comm.traffic.rows()}
 
 
 def broken_background(rank: int, world: int) -> str:

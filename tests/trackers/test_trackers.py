@@ -93,11 +93,7 @@ def test_mlflow(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     export(results, "mlflow", tmp_path / "out", capsys)
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}")
     [run] = client.search_runs([client.get_experiment_by_name("demo").experiment_id])
-    assert (run.info.status, run.info.run_name, run.data.tags["trial"]) == (
-        "FINISHED",
-        "digits full <b>&",
-        TRIAL,
-    )
+    assert (run.info.status, run.info.run_name, run.data.tags["trial"]) == ("FINISHED", "digits full <b>&", TRIAL)
     assert run.data.params["method.options.rate"] == "0.5"
     history = client.get_metric_history(run.info.run_id, "epoch_time_s")
     assert [(m.step, m.value, m.timestamp) for m in history] == [

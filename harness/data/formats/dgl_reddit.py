@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.data.csr import csr_from_edges
-from harness.data.formats.common import as_labels, built, spool_features
-from harness.data.formats.npz import Npz
-from harness.data.graph import GraphData
+from harness.data.formats.files import Npz, as_labels, built, spool_features
+from harness.data.graph import GraphData, csr_from_edges
 from harness.data.npy import Array
 from harness.errors import DataError
 

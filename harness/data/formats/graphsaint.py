@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.data.csr import csr_from_edges, is_symmetric
-from harness.data.formats.common import as_labels, built, mask, read_json, reading, spool_features
-from harness.data.formats.npz import Npz
-from harness.data.graph import GraphData
+from harness.data.formats.files import Npz, as_labels, built, mask, read_json, reading, spool_features
+from harness.data.graph import GraphData, csr_from_edges, is_symmetric
 from harness.data.npy import Array, npy_chunks, read_header
 from harness.errors import DataError
 

@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.csr import csr_from_edges
-from harness.data.formats.common import built, csv_chunks, spool_features
-from harness.data.graph import GraphData
+from harness.data.formats.files import built, csv_chunks, spool_features
+from harness.data.graph import GraphData, csr_from_edges
 from harness.data.npy import Array, chunk_rows
 from harness.errors import DataError
 
@@ -37,9 +36,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         yield from ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links))
 
     indptr, indices = built(links, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
-    member = sp.csr_matrix(
-        (np.ones(len(users), np.float32), (users - 1, groups - 1)), (nodes, int(groups.max()))
-    )
+    member = sp.csr_matrix((np.ones(len(users), np.float32), (users - 1, groups - 1)), (nodes, int(groups.max())))
     member.data[:] = 1  # a membership listed twice was summed
     # Stable order: of equally large groups the lower number comes first.
     largest = np.argsort(-np.diff(member.tocsc().indptr), kind="stable")

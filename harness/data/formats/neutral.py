@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.formats.common import as_labels, open_npy, spool_features
-from harness.data.formats.npz import Npz
+from harness.data.formats.files import Npz, as_labels, open_npy, spool_features
 from harness.data.graph import GraphData, index_dtype
 from harness.data.npy import Array, NpyWriter, chunk_rows
 from harness.errors import DataError

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.data.csr import csr_from_edges
-from harness.data.formats.common import as_labels, built, csv_chunks, mask, spool_features
-from harness.data.formats.npz import Npz
-from harness.data.graph import GraphData
+from harness.data.formats.files import Npz, as_labels, built, csv_chunks, mask, spool_features
+from harness.data.graph import GraphData, csr_from_edges
 from harness.data.npy import Array
 from harness.errors import DataError
 
@@ -27,9 +25,7 @@ _SPLITS = ("train", "valid", "test")
 def read(source: Path, name: str, work: Path) -> GraphData:
     """Read the directory `source`, which holds `raw/` and `split/`."""
     binary = any((source / "raw" / file).is_file() for file in ("data.npz", "node-label.npz"))
-    indptr, indices, features, label_file, values = (_read_binary if binary else _read_csv)(
-        source / "raw", work
-    )
+    indptr, indices, features, label_file, values = (_read_binary if binary else _read_csv)(source / "raw", work)
     nodes = len(indptr) - 1
     labels, classes, multilabel = as_labels(values, label_file)
     split = _split_directory(source)
@@ -49,9 +45,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
 
 
 def _read_csv(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
-    count, edge, feat, label = (
-        raw / f"{part}.csv.gz" for part in ("num-node-list", "edge", "node-feat", "node-label")
-    )
+    count, edge, feat, label = (raw / f"{part}.csv.gz" for part in ("num-node-list", "edge", "node-feat", "node-label"))
     nodes = _one_number(count)
     values = np.concatenate(list(csv_chunks(label, np.float64)))
     if len(values) != nodes:

@@ -1,4 +1,7 @@
-"""Planetoid's sets (Cora, CiteSeer, PubMed): `ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}`.
+"""Planetoid's files, whose pickles are read through an allow-list.
+
+The opcodes are scanned against an allow-list first; the few names such files use (numpy arrays, scipy CSR,
+defaultdict, list) stand for inert records, from which arrays are built here after checks of our own.
 
 Split: Planetoid's public one. The first `len(y)` nodes (20 a class) train, the next 500 validate, those of
 `test.index` test. CiteSeer's test range has gaps: nodes without features, label and edges, which stay as
@@ -7,18 +10,164 @@ isolated nodes of label -1.
 
 from __future__ import annotations
 
+import io
+import pickle
+import pickletools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.csr import csr_from_edges
-from harness.data.formats import pickles
-from harness.data.formats.common import as_labels, built, mask, reading, spool_features
-from harness.data.graph import GraphData
+from harness.data.formats.files import as_labels, built, mask, reading, spool_features
+from harness.data.graph import GraphData, csr_from_edges
 from harness.data.npy import Array, chunk_rows
 from harness.errors import DataError
+
+_OPCODES = """
+    PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 STRING BINSTRING
+    SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES EMPTY_LIST LIST APPEND APPENDS
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS PUT BINPUT LONG_BINPUT MEMOIZE GET
+    BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
+"""
+_DTYPES = frozenset(f"{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8) if f"{kind}{size}" != "f1")
+
+
+class _Record:
+    """Stands for an object of the pickle: keeps what it was made from, does nothing with it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _NdArray(_Record): ...
+
+
+class _Dtype(_Record): ...
+
+
+class _Csr(_Record):
+    def __new__(cls, *_: Any) -> _Csr:
+        instance = super().__new__(cls)
+        instance.arguments, instance.state = (), None
+        return instance
+
+
+def _reconstruct(kind: Any, *_: Any) -> _NdArray:
+    if kind is not _NdArray:
+        raise pickle.UnpicklingError("only numpy.ndarray is reconstructed")
+    return _NdArray()
+
+
+def _reconstructor(kind: Any, *_: Any) -> _Csr:
+    if kind is not _Csr:
+        raise pickle.UnpicklingError("only csr_matrix is reconstructed")
+    return _Csr()
+
+
+def _mapping(*arguments: Any) -> dict[Any, Any]:
+    pairs = [a for a in arguments if isinstance(a, list)]
+    return dict(pairs[0]) if pairs else {}
+
+
+_GLOBALS: dict[str, Callable[..., Any]] = {
+    "numpy.ndarray": _NdArray,
+    "numpy.dtype": _Dtype,
+    "numpy.core.multiarray._reconstruct": _reconstruct,
+    "numpy._core.multiarray._reconstruct": _reconstruct,
+    "scipy.sparse.csr.csr_matrix": _Csr,
+    "scipy.sparse._csr.csr_matrix": _Csr,
+    "copy_reg._reconstructor": _reconstructor,
+    "copyreg._reconstructor": _reconstructor,
+    "collections.defaultdict": _mapping,
+    "collections.OrderedDict": _mapping,
+    "__builtin__.list": list,
+    "builtins.list": list,
+    "__builtin__.object": _Record,
+    "builtins.object": _Record,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _GLOBALS[f"{module}.{name}"]
+        except KeyError:
+            raise pickle.UnpicklingError(f"names {module}.{name}, which is not loaded") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("has a persistent id")
+
+
+def load_pickle(path: Path) -> Any:
+    """Return what the pickle `path` holds: an array, a scipy CSR matrix, or a dict of lists.
+
+    Raises:
+        DataError: missing, damaged, or a pickle that names or does anything else.
+    """
+    if not path.is_file():
+        raise DataError("no such file, expected a file of a Planetoid set", file=path)
+    data = path.read_bytes()
+    try:
+        _scan(data)
+        value = _Unpickler(io.BytesIO(data), encoding="latin1").load()
+        return _build(value)
+    except Exception as error:  # pickle documents that a damaged file may raise any exception
+        why = (str(error).splitlines() or [""])[0][:150] or type(error).__name__
+        raise DataError(f"damaged or foreign, expected a Planetoid pickle ({why})", file=path) from error
+
+
+def _scan(data: bytes) -> None:
+    allowed = set(_OPCODES.split())
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name not in allowed:
+            raise pickle.UnpicklingError(f"has the opcode {opcode.name}")
+        # The unpickler reserves memory for the highest memo number it meets, however few there are.
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= len(data):
+            raise pickle.UnpicklingError("has a memo number beyond its size")
+
+
+def _build(value: Any) -> Any:
+    if isinstance(value, _Csr):
+        return _csr(value.state)
+    if isinstance(value, _NdArray):
+        return _array(value)
+    if isinstance(value, dict):
+        return value
+    raise pickle.UnpicklingError(f"holds a {type(value).__name__}")
+
+
+def _array(record: Any) -> Array:
+    if not isinstance(record, _NdArray):
+        raise pickle.UnpicklingError("expected an array")
+    _, shape, dtype, fortran, data = record.state
+    if not isinstance(dtype, _Dtype) or dtype.arguments[0] not in _DTYPES:
+        raise pickle.UnpicklingError("array of an unknown dtype")
+    order = dtype.state[1]
+    if order not in ("<", ">", "|", "="):
+        raise pickle.UnpicklingError("array of an unknown byte order")
+    raw = data.encode("latin1") if isinstance(data, str) else bytes(data)
+    kind = np.dtype(f"{order}{dtype.arguments[0]}")
+    flat = np.frombuffer(raw, dtype=kind).astype(kind.newbyteorder("="))
+    return flat.reshape([int(size) for size in shape], order="F" if fortran else "C")
+
+
+def _csr(state: Any) -> sp.csr_matrix:
+    data, indices, indptr = (_array(state[key]) for key in ("data", "indices", "indptr"))
+    rows, columns = (int(size) for size in state["_shape"])
+    if rows < 0 or not 0 < columns < 2**31 or indptr.shape != (rows + 1,) or data.shape != indices.shape:
+        raise pickle.UnpicklingError("a CSR matrix whose parts do not fit")
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise pickle.UnpicklingError("a CSR matrix whose indptr does not rise")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
+        raise pickle.UnpicklingError("a CSR matrix with a column out of range")
+    return sp.csr_matrix((data, indices, indptr), shape=(rows, columns))
+
 
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _VALIDATION = 500
@@ -32,9 +181,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     test = _test_index(files["test.index"], allx.shape[0], tx.shape[0])
     nodes = int(test.max()) + 1
     if allx.shape[0] != ally.shape[0] or tx.shape[0] != ty.shape[0] or allx.shape[1] != tx.shape[1]:
-        raise DataError(
-            f"x {allx.shape}, {tx.shape} and y {ally.shape}, {ty.shape} do not fit", file=files["tx"]
-        )
+        raise DataError(f"x {allx.shape}, {tx.shape} and y {ally.shape}, {ty.shape} do not fit", file=files["tx"])
     if ally.shape[1] != ty.shape[1] or y.shape[1] != ty.shape[1] or not 0 < len(y) <= len(ally):
         raise DataError(f"y {y.shape}, ally {ally.shape} and ty {ty.shape} do not fit", file=files["y"])
 
@@ -43,9 +190,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     features = sp.vstack([allx, gap.tocsr()], format="csr", dtype=np.float32)
     one_hot = np.zeros((nodes, ty.shape[1]), dtype=np.int64)
     one_hot[: len(ally)], one_hot[test] = ally, ty
-    labels, classes, _ = as_labels(
-        np.where(one_hot.any(1), one_hot.argmax(1), -1), files["ally"], classes=ty.shape[1]
-    )
+    labels, classes, _ = as_labels(np.where(one_hot.any(1), one_hot.argmax(1), -1), files["ally"], classes=ty.shape[1])
     pairs = _edges(files["graph"], nodes)
     indptr, indices = built(
         files["graph"],
@@ -70,7 +215,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
 
 
 def _matrix(file: Path, *, dense: bool) -> Any:
-    value = pickles.load(file)
+    value = load_pickle(file)
     wanted, what = (np.ndarray, "one-hot labels") if dense else (sp.csr_matrix, "a sparse feature matrix")
     if not isinstance(value, wanted) or value.ndim != 2 or 0 in value.shape:
         raise DataError(f"expected {what}", file=file)
@@ -86,14 +231,12 @@ def _test_index(file: Path, before: int, count: int) -> Array:
         raise DataError(f"{len(index)} node ids, expected {count} different ones", file=file)
     # CiteSeer's gaps are 15 of 1,015; a damaged digit must not ask for a graph of any size.
     if index.min() != before or index.max() >= before + 2 * count:
-        raise DataError(
-            f"test nodes span {index.min()}..{index.max()}, expected {before}.. without gaps", file=file
-        )
+        raise DataError(f"test nodes span {index.min()}..{index.max()}, expected {before}.. without gaps", file=file)
     return index
 
 
 def _edges(file: Path, nodes: int) -> Array:
-    graph = pickles.load(file)
+    graph = load_pickle(file)
     if not isinstance(graph, dict) or len(graph) != nodes:
         raise DataError(f"expected the neighbour lists of {nodes} nodes", file=file)
     with reading(file, "a dict of lists of node ids"):

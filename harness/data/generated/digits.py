@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.csr import csr_from_edges
-from harness.data.generated.attributes import split_masks
-from harness.data.generated.options import option, options_of, resolve
-from harness.data.graph import GraphData
+from harness.data.generated.common import option, options_of, resolve, split_masks
+from harness.data.graph import GraphData, csr_from_edges
 
 NODES, WIDTH, CLASSES = 1797, 64, 10
 SPLIT = (0.6, 0.2, 0.2)
@@ -22,7 +20,7 @@ ONE_WAY = 0.37  # share of nearest neighbours whose nearest the node is not itse
 
 
 @dataclass(frozen=True)
-class Settings:
+class DigitsSettings:
     """Options of `digits`."""
 
     k: int = option(10, "each image is linked to its k nearest (Euclidean, on pixels)", 1, NODES - 1)
@@ -33,7 +31,7 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     """Return 1,797 images of 8 x 8 pixels in 0..1, linked where either is among the other's k nearest."""
     from sklearn.datasets import load_digits
 
-    s = resolve(Settings, "digits", options)
+    s = resolve(DigitsSettings, "digits", options)
     data = load_digits()
     near = nearest(data.data, s.k).ravel()
     images = np.repeat(np.arange(NODES), s.k)
@@ -69,7 +67,7 @@ def nearest(points: NDArray[np.float64], k: int) -> NDArray[np.int64]:
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is an estimate (it depends on how many neighbours are mutual)."""
-    s = resolve(Settings, "digits", options)
+    s = resolve(DigitsSettings, "digits", options)
     return DatasetInfo(
         name="digits",
         nodes=NODES,
@@ -80,7 +78,7 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
         inductive=False,
         origin="real",
         normalize="none",
-        options=options_of(Settings),
+        options=options_of(DigitsSettings),
         source="scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)",
         size_bytes=0,
         summary="handwritten digits as a k-nearest-neighbour graph; real, embedded",

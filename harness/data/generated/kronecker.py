@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.csr import csr_from_edges
-from harness.data.generated.attributes import communities, noisy_features, split_masks
-from harness.data.generated.options import option, options_of, resolve
-from harness.data.graph import GraphData
-from harness.data.partition_kernels import compiled
+from harness.data.generated.common import communities, noisy_features, option, options_of, resolve, split_masks
+from harness.data.graph import GraphData, csr_from_edges
+from harness.data.partition.kernels import compiled
 from harness.errors import UserError
 
 Ints = NDArray[np.int64]
@@ -24,7 +22,7 @@ CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
-class Settings:
+class KroneckerSettings:
     """Options of `kronecker`."""
 
     scale: int = option(12, "the graph has 2^scale nodes", 1, 30)
@@ -85,15 +83,15 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
         inductive=False,
         origin="generated",
         normalize="none",
-        options=options_of(Settings),
+        options=options_of(KroneckerSettings),
         source="generated here (R-MAT)",
         size_bytes=0,
         summary="R-MAT graph with random labels, to measure how time grows",
     )
 
 
-def _settings(options: Mapping[str, Any]) -> Settings:
-    s = resolve(Settings, "kronecker", options)
+def _settings(options: Mapping[str, Any]) -> KroneckerSettings:
+    s = resolve(KroneckerSettings, "kronecker", options)
     if s.a + s.b + s.c > 1 + 1e-9:
         raise UserError(f"a + b + c = {s.a + s.b + s.c:g}", key="dataset kronecker", fix="at most 1")
     if s.classes > 2**s.scale:
@@ -101,7 +99,7 @@ def _settings(options: Mapping[str, Any]) -> Settings:
     return s
 
 
-def _edges(s: Settings, shuffle: Ints) -> Iterator[tuple[Ints, Ints]]:
+def _edges(s: KroneckerSettings, shuffle: Ints) -> Iterator[tuple[Ints, Ints]]:
     total = s.edge_factor * 2**s.scale
     for chunk, start in enumerate(range(0, total, CHUNK)):
         rng = np.random.default_rng([s.seed, 1, chunk])

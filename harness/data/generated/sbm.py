@@ -1,26 +1,186 @@
-"""Planted partition with class-dependent noisy features: the smallest set on which a GNN has to work."""
+"""Planted partitions: the generator, and the data set made by it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated.attributes import communities, label_sets, noisy_features, split_masks
-from harness.data.generated.options import option, options_of, resolve
-from harness.data.generated.planted import PlantedGraph
-from harness.data.graph import GraphData
+from harness.data.generated.common import (
+    communities,
+    label_sets,
+    noisy_features,
+    option,
+    options_of,
+    resolve,
+    split_masks,
+)
+from harness.data.graph import GraphData, csr_from_edges
+from harness.data.partition.kernels import compiled
 from harness.errors import UserError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+CHUNK = 1 << 20  # edges drawn at a time
+PROBES = 1 << 18  # node pairs that estimate how many drawn edges coincide
+
+
+class PlantedGraph:
+    """Draws undirected edges between nodes with weights and communities, which may form regions.
+
+    An edge joins u, v with probability 1 - exp(-w_u w_v (a [same community] + r [same region] + b)): the
+    edges of a Poisson multigraph, each counted once. The rates are solved for such that, in expectation,
+    `edges` distinct undirected edges come out, of which the share `homophily` joins nodes of one community
+    and, with regions, the share `far` joins nodes of two.
+
+    weight: float64 [N] > 0, proportional to the expected degree (hubs get fewer: their edges coincide);
+    community: int64 [N], none empty; region: int64 [communities], ascending, the region of each.
+    Raises UserError when that many edges do not fit.
+    """
+
+    def __init__(
+        self,
+        weight: Floats,
+        community: Ints,
+        *,
+        edges: float,
+        homophily: float,
+        seed: int,
+        region: Ints | None = None,
+        far: float = 0.0,
+    ) -> None:
+        self.seed = seed
+        self.order = np.argsort(community, kind="stable")
+        self.weight, self.community = weight[self.order], community[self.order]
+        self.bounds: Floats = np.concatenate([[0.0], np.cumsum(self.weight)])
+        self.total = float(self.bounds[-1])
+        cells = np.arange(weight.size) * (self.total / weight.size)
+        self.guide = np.searchsorted(self.bounds, cells, side="right") - 1
+        own = np.arange(int(community.max()) + 1)
+        if region is None or region[-1] == 0:
+            self.groups, shares = np.stack([0 * own, own]), [1 - homophily, homophily]
+        else:
+            near = max(1 - homophily - far, 0.0)
+            self.groups, shares = np.stack([0 * own, region, own]), [1 - homophily - near, near, homophily]
+        self.low, self.high = self._spans()
+        rates: list[float] = []
+        for share in shares:
+            rates.append(self._solve(edges * share, rates))
+        self.draws = round(sum(rates))
+        self.until = np.cumsum(rates) / max(sum(rates), 1e-300)
+
+    def _spans(self) -> tuple[Floats, Floats]:
+        """[levels, communities]: where in `bounds` the group that holds a community starts and ends."""
+        first: Ints = np.searchsorted(self.community, np.arange(self.groups.shape[1] + 1))
+        edge = self.bounds[first]
+        left = [np.searchsorted(groups, groups) for groups in self.groups]
+        right = [np.searchsorted(groups, groups, side="right") for groups in self.groups]
+        return edge[np.stack(left)], edge[np.stack(right)]
+
+    def csr(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return (indptr int64 [N+1], indices int32 [E]): symmetric, ascending, no loop, no edge twice.
+
+        A node that drew no edge gets one, drawn as the others are but from its end.
+        """
+        lone = np.ones(self.order.size, np.bool_)
+        for source, destination in self._edges():
+            proper = source != destination
+            lone[source[proper]] = lone[destination[proper]] = False
+        stream = partial(self._edges, np.flatnonzero(lone))
+        return csr_from_edges(stream, self.order.size, symmetrise=True)
+
+    def _edges(self, lone: Ints | None = None) -> Iterator[tuple[Ints, Ints]]:
+        """The same stream of (source, destination) arrays at every call, and one more for `lone` nodes."""
+        for chunk, start in enumerate(range(0, self.draws, CHUNK)):
+            rng = np.random.default_rng([self.seed, 0, chunk])
+            random = rng.random((3, min(CHUNK, self.draws - start)))
+            u = self._pick(random[0] * self.total)
+            yield self.order[u], self.order[self._partner(u, self._level(random[1]), random[2])]
+        if lone is not None:
+            rng = np.random.default_rng([self.seed, 1])
+            place = np.empty_like(self.order)
+            place[self.order] = np.arange(place.size)
+            u = place[lone]
+            v = self._partner(u, self._level(rng.random(u.size)), rng.random(u.size))
+            v = np.where(v == u, (u + 1) % place.size, v)
+            yield lone, self.order[v]
+
+    def _level(self, random: Floats) -> Ints:
+        return np.searchsorted(self.until, random, side="right").clip(max=self.until.size - 1)
+
+    def _partner(self, u: Ints, level: Ints, random: Floats) -> Ints:
+        own: Ints = self.community[u]
+        low, high = self.low[level, own], self.high[level, own]
+        return self._pick(low + random * (high - low))
+
+    def _pick(self, key: Floats) -> Ints:
+        return pick(self.bounds, self.guide, key)
+
+    def _solve(self, target: float, coarser: list[float]) -> float:
+        """Number of draws at the next level after which `target` distinct edges of it are expected.
+
+        An edge is of the finest level at which its ends share a group; draws at the
+        `coarser` levels make some too. Sums over pairs of 1 - exp(-rate) are estimated on pairs drawn with a
+        density proportional to the rate, which leaves the bounded integrand (1 - exp(-rate)) / density.
+        """
+        level = len(coarser)
+        if target <= 0:
+            return 0.0
+        rng = np.random.default_rng([self.seed, 2, level])
+        u = self._pick(rng.random(PROBES) * self.total)
+        v = self._partner(u, np.full(PROBES, level), rng.random(PROBES))
+        own: Ints = self.community[u]
+        product = self.weight[u] * self.weight[v] / self.total
+        density = [product / (self.high[k, own] - self.low[k, own]) for k in range(level + 1)]
+        background = sum((draws * at for draws, at in zip(coarser, density, strict=False)), np.zeros(PROBES))
+        wanted = u != v
+        if level + 1 < len(self.groups):
+            wanted &= self.groups[level + 1, own] != self.groups[level + 1, self.community[v]]
+
+        def expected(draws: float) -> float:
+            distinct = -np.expm1(-2 * (draws * density[level] + background)) / density[level]
+            return float(np.mean(np.where(wanted, distinct, 0.0)) / 2)
+
+        if expected(0.0) >= target:
+            return 0.0  # the edges drawn without regard to these groups are enough
+        limit = 64 * target + 64
+        if expected(limit) < target:
+            raise UserError(
+                f"{target:.0f} {'intra' if level else 'inter'}-community edges do not fit the graph",
+                key="dataset",
+                fix="lower the degree, move the homophily from its extreme, or take more nodes",
+            )
+        return float(brentq(lambda draws: expected(draws) - target, 0.0, limit, rtol=1e-4))
+
+
+@compiled
+def pick(bounds: Floats, guide: Ints, key: Floats) -> Ints:
+    """Index i with bounds[i] <= key < bounds[i+1] for each key; `guide` has the i of evenly spaced keys."""
+    n = bounds.size - 1
+    out = np.empty(key.size, np.int64)
+    scale = n / bounds[n]
+    for k in range(key.size):
+        i: int = guide[min(n - 1, int(key[k] * scale))]
+        while i > 0 and key[k] < bounds[i]:
+            i -= 1
+        while i < n - 1 and key[k] >= bounds[i + 1]:
+            i += 1
+        out[k] = i
+    return out
+
 
 SPLIT = (0.6, 0.2, 0.2)
 
 
 @dataclass(frozen=True)
-class Settings:
+class SBMSettings:
     """Options of `sbm`."""
 
     nodes: int = option(2000, "number of nodes", 2)
@@ -39,7 +199,7 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     Single-label: the label is the community. Multi-label: as many communities as classes; see `label_sets`.
     A node that would be isolated gets one edge.
     """
-    s = resolve(Settings, "sbm", options)
+    s = resolve(SBMSettings, "sbm", options)
     if s.classes > s.nodes:
         raise UserError(f"{s.classes} classes of {s.nodes} nodes", key="dataset sbm: classes", fix="fewer")
     rng = np.random.default_rng([s.seed, 0])
@@ -67,7 +227,7 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is what it aims at."""
-    s = resolve(Settings, "sbm", options)
+    s = resolve(SBMSettings, "sbm", options)
     return DatasetInfo(
         name="sbm",
         nodes=s.nodes,
@@ -78,7 +238,7 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
         inductive=False,
         origin="generated",
         normalize="none",
-        options=options_of(Settings),
+        options=options_of(SBMSettings),
         source="generated here",
         size_bytes=0,
         summary="planted partition, class-dependent noisy features",

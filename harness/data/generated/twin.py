@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo, published
-from harness.data.generated.attributes import (
+from harness.data.generated.common import (
     Floats,
     Ints,
     class_labels,
@@ -22,10 +22,12 @@ from harness.data.generated.attributes import (
     group_members,
     label_sets,
     noisy_features,
+    option,
+    options_of,
+    resolve,
     split_masks,
 )
-from harness.data.generated.options import option, options_of, resolve
-from harness.data.generated.planted import PlantedGraph
+from harness.data.generated.sbm import PlantedGraph
 from harness.data.graph import GraphData
 from harness.errors import UserError, nearest
 
@@ -80,7 +82,7 @@ SHAPES: dict[str, Shape] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class TwinSettings:
     """Options of `twin`."""
 
     of: str = option("reddit", "the published set to imitate: " + ", ".join(SHAPES))
@@ -148,7 +150,7 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
 
 
 def _everywhere(
-    s: Settings, real: DatasetInfo, shape: Shape, rng: np.random.Generator, community: Ints, work: Path | None
+    s: TwinSettings, real: DatasetInfo, shape: Shape, rng: np.random.Generator, community: Ints, work: Path | None
 ) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
     """Features, labels and split of a twin all of whose nodes have them."""
     if real.multilabel:
@@ -160,7 +162,7 @@ def _everywhere(
 
 
 def _in_groups(
-    s: Settings,
+    s: TwinSettings,
     real: DatasetInfo,
     shape: Shape,
     rng: np.random.Generator,
@@ -170,9 +172,7 @@ def _in_groups(
 ) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
     """Features, labels and split of a twin in which some nodes, by `weight`, are in groups."""
     nodes = community.size
-    users = np.sort(
-        rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum())
-    )
+    users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
     labels = np.zeros((nodes, real.classes), np.uint8)
     labels[users] = group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
     features = group_features(community, users, real.features, s.noise * shape.noise, s.seed, work)
@@ -194,15 +194,15 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
         edges=round(nodes * degree),
         origin="twin",
         normalize="none",
-        options=options_of(Settings),
+        options=options_of(TwinSettings),
         source="generated here",
         size_bytes=0,
         summary=_note(s, real, degree),
     )
 
 
-def _settings(options: Mapping[str, Any]) -> tuple[Settings, DatasetInfo, Shape]:
-    s = resolve(Settings, "twin", options)
+def _settings(options: Mapping[str, Any]) -> tuple[TwinSettings, DatasetInfo, Shape]:
+    s = resolve(TwinSettings, "twin", options)
     if s.of not in SHAPES:
         raise UserError(f"no twin of '{s.of}'", key="dataset twin: of", fix=nearest(s.of, SHAPES))
     real = published()[s.of].info
@@ -214,7 +214,7 @@ def _settings(options: Mapping[str, Any]) -> tuple[Settings, DatasetInfo, Shape]
     return s, real, SHAPES[s.of]
 
 
-def _size(s: Settings, real: DatasetInfo) -> tuple[int, float]:
+def _size(s: TwinSettings, real: DatasetInfo) -> tuple[int, float]:
     """Nodes and mean degree; the rule is in `make`."""
     nodes, degree = round(real.nodes * s.scale), real.edges / real.nodes
     if s.scale < 1:
@@ -222,7 +222,7 @@ def _size(s: Settings, real: DatasetInfo) -> tuple[int, float]:
     return nodes, degree
 
 
-def _note(s: Settings, real: DatasetInfo, degree: float) -> str:
+def _note(s: TwinSettings, real: DatasetInfo, degree: float) -> str:
     capped = degree < 0.999 * real.edges / real.nodes
     return f"twin of {s.of}, scale {s.scale:g} (generated{f', mean degree {degree:.3g}' if capped else ''})"
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.figures.axes import amount_axis, value_axis
-from harness.report.figures.drawing import (
-    Picture,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    new_figure,
-    panel,
-    save,
-)
+from harness.report.figures.drawing import Picture, draw_line, legend, legend_rows, line_handle, new_figure, panel, save
 from harness.report.figures.marks import mark
 from harness.report.numbers import common_places, fixed, significant
 from harness.report.tables.grid import by_parts
@@ -30,8 +21,7 @@ REUSED = Cell("reused")
 def counting_table(section: Section) -> Table | None:
     """Subgraphs that were counted and the time that it took, a row a variant; None where nothing was."""
     drawn, seconds, threads, rates = (
-        figures_of(section, column)
-        for column in ("presampled", "presample_s", "presample_threads", "subgraphs_per_s")
+        figures_of(section, column) for column in ("presampled", "presample_s", "presample_threads", "subgraphs_per_s")
     )
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
@@ -111,7 +101,5 @@ def counted_figure(swept: Swept) -> Picture | None:
         panel(ax, parts)
     amount_axis(axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])
     legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
-    caption = (
-        "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."
-    )
+    caption = "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."
     return save(figure, section, "counted", title, caption)

@@ -8,16 +8,7 @@ import seaborn as sns
 from matplotlib.ticker import FixedLocator
 
 from harness.report.figures.axes import amount_axis
-from harness.report.figures.drawing import (
-    Picture,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    new_figure,
-    panel,
-    save,
-)
+from harness.report.figures.drawing import Picture, draw_line, legend, legend_rows, line_handle, new_figure, panel, save
 from harness.report.tables.grid import by_parts
 from harness.report.tables.table import Cell, Group, Table
 from harness.report.trials.aggregate import figures_of, named_columns

@@ -184,12 +184,7 @@ def _points(ax: Axes, mine: pd.DataFrame, of: tuple[Variant, int], rates: Sequen
 
 
 def _line(
-    ax: Axes,
-    own: list[Record],
-    of: tuple[Variant, int],
-    rates: Sequence[float],
-    latency_s: float,
-    hosted: int,
+    ax: Axes, own: list[Record], of: tuple[Variant, int], rates: Sequence[float], latency_s: float, hosted: int
 ) -> None:
     """Draw the mean of the projections of a variant's trials over the range of rates."""
     x = np.geomspace(rates[0] / BEYOND, rates[-1] * BEYOND, POINTS)

@@ -135,12 +135,7 @@ def options_figure(section: Section) -> Picture | None:
 
 
 def _panel(
-    ax: Axes,
-    name: str,
-    metric: _Metric,
-    found: Figures,
-    own: Sequence[tuple[Line, int]],
-    dashes: Mapping[int, Dash],
+    ax: Axes, name: str, metric: _Metric, found: Figures, own: Sequence[tuple[Line, int]], dashes: Mapping[int, Dash]
 ) -> None:
     """Draw one figure of the trials against one option."""
     size, unit = metric.scale(found)

@@ -88,9 +88,7 @@ def staleness_figure(section: Section) -> Picture | None:
     """
     lines, networks = sweep(section.variants, "staleness"), _networks(section)
     there = {key for network in networks for key in network.times}
-    panels = [
-        p for p in section.parts if p > 1 and any((v, p) in there for ln in lines for _, v in ln.points)
-    ]
+    panels = [p for p in section.parts if p > 1 and any((v, p) in there for ln in lines for _, v in ln.points)]
     if not panels:
         return None
     count = len(lines) * len(networks)
@@ -109,12 +107,7 @@ def staleness_figure(section: Section) -> Picture | None:
     for row in axes:
         row[0].set_ylim(bottom=0)
     labels = [f"{line.label}{network.name}" for network in networks for line in lines]
-    legend(
-        figure,
-        [line_handle(line.style, n.dash) for n in networks for line in lines],
-        labels,
-        lines * len(networks),
-    )
+    legend(figure, [line_handle(line.style, n.dash) for n in networks for line in lines], labels, lines * len(networks))
     caption = (
         "Methods that differ in their staleness alone: tau = 0 waits for every exchange, tau > 0 reads "
         "what was sent tau epochs ago. Above: epoch time; below: the share of the time with transfers "

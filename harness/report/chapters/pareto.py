@@ -61,9 +61,7 @@ def pareto_table(section: Section) -> Table | None:
     )
 
 
-def _fronts(
-    section: Section, found: dict[Cost, Figures], score: Figures
-) -> dict[tuple[Cost, int], list[Variant]]:
+def _fronts(section: Section, found: dict[Cost, Figures], score: Figures) -> dict[tuple[Cost, int], list[Variant]]:
     """Return who is on the front of each cost and number of parts; none where nobody has that cost."""
     return {
         (cost, parts): front(
@@ -107,9 +105,7 @@ def pareto_figure(section: Section) -> Picture | None:
     return save(figure, section, "pareto", "Accuracy and cost", caption)
 
 
-def _panel(
-    ax: Axes, parts: int, cost: Cost, amounts: Figures, score: Figures, best: Sequence[Variant]
-) -> None:
+def _panel(ax: Axes, parts: int, cost: Cost, amounts: Figures, score: Figures, best: Sequence[Variant]) -> None:
     size, unit = cost.scale(amounts)
     label = f"{cost.name} ({unit})"
     there = [v for v, own in score if own == parts and (v, parts) in amounts]

@@ -38,9 +38,7 @@ def peers(section: Section) -> Peers:
     if "peer_bytes" not in section.ok:
         return {}
     known = section.ok[section.ok["peer_bytes"].notna()]
-    cells = {
-        key: np.mean(list(own), axis=0) for key, own in known.groupby(["variant", "parts"])["peer_bytes"]
-    }
+    cells = {key: np.mean(list(own), axis=0) for key, own in known.groupby(["variant", "parts"])["peer_bytes"]}
     places = [(variant, parts) for variant in section.variants for parts in section.parts]
     return {
         (variant, parts): sent
@@ -71,10 +69,7 @@ def peer_table(section: Section) -> Table | None:
             *(Cell(f"{each.max() / each.mean():.2f}", f"rank {int(each.argmax())}") for each in ranks),
         ]
 
-    heads = (
-        *("Mean of a pair", "Largest", "Largest / mean"),
-        *("Most sent / mean rank", "Most received / mean rank"),
-    )
+    heads = (*("Mean of a pair", "Largest", "Largest / mean"), *("Most sent / mean rank", "Most received / mean rank"))
     return Table(
         f"Bytes from rank to rank ({unit} per epoch)",
         "Of an epoch, mean over seeds: bytes that one rank sends another, of all ordered pairs; the largest "

@@ -10,15 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from harness.report.figures.axes import amount_axis
-from harness.report.figures.drawing import (
-    Picture,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    new_figure,
-    save,
-)
+from harness.report.figures.drawing import Picture, draw_line, legend, legend_rows, line_handle, new_figure, save
 from harness.report.figures.marks import mark
 from harness.report.numbers import Stat
 from harness.report.tables.grid import column, grid, measured, seeds_note, usual_seeds

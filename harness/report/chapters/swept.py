@@ -6,16 +6,7 @@ from collections.abc import Sequence
 
 from harness.report.chapters.layers import layer_figure, layer_table
 from harness.report.figures.axes import amount_axis, value_axis
-from harness.report.figures.drawing import (
-    Picture,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    new_figure,
-    panel,
-    save,
-)
+from harness.report.figures.drawing import Picture, draw_line, legend, legend_rows, line_handle, new_figure, panel, save
 from harness.report.numbers import Stat, common_places, scaled, time_unit
 from harness.report.tables.grid import by_parts, parts_heading
 from harness.report.tables.table import Cell, Group, Row, Table
@@ -152,10 +143,7 @@ def step_figure(swept: Swept) -> Picture | None:
         amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
         amount_axis(right, _ratio_name(swept), [])
     legend(
-        figure,
-        [line_handle(v.style) for v in section.variants],
-        [v.label for v in section.variants],
-        section.variants,
+        figure, [line_handle(v.style) for v in section.variants], [v.label for v in section.variants], section.variants
     )
     caption = f"Left: the times of the table above; right: {_ratio_name(swept)} as there" + (
         "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."

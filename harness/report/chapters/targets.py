@@ -10,16 +10,7 @@ import pandas as pd
 import seaborn as sns
 
 from harness.report.figures.axes import amount_axis
-from harness.report.figures.drawing import (
-    Picture,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    new_figure,
-    panel,
-    save,
-)
+from harness.report.figures.drawing import Picture, draw_line, legend, legend_rows, line_handle, new_figure, panel, save
 from harness.report.numbers import common_places, scaled, time_unit
 from harness.report.tables.grid import by_parts
 from harness.report.tables.table import Cell, Group, Row, Table, bold_best
@@ -72,9 +63,7 @@ def _cells(each: Reached, size: float, places: int) -> tuple[Cell, Cell]:
     return Cell(scaled(each.time_s, size, places), note), Cell(f"{each.epochs.mean:,.0f}")
 
 
-def _bold(
-    rows: Sequence[Row], found: dict[tuple[Variant, int], list[Reached]], section: Section
-) -> tuple[Row, ...]:
+def _bold(rows: Sequence[Row], found: dict[tuple[Variant, int], list[Reached]], section: Section) -> tuple[Row, ...]:
     """Mark the soonest of each target and number of parts."""
     marked, start = list(rows), 0
     for parts in sorted({parts for _, parts in found}):
@@ -93,9 +82,7 @@ def _bold(
 def target_figure(section: Section) -> Picture | None:
     """Draw the training time against the score that it takes, a panel a number of parts."""
     best, found = best_score(section), courses(section)
-    lines = {
-        key: line for key, own in found.items() if best and (line := _line(own, (best * DRAWN).tolist()))
-    }
+    lines = {key: line for key, own in found.items() if best and (line := _line(own, (best * DRAWN).tolist()))}
     if not lines:
         return None
     times = [time for line in lines.values() for _, time in line]

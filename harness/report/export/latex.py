@@ -53,9 +53,7 @@ def latex_files(report: Report) -> dict[str, str]:
     def put(name: str, tables: Sequence[Table]) -> list[str]:
         """Write tables and return the lines that print them."""
         names = [f"{name}-{i + 1}" if i else name for i in range(len(tables))]
-        files.update(
-            {f"{own}.tex": render_table(table, own) for own, table in zip(names, tables, strict=True)}
-        )
+        files.update({f"{own}.tex": render_table(table, own) for own, table in zip(names, tables, strict=True)})
         return [rf"\input{{{own}}}" for own in names]
 
     body = [r"\section*{Overview}", *put("overview", [report.overview]), *put("claims", report.claims)]
@@ -98,8 +96,7 @@ def render_table(table: Table, name: str) -> str:
     body = [r"\toprule", *_heads(table), r"\midrule", *rows, r"\bottomrule"]
     caption = rf"\caption{{\textbf{{{escape(table.title)}.}} {escape(table.caption)}}}"
     kinds = "".join(
-        r">{\raggedright\arraybackslash}X" if wrap else kind
-        for kind, wrap in zip(_kinds(table), broken, strict=True)
+        r">{\raggedright\arraybackslash}X" if wrap else kind for kind, wrap in zip(_kinds(table), broken, strict=True)
     )
     begin, end = rf"\begin{{tabular}}{{@{{}}{kinds}@{{}}}}", r"\end{tabular}"
     if any(broken):

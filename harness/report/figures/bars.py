@@ -36,10 +36,7 @@ def throughput_figure(section: Section) -> Picture | None:
     if not rates:
         return None
     shown = [Bars("Throughput (epochs / s)", rates)]
-    caption = (
-        f"Epochs per second = 1 / epoch time of the table above (evaluation excluded); {MEANS}. Higher is "
-        "better."
-    )
+    caption = f"Epochs per second = 1 / epoch time of the table above (evaluation excluded); {MEANS}. Higher is better."
     if faster := _against_full(rates, lambda own, full: own / full):
         shown.append(Bars("Speed-up over full (×)", faster, base=1.0))
         caption += " Below: mean throughput / that of full at equal P, of those that it was run on."

@@ -114,9 +114,7 @@ def legend_rows(section: Section) -> int:
     return -(-len(section.variants) // _columns([v.label for v in section.variants], look().widths[0]))
 
 
-def legend(
-    figure: Drawing, handles: Sequence[Artist], labels: Sequence[str], series: Sequence[Series] = ()
-) -> None:
+def legend(figure: Drawing, handles: Sequence[Artist], labels: Sequence[str], series: Sequence[Series] = ()) -> None:
     """Put a legend below everything, in as many columns as its labels allow; entry i is of `series[i]`."""
     figure.entries = handles, labels, series
 

@@ -147,18 +147,13 @@ def _labels(figure: Drawing) -> list[tuple[Text, str, Axes, str]]:
     """Return the labels of all axes: each with its text, its panel and the side that it stands along."""
     found = []
     for ax in figure.axes:
-        found += [
-            (ax.xaxis.label, ax.get_xlabel(), ax, "width"),
-            (ax.yaxis.label, ax.get_ylabel(), ax, "height"),
-        ]
+        found += [(ax.xaxis.label, ax.get_xlabel(), ax, "width"), (ax.yaxis.label, ax.get_ylabel(), ax, "height")]
     return [each for each in found if each[1]]
 
 
 def _hatch(figure: Drawing) -> None:
     """Give every area that looks like one of the legend's entries that entry's hatch."""
-    entries = [
-        entry for drawn in figure.legends for entry in drawn.legend_handles if isinstance(entry, Patch)
-    ]
+    entries = [entry for drawn in figure.legends for entry in drawn.legend_handles if isinstance(entry, Patch)]
     bars = [bar for ax in figure.axes for bar in ax.patches if isinstance(bar, Rectangle)]
     kinds = list(dict.fromkeys(map(_kind, entries)))
     for patch in (*entries, *bars):

@@ -50,10 +50,7 @@ class Drawing(Figure):
 
 
 def mark(
-    artists: Artist | Iterable[Any],
-    of: Series,
-    parts: int | None = None,
-    values: Mapping[str, Any] | None = None,
+    artists: Artist | Iterable[Any], of: Series, parts: int | None = None, values: Mapping[str, Any] | None = None
 ) -> None:
     """Say what artists (containers of some included) stand for.
 

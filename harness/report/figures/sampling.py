@@ -8,15 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from harness.report.figures.axes import cost_axis
-from harness.report.figures.drawing import (
-    Picture,
-    draw_line,
-    legend,
-    line_handle,
-    new_figure,
-    panel,
-    save,
-)
+from harness.report.figures.drawing import Picture, draw_line, legend, line_handle, new_figure, panel, save
 from harness.report.figures.marks import Drawing, mark
 from harness.report.numbers import Stat, byte_unit
 from harness.report.tables.batches import communicated
@@ -86,10 +78,7 @@ def _score_against(
         cost_axis(ax, label, [amounts[key].mean / size for key in cells if key[1] == parts])
         panel(ax, parts)
     axes[0].set_ylabel(f"Test {section.metric} (%)")
-    handles = [
-        Line2D([], [], color=v.style.colour, marker=v.style.marker, linestyle="", markersize=6.5)
-        for v in shown
-    ]
+    handles = [Line2D([], [], color=v.style.colour, marker=v.style.marker, linestyle="", markersize=6.5) for v in shown]
     legend(figure, handles, [v.label for v in shown], shown)
     return figure
 
@@ -104,14 +93,7 @@ def _score_mark(ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], sc
         mark(across, *of, shown)
         return
     drawn = ax.errorbar(
-        x,
-        100 * score.mean,
-        ends,
-        color=style.colour,
-        marker=style.marker,
-        markersize=6.5,
-        capsize=2.5,
-        lw=1,
+        x, 100 * score.mean, ends, color=style.colour, marker=style.marker, markersize=6.5, capsize=2.5, lw=1
     )
     mark(drawn, *of, shown)
 

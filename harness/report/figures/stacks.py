@@ -77,13 +77,7 @@ def _two_lines(label: str) -> str:
 
 
 def _panel(
-    ax: Axes,
-    values: dict[Variant, list[float | None]],
-    colours: dict[str, str],
-    count: int,
-    *,
-    share: bool,
-    unit: str,
+    ax: Axes, values: dict[Variant, list[float | None]], colours: dict[str, str], count: int, *, share: bool, unit: str
 ) -> None:
     totals = {v: sum(x for x in stack if x is not None) for v, stack in values.items()}
     top, thick = max(totals.values(), default=0.0), 0.74 if len(values) > 2 else 0.5
@@ -93,15 +87,7 @@ def _panel(
         left = 0.0
         for value, (component, colour) in zip(stack, colours.items(), strict=True):
             if value:
-                bar = ax.barh(
-                    y,
-                    value * scale,
-                    thick,
-                    left=left,
-                    color=colour,
-                    edgecolor="white",
-                    lw=0.4,
-                )
+                bar = ax.barh(y, value * scale, thick, left=left, color=colour, edgecolor="white", lw=0.4)
                 shown = None if share else {"component": component, unit: value}
                 mark(bar, variant, count, shown)
                 left += value * scale

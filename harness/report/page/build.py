@@ -9,25 +9,12 @@ from harness.claims.card import card_tables
 from harness.claims.judge import judge
 from harness.report.chapters.counting import counted_figure, counted_table
 from harness.report.chapters.network import NetworkChapter, network_chapters
-from harness.report.chapters.swept import (
-    nodes_figure,
-    nodes_table,
-    phase_table,
-    step_figure,
-    step_table,
-)
+from harness.report.chapters.swept import nodes_figure, nodes_table, phase_table, step_figure, step_table
 from harness.report.figures.by_section import section_figures
 from harness.report.figures.drawing import Picture, style
 from harness.report.figures.stacks import breakdown_figure
 from harness.report.page.filters import Filter, make_filters
-from harness.report.page.notes import (
-    Note,
-    environment_rows,
-    failure_table,
-    make_notes,
-    overview_table,
-    unclaimed_notes,
-)
+from harness.report.page.notes import Note, environment_rows, failure_table, make_notes, overview_table, unclaimed_notes
 from harness.report.page.summary import Summary, make_summaries
 from harness.report.tables.by_section import section_tables
 from harness.report.tables.components import breakdown_table

@@ -20,10 +20,7 @@ def dark_rules(colours: Iterable[str]) -> str:
     for colour in sorted(set(colours)):
         dark = _GIVEN.get(colour) or lightened(colour)
         if dark != colour:
-            rules += [
-                f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}'
-                for name in ("fill", "stroke")
-            ]
+            rules += [f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}' for name in ("fill", "stroke")]
     return "\n".join(rules)
 
 

@@ -9,10 +9,7 @@ from xml.etree import ElementTree
 from harness.report.figures.drawing import Picture
 
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
-_UNUSED = (
-    "metadata",
-    "style",
-)  # its one rule is in the page's style sheet, which holds for this element only
+_UNUSED = ("metadata", "style")  # its one rule is in the page's style sheet, which holds for this element only
 
 
 def inline_svg(picture: Picture) -> str:

@@ -116,8 +116,7 @@ def _status_notes(inputs: Inputs) -> Iterable[Note]:
         yield Note("All trials ended well", f"({trials(len(results))}).")
     if inputs.repeated:
         yield Note(
-            f"In several of the directories: {trials(inputs.repeated)}.",
-            "Shown is the one that started last of each.",
+            f"In several of the directories: {trials(inputs.repeated)}.", "Shown is the one that started last of each."
         )
 
 
@@ -176,9 +175,7 @@ def _environment_notes(inputs: Inputs) -> Iterable[Note]:
         yield Note("Trials ran in different environments:", f"they differ in {', '.join(differing)}.")
     dirty = [k for k in seen if "dirty" in k and "true" in seen[k]]
     if dirty:
-        yield Note(
-            "Uncommitted changes:", "some trials ran from a working tree that differs from its commit."
-        )
+        yield Note("Uncommitted changes:", "some trials ran from a working tree that differs from its commit.")
 
 
 def unclaimed_notes(inputs: Inputs, known: Container[str]) -> Iterable[Note]:

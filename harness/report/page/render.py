@@ -16,8 +16,7 @@ from harness.report.page.filters import network_list
 from harness.report.page.inline import colours_of, inline_svg
 
 _POLICY = (
-    "default-src 'none'; img-src data:; style-src {style}; script-src {script}; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; img-src data:; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
 )
 
 

@@ -100,9 +100,7 @@ def _speed_up(section: Section, parts: int, slow: Variant, fast: Variant) -> tup
     centre = float(a.mean() / b.mean())
     shared = a.index.intersection(b.index)
     if len(shared) > 1:
-        return centre, ratio_interval(
-            a[shared].to_numpy(), b[shared].to_numpy(), paired=True, statistic="mean"
-        )
+        return centre, ratio_interval(a[shared].to_numpy(), b[shared].to_numpy(), paired=True, statistic="mean")
     ends = [
         _by_seed(section, variant, parts, f"epoch_time_{end}_s").mean()
         for variant, end in ((slow, "low"), (fast, "high"), (slow, "high"), (fast, "low"))

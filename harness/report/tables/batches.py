@@ -24,9 +24,7 @@ def communicated(section: Section) -> Figures:
 def batch_table(section: Section) -> Table | None:
     """Nodes read, remote and communicated, by falling communication; None without mini-batch methods."""
     sent = communicated(section)
-    inputs, remote, cached = (
-        figures_of(section, f"stat_{name}_nodes") for name in ("input", "remote", "cached")
-    )
+    inputs, remote, cached = (figures_of(section, f"stat_{name}_nodes") for name in ("input", "remote", "cached"))
     score = figures_of(section, "test_at_best_val")
     trained = figures_of(section, "train_nodes_per_s")
     places = common_places(stat.mean / 1000 for key, stat in trained.items() if key in sent)

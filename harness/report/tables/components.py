@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from harness.metrics import SUMS
 from harness.report.numbers import byte_unit, decimals, fixed, time_unit
 from harness.report.tables.grid import by_parts
 from harness.report.tables.table import Cell, Group, Table, missing
@@ -20,7 +21,6 @@ from harness.report.trials.aggregate import (
 from harness.report.trials.savings import exchanges, saving
 from harness.report.trials.sections import Section
 from harness.report.trials.variants import Variant
-from harness.results.reduce import SUMS
 
 
 def breakdown_table(section: Section) -> Table | None:
@@ -43,10 +43,7 @@ def breakdown_table(section: Section) -> Table | None:
 def _barriers(section: Section) -> str:
     """Say in which epochs phases were measured, and what that costs."""
     if not section.ok["timing"].eq("breakdown").any():
-        return (
-            "Without barriers (timing: plain) the time that a rank waits for slower ones is inside comm and "
-            "reduce."
-        )
+        return "Without barriers (timing: plain) the time that a rank waits for slower ones is inside comm and reduce."
     cost = ""
     known = 100 * section.ok["barrier_cost"].dropna()
     if len(known):

@@ -104,9 +104,7 @@ def _trials(section: Section) -> pd.DataFrame | None:
             "age": sums["mask_age"] / sums["guided_steps"].where(sums["guided_steps"] > 0),
         }
     )
-    return section.ok[["trial", "method", "variant", "parts"]].merge(
-        figures, left_on="trial", right_index=True
-    )
+    return section.ok[["trial", "method", "variant", "parts"]].merge(figures, left_on="trial", right_index=True)
 
 
 def _places(values: pd.Series[float], given: int | None) -> int:

@@ -39,9 +39,7 @@ def measured(unit: float) -> Format:
     return chosen
 
 
-def column(
-    section: Section, figures: Figures, format: Format, seeds: int, *, highest: bool | None
-) -> Columns:
+def column(section: Section, figures: Figures, format: Format, seeds: int, *, highest: bool | None) -> Columns:
     """Return the cells of one group of columns.
 
     `highest`: whether the best is the largest; None: there is no best.
@@ -51,9 +49,7 @@ def column(
         stats = [figures.get((variant, parts)) for variant in section.variants]
         show = format([stat for stat in stats if stat])
         cells = [
-            Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "")
-            if stat
-            else missing(section, variant, parts)
+            Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "") if stat else missing(section, variant, parts)
             for variant, stat in zip(section.variants, stats, strict=True)
         ]
         if highest is not None:
@@ -63,11 +59,7 @@ def column(
 
 
 def ratios(
-    section: Section,
-    figures: Figures,
-    baseline: Variant,
-    ratio: Callable[[float, float], float],
-    places: int,
+    section: Section, figures: Figures, baseline: Variant, ratio: Callable[[float, float], float], places: int
 ) -> Columns:
     """Return `ratio(baseline's mean, own mean)` for each number of parts (outer) and variant (inner)."""
     columns = []
@@ -90,10 +82,7 @@ def grid(section: Section, title: str, caption: str, columns: dict[str, Columns]
     """
 
     def rows(groups: Sequence[Columns]) -> list[Row]:
-        return [
-            Row(v.label, tuple(c[i] for group in groups for c in group), v)
-            for i, v in enumerate(section.variants)
-        ]
+        return [Row(v.label, tuple(c[i] for group in groups for c in group), v) for i, v in enumerate(section.variants)]
 
     heads = tuple(f"P = {parts}" for parts in section.parts)
     if len(columns) * len(heads) <= WIDEST:
@@ -109,9 +98,7 @@ def parts_heading(parts: int) -> Row:
 
 
 def by_parts(
-    section: Section,
-    cells: Callable[[Variant, int], Sequence[Cell]],
-    falling: Figures | None = None,
+    section: Section, cells: Callable[[Variant, int], Sequence[Cell]], falling: Figures | None = None
 ) -> tuple[Row, ...]:
     """Return a row a variant under a heading for each number of parts, of those that it was to run on.
 

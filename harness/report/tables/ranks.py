@@ -31,9 +31,7 @@ def rank_table(section: Section) -> Table | None:
         if not own or len(own) > LISTED:
             listed = Cell(f"{len(own)} ranks", number=False) if own else missing(section, variant, parts)
         times = [
-            Cell(f"{found[key].mean / size:,.{places}f}")
-            if key in found
-            else missing(section, variant, parts)
+            Cell(f"{found[key].mean / size:,.{places}f}") if key in found else missing(section, variant, parts)
             for found in which.values()
         ]
         return (*times, Cell(f"{imbalance[key].mean:.2f}"), listed)

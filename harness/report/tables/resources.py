@@ -17,11 +17,7 @@ from harness.report.trials.variants import Variant
 CPU_MEMORY = {"peak_rss_bytes": "Peak RSS", "peak_pss_bytes": "Peak PSS"}
 GPU_MEMORY = {"nvml_peak_bytes": "NVML", "allocator_peak_bytes": "CUDA allocator"}
 CPU_USE = {"cpu_utilisation": "CPU (cores a rank)", "energy_cpu_j": "CPU energy (J)"}
-GPU_USE = {
-    "gpu_utilisation": "GPU utilisation (%)",
-    "gpu_power_w": "GPU power (W)",
-    "energy_gpu_j": "GPU energy (J)",
-}
+GPU_USE = {"gpu_utilisation": "GPU utilisation (%)", "gpu_power_w": "GPU power (W)", "energy_gpu_j": "GPU energy (J)"}
 
 
 def memory_sources_table(section: Section) -> Table | None:
@@ -82,17 +78,13 @@ def _figures_table(
     if not any(figures.values()):
         return None
     places = {
-        name: common_places(stat.mean / units[name] for stat in found.values())
-        for name, found in figures.items()
+        name: common_places(stat.mean / units[name] for stat in found.values()) for name, found in figures.items()
     }
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
         gap = missing(section, variant, parts)
         stats = {name: found.get((variant, parts)) for name, found in figures.items()}
-        return [
-            Cell(f"{stat.mean / units[name]:,.{places[name]}f}") if stat else gap
-            for name, stat in stats.items()
-        ]
+        return [Cell(f"{stat.mean / units[name]:,.{places[name]}f}") if stat else gap for name, stat in stats.items()]
 
     heads = Group("", tuple(columns.values()))
     caption += _reasons(section, columns)

@@ -50,10 +50,7 @@ def sampling_table(section: Section) -> Table | None:
             return ()
         return [
             Cell(f"{asked[key].mean:,.0f}") if key in asked else NOT_TOLD,
-            *(
-                Cell(f"{100 * found[key].mean:.1f}") if key in found else NOT_TOLD
-                for found in shares.values()
-            ),
+            *(Cell(f"{100 * found[key].mean:.1f}") if key in found else NOT_TOLD for found in shares.values()),
             Cell(fixed(sent[key].mean / size, places)),
             Cell(f"{100 * sent[key].mean / full.mean:.1f}") if full else Cell(),
             Cell(percent(score[key])) if key in score else missing(section, variant, parts),
@@ -62,10 +59,7 @@ def sampling_table(section: Section) -> Table | None:
     rows = by_parts(section, cells, falling=sent)
     if not rows:
         return None
-    heads = (
-        *("Boundary rows", *shares),
-        *(f"Sent ({unit})", "Share of full (%)", f"Test {section.metric} (%)"),
-    )
+    heads = (*("Boundary rows", *shares), *(f"Sent ({unit})", "Share of full (%)", f"Test {section.metric} (%)"))
     return Table(
         "What sampling saves",
         "Of an epoch, all ranks, by falling bytes: what stands next to each other costs the network the "
@@ -114,14 +108,7 @@ def cache_table(section: Section) -> Table | None:
     rows = by_parts(section, cells)
     if not rows:
         return None
-    heads = (
-        "Rows asked for",
-        "Found",
-        "Hit rate (%)",
-        "First epoch (%)",
-        "Last epoch (%)",
-        f"Features ({unit})",
-    )
+    heads = ("Rows asked for", "Found", "Hit rate (%)", "First epoch (%)", "Last epoch (%)", f"Features ({unit})")
     return Table(
         "Feature cache",
         "Of an epoch, all ranks: boundary rows asked for (of mini-batches: remote nodes read), those of them "

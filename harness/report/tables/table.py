@@ -104,10 +104,7 @@ def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -
     if len(places) < 2:
         return cells
     best, second = places[0], places[1] if len(places) > 2 and means.count(places[0]) == 1 else ""
-    return [
-        replace(cell, best=mean == best, second=mean == second)
-        for cell, mean in zip(cells, means, strict=True)
-    ]
+    return [replace(cell, best=mean == best, second=mean == second) for cell, mean in zip(cells, means, strict=True)]
 
 
 def missing(section: Section, variant: Variant, parts: int) -> Cell:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics import SUMS
 from harness.report.numbers import Stat, over_seeds
 from harness.report.palette import PHASES, PURPOSES
 from harness.report.trials.record_figures import MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX
 from harness.report.trials.sections import Section
 from harness.report.trials.variants import Variant
-from harness.results.reduce import SUMS
 
 Figures = dict[tuple[Variant, int], Stat]
 

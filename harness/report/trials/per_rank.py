@@ -29,8 +29,6 @@ def peer_bytes(record: Record) -> Matrix | None:
 
 def part_sizes(record: Record) -> tuple[tuple[int, int], ...] | None:
     """Return (inner, boundary) nodes of each part in the order of ranks; None if a rank does not tell."""
-    if not record.ranks or any(
-        rank.get(key) is None for rank in record.ranks for key in ("inner", "boundary")
-    ):
+    if not record.ranks or any(rank.get(key) is None for rank in record.ranks for key in ("inner", "boundary")):
         return None
     return tuple((int(rank["inner"]), int(rank["boundary"])) for rank in record.ranks)

@@ -82,9 +82,7 @@ def _sampling(record: Record) -> dict[str, float]:
     if asked is not None:
         found["asked_boundary"] = asked
     ratios = (asked, boundary), (stats.get("expected_boundary"), boundary), (stats.get("drawn_edges"), edges)
-    found |= {
-        name: part / of for name, (part, of) in zip(SHARES, ratios, strict=True) if part is not None and of
-    }
+    found |= {name: part / of for name, (part, of) in zip(SHARES, ratios, strict=True) if part is not None and of}
     return found | _caching(asked, stats.get("cached_boundary"))
 
 
@@ -110,9 +108,7 @@ def _wire(record: Record) -> dict[str, Any]:
     whose = "one rank each" if len(links) == len(checks) else "several ranks together"
     if all(check.get("loopback") for check in checks):
         whose = "all ranks and other programs"
-    return counted | {
-        "wire_seen_by": f"{', '.join(dict.fromkeys(check['interface'] for check in checks))} ({whose})"
-    }
+    return counted | {"wire_seen_by": f"{', '.join(dict.fromkeys(check['interface'] for check in checks))} ({whose})"}
 
 
 def _largest(meters: Iterable[Mapping[str, Any]], name: str, key: str) -> dict[str, float]:

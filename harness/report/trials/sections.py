@@ -129,9 +129,7 @@ def make_sections(inputs: Inputs, ignoring: str = "") -> list[Section]:
     """
     variants = find_variants(inputs.results)
     results = inputs.results.reset_index(drop=True)
-    results["variant"] = [
-        variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)
-    ]
+    results["variant"] = [variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)]
     own = pd.DataFrame([record_figures(inputs.record(row)) for row in results.to_dict("records")])
     results = results.join(own)
     groups = _group(Inputs(results, inputs.epochs, inputs.records), ignoring)

@@ -8,16 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from harness import (
-    Bytes,
-    BytesCase,
-    FullGraphMethod,
-    FullGraphOptions,
-    Step,
-    SyncExchange,
-    announce,
-    boundary_bytes,
-)
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Step, SyncExchange, announce
 
 
 class NewMethodOptions(FullGraphOptions):
@@ -61,5 +52,5 @@ class NewMethod(FullGraphMethod[NewMethodOptions]):
     def bytes_per_epoch(cls, options: NewMethodOptions, case: BytesCase) -> Bytes:
         """Return the bytes that all ranks send in an epoch, by purpose; leave it out to make no claim."""
         kept = case.count("kept_boundary")
-        rows = boundary_bytes(case, kept, precompute=options.precompute, narrow=options.narrow)
+        rows = case.boundary_rows(kept, precompute=options.precompute, narrow=options.narrow)
         return rows | {"control": 4 * kept + 8 * case.pairs}

@@ -8,15 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness import (
-    MiniBatchMethod,
-    NodeBatchOptions,
-    Sample,
-    Sampler,
-    Source,
-    batch_seed,
-    draw_neighbours,
-)
+from harness import MiniBatchMethod, NodeBatchOptions, Sample, Sampler, Source, batch_seed, draw_neighbours
 
 
 class NewMethodOptions(NodeBatchOptions):
@@ -55,9 +47,7 @@ class NewMethodSampler:
         source, layers, nodes = self.source, [], targets
         for depth in range(source.depth):  # from the targets down to the input features
             # The method is here: which neighbours are drawn, and what their edges count.
-            layer = draw_neighbours(
-                source.topology, nodes, self.fanout, batch_seed(seed, 0, 0, depth), source.tables
-            )
+            layer = draw_neighbours(source.topology, nodes, self.fanout, batch_seed(seed, 0, 0, depth), source.tables)
             layers.append(layer)
             nodes = layer.sources
         return Sample(layers[::-1], targets.size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.conformance import check_method
+from harness.check import check_method
 
 FILE = Path(__file__).resolve().parents[1] / "new_method.py"
 

@@ -1,0 +1,284 @@
+"""What a method is held to besides: that it runs and repeats itself, its bytes, and that it is unbiased."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.check import oracle
+from harness.check.graphs import TROUBLES, TinyGraphs, dense_adjacency
+from harness.check.runs import Check, CheckFinding, CheckRun, Judged, Result, Subject, outcomes_of
+from harness.check.training import Moments, RankOutcome
+from harness.metrics import PURPOSES
+from harness.models.gnn import GNN
+from harness.models.spec import ModelSpec
+from harness.runtime.bytes_model import Bytes, BytesCase
+from harness.runtime.method import Family, Method
+from harness.runtime.spec import TrainSpec
+
+# As a suite trains: with dropout, in single precision.
+MODELS = {
+    "sage": ModelSpec(name="sage", layers=2, hidden=6, norm="layer"),
+    "gcn": ModelSpec(name="gcn", layers=2, hidden=5),
+    "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2),
+    "mixhop": ModelSpec(name="mixhop", layers=2, hidden=6, order=2),
+}
+ON = {"sage": "transductive", "gcn": "inductive", "gat": "weighted", "mixhop": "multilabel"}
+SPEC = TrainSpec(epochs=4, threads=1)
+
+
+def options_finding(method: type[Method[Any]]) -> CheckFinding:
+    """Hold what a user is told of the method: its line, its options, their defaults."""
+    fields = method.Options.model_fields
+    problems = [
+        f"option {name}: expected a description (Field(..., description=...)), seen none"
+        for name, field in fields.items()
+        if not field.description
+    ]
+    if method.summary() in ("", Method.summary()) or "__doc__" not in vars(method):
+        problems.append("expected a docstring whose first line says what the method does, seen none")
+    if getattr(method, "family", None) not in get_args(Family):
+        problems.append(f"family: expected one of {', '.join(get_args(Family))}")
+    for name in ("exact", "unbiased"):
+        declared = getattr(method, name)
+        try:
+            if declared is not None:
+                method.Options(**declared)
+        except (ValueError, TypeError) as error:
+            problems.append(f"{name}: expected valid options, seen: {' '.join(str(error).split())}")
+    try:
+        method.Options()
+    except ValueError as error:
+        problems.append(f"expected valid defaults, seen: {' '.join(str(error).split())}")
+    claim = f"{len(fields)} described, defaults valid"
+    return CheckFinding("options", "FAIL" if problems else "ok", claim, tuple(problems))
+
+
+def model_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
+    """Yield a run of every model, each on a graph of another kind."""
+    for model, network in MODELS.items():
+        yield CheckRun(subject, options, graphs.get(ON[model], world), world, model, network, SPEC)
+
+
+def trouble_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
+    """Yield runs that leave a rank with little to do."""
+    for name in TROUBLES:
+        yield CheckRun(subject, options, graphs.get(name, world), world, "sage", MODELS["sage"], SPEC)
+
+
+def repeated_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
+    """Yield the same run twice; the first is that of `model_runs`."""
+    for again in (0, 1):
+        tiny = graphs.get(ON["sage"], world)
+        yield CheckRun(subject, options, tiny, world, "sage", MODELS["sage"], SPEC, again=again)
+
+
+def training_check(runs: list[CheckRun]) -> Check:
+    """Return the check that every model trains, alike on all ranks."""
+    claim = f"{', '.join(MODELS)} train, all ranks' replicas alike ({len(runs)} runs)"
+    return Check("runs", claim, runs, _unlike)
+
+
+def trouble_check(runs: list[CheckRun]) -> Check:
+    """Return the check that no rank waits for one that has little to do."""
+    return Check("trouble", f"ends with {'; '.join(TROUBLES.values())} ({len(runs)} runs)", runs, _unlike)
+
+
+def repeat_check(runs: list[CheckRun]) -> Check:
+    """Return the check that each two runs that follow each other are the same, bit for bit."""
+    return Check("deterministic", "one seed, the same losses and weights bit for bit", runs, _unequal)
+
+
+def _unlike(results: Judged) -> list[str]:
+    found = []
+    for run, ranks in results:
+        first, *others = outcomes_of(ranks)
+        losses = [row["loss"] for row in first.rows]
+        if not all(map(math.isfinite, losses)):
+            found.append(f"{run}: expected finite losses, seen {losses}")
+        for rank, other in enumerate(others, start=1):
+            unlike = [name for name in first.after if not np.array_equal(first.after[name], other.after[name])]
+            if unlike or [row["loss"] for row in other.rows] != losses:
+                what = f"replicas of {unlike[0]}" if unlike else "losses"
+                found.append(f"{run}: expected equal {what}, seen others at rank {rank} than at rank 0")
+    return found
+
+
+def _unequal(results: Judged) -> list[str]:
+    found, once = [], dict[tuple[str, int, str], list[RankOutcome]]()
+    for run, ranks in results:
+        key = str(sorted(run.options.items())), run.world, run.tiny.name
+        if key not in once:
+            once[key] = outcomes_of(ranks)
+            continue
+        one, two = once[key][0], outcomes_of(ranks)[0]
+        for epoch, (a, b) in enumerate(zip(one.rows, two.rows, strict=True)):
+            if a["loss"] != b["loss"]:
+                found.append(f"{run}: loss of epoch {epoch} is {a['loss']!r}, and {b['loss']!r} when run again")
+                break
+        else:
+            if any(not np.array_equal(one.after[name], two.after[name]) for name in one.after):
+                found.append(f"{run}: expected equal weights after {len(one.rows)} epochs, seen others")
+    return found
+
+
+ITEMSIZE = {"float32": 4, "float64": 8}
+
+
+def bytes_check(method: type[Method[Any]], runs: Sequence[CheckRun]) -> Check | None:
+    """Return the check of all that `runs` sent; None if the method states its bytes for none of them."""
+    distinct = list({run.key: run for run in runs}.values())
+    stated = {run.key for run in distinct if _stated(method, run, _case(run)) is not None}
+    if not stated:
+        return None
+
+    def judge(results: Judged) -> list[str]:
+        found = []
+        for run, ranks in results:
+            found += bytes_differences(method, run, ranks) if run.key in stated else []
+            found += lost_bytes(run, ranks)
+        return found
+
+    return Check("bytes", f"`bytes_per_epoch`, byte for byte ({len(stated)} runs)", distinct, judge)
+
+
+def bytes_differences(method: type[Method[Any]], run: CheckRun, ranks: Result) -> list[str]:
+    """Return where a run's bytes are not the closed form, the trainer's own included; a line each epoch."""
+    outcomes, case = outcomes_of(ranks), _case(run)
+    parameters = sum(value.size for value in outcomes[0].before.values())
+    found = []
+    for epoch, row in enumerate(outcomes[0].rows):
+        stats = Counter[str]()
+        for outcome in outcomes:
+            stats.update(outcome.rows[epoch]["stats"])
+        case = replace(case, epoch=epoch, stats=stats, steps=row["steps"])
+        want = _stated(method, run, case)
+        if want is None:
+            continue
+        if isinstance(want, str):
+            found.append(f"{run}, epoch {epoch}: {want}")
+            continue
+        model = 2 * (run.world - 1) * (parameters + 1) * case.itemsize * case.steps
+        wanted = dict.fromkeys(PURPOSES, 0) | want | {"model": model}
+        seen = {purpose: sum(o.rows[epoch][f"bytes_{purpose}"] for o in outcomes) for purpose in PURPOSES}
+        apart = [f"{key} {value}, seen {seen.get(key)}" for key, value in wanted.items() if value != seen.get(key)]
+        if apart:
+            found.append(f"{run}, epoch {epoch}: expected {'; '.join(apart)}")
+    return found
+
+
+def _stated(method: type[Method[Any]], run: CheckRun, case: BytesCase) -> Bytes | str | None:
+    """Return the method's closed form, or what is wrong with it."""
+    try:
+        return method.bytes_per_epoch(method.Options(**run.options), case)
+    except Exception as error:  # the code is somebody else's
+        return f"bytes_per_epoch raised {type(error).__name__}: {error}"
+
+
+def lost_bytes(run: CheckRun, ranks: Result) -> list[str]:
+    """Return what ranks sent that their peers did not receive, a line for each kind."""
+    flows: dict[tuple[object, ...], list[int]] = defaultdict(lambda: [0, 0])
+    for rank, outcome in enumerate(outcomes_of(ranks)):
+        for row in outcome.traffic:
+            if row["peer"] >= 0:
+                kind = (row["scope"], row["purpose"], row["layer"], row["direction"])
+                flows[*kind, rank, row["peer"]][0] += row["sent_bytes"]
+                flows[*kind, row["peer"], rank][1] += row["received_bytes"]
+    return [
+        f"{run}: rank {sender} sent {sent} bytes ({purpose}, {scope}), rank {receiver} received {received}"
+        for (scope, purpose, _, _, sender, receiver), (sent, received) in flows.items()
+        if sent != received
+    ]
+
+
+def _case(run: CheckRun) -> BytesCase:
+    """Return the sizes of a run, which are those of all its epochs; of an epoch nothing yet."""
+    graph, itemsize = run.tiny.graph, ITEMSIZE[run.spec.precision]
+    return BytesCase(
+        epoch=0,
+        parts=run.world,
+        boundary=run.tiny.boundary(),
+        nodes=run.tiny.seen().size,
+        model=GNN(run.network, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
+        itemsize=itemsize,
+        label_bytes=graph.num_classes * itemsize if graph.multilabel else 8,
+    )
+
+
+DRAWS: dict[Family, int] = {"full-graph": 400, "mini-batch": 150}  # a mini-batch method's are of many batches
+GRAPHS: dict[Literal["sage", "gcn"], str] = {"sage": "drawn", "gcn": "drawn-weighted"}
+SEEN = 30  # draws below which a node's mean says little
+ENTRIES = 40
+FURTHEST = 5.0
+SPREAD = 0.2, 2.5  # of the mean of z^2, which is 1; wide, for many of the entries vary together
+DRAWN_SPEC = TrainSpec(epochs=1, precision="float64", threads=1)
+
+
+def unbiased_runs(
+    subject: Subject, options: dict[str, Any], graphs: TinyGraphs, draws: int, world: int = 2
+) -> Iterator[CheckRun]:
+    """Yield a run of one layer for each of the two weightings of edges, the mean and the symmetric one."""
+    for model, name in GRAPHS.items():
+        network = ModelSpec(name=model, layers=1, dropout=0)
+        yield CheckRun(subject, options, graphs.get(name, world), world, model, network, DRAWN_SPEC, draws)
+
+
+def unbiased_check(runs: Sequence[CheckRun], options: dict[str, Any]) -> Check:
+    """Return the check that the aggregations of `runs`, with these options, are right on average."""
+    words = ", ".join(f"{key}={value}" for key, value in options.items()) or "the defaults"
+    draws = max(run.draws for run in runs)
+    claim = f"{words}: the mean aggregation of {draws} epochs is the full one (z-test)"
+    return Check("unbiased", claim, runs, _judge)
+
+
+def _judge(results: Judged) -> list[str]:
+    found = []
+    for run, ranks in results:
+        assert isinstance(ranks, list)
+        moments = [rank for rank in ranks if isinstance(rank, Moments)]
+        if wrong := bias(moments, full_aggregation(run)):
+            found.append(f"{run}: {wrong}")
+    return found
+
+
+def full_aggregation(run: CheckRun) -> NDArray[np.float64]:
+    """Return the propagation matrix times the features, dense."""
+    graph = run.tiny.graph
+    matrix: NDArray[np.float64] = oracle.propagation_matrix(dense_adjacency(graph), run.network.name).numpy()
+    return matrix @ graph.features.astype(np.float64)
+
+
+def bias(ranks: list[Moments], want: NDArray[np.float64]) -> str:
+    """Return what tells the means apart from `want` [N, F], in a few words; "" if nothing does."""
+    scores, nodes = [np.empty(0)], [np.empty(0, int)]
+    for rank in ranks:
+        reached = np.flatnonzero(rank.times >= SEEN)
+        error = (rank.mean - want)[reached]
+        deviation = np.sqrt(np.maximum(rank.variance[reached], 0) / rank.times[reached, None])
+        fixed = deviation < 1e-9
+        where = np.broadcast_to(reached[:, None], error.shape)
+        if np.abs(error[fixed]).max(initial=0) > 1e-8:
+            node = int(where[fixed][np.abs(error[fixed]).argmax()])
+            return f"node {node}'s aggregation never varies, and is not the full one"
+        scores.append(error[~fixed] / deviation[~fixed])
+        nodes.append(where[~fixed])
+    z, of = np.concatenate(scores), np.concatenate(nodes)
+    if z.size < ENTRIES:
+        return f"only {z.size} of the aggregated values vary: these options sample next to nothing"
+    worst = int(np.abs(z).argmax())
+    if abs(z[worst]) >= FURTHEST:
+        return (
+            f"expected |z| < {FURTHEST:g}, seen {z[worst]:.1f} at node {of[worst]}: the mean is that many "
+            "standard errors from the full aggregation"
+        )
+    spread = float(np.mean(z**2))
+    if not SPREAD[0] < spread < SPREAD[1]:
+        return f"expected a mean z^2 from {SPREAD[0]} to {SPREAD[1]}, seen {spread:.2f} over {z.size} values"
+    return ""

@@ -1,0 +1,246 @@
+"""What is run for the checks of methods, and what it shows: all of it in few groups of ranks, nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harness.check.graphs import Tiny
+from harness.check.ranks import RankError, RankGroup, rank_group
+from harness.check.training import Case, Moments, RankOutcome, aggregations, train
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
+from harness.spec import PluginSource
+
+SHOWN = 6  # lines of a rank's output that say why it failed
+WARM_S = 20  # more for the first run of a group, which loads what is compiled
+PATIENCE = 4  # runs of a method, none of which came to a result, after which no more are tried
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A method that is checked: its name, and where its code is if it is not installed."""
+
+    name: str
+    plugin: PluginSource | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CheckRun:
+    """One method on one graph, trained; or, with `draws`, its aggregations drawn so many times.
+
+    Attributes:
+        subject, options: the method.
+        tiny: the graph, dealt to as many parts as there are ranks.
+        model: in words, and the spec.
+        spec: how it is trained.
+        draws: 0, or how many epochs are drawn.
+        again: tells runs apart that are the same.
+    """
+
+    subject: Subject
+    options: dict[str, Any]
+    tiny: Tiny
+    world: int
+    model: str
+    network: ModelSpec
+    spec: TrainSpec
+    draws: int = 0
+    again: int = 0
+
+    @property
+    def key(self) -> str:
+        """Runs of equal keys are one and the same."""
+        where = self.tiny.name, self.world, self.draws, self.again
+        return repr((self.subject, sorted(self.options.items()), self.network, self.spec, where))
+
+    @property
+    def case(self) -> Case:
+        """What its ranks are given."""
+        return Case(
+            self.tiny.stored, self.subject.name, self.options, self.network, self.spec,
+            plugin=self.subject.plugin,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.world} rank{'s' * (self.world > 1)}, graph {self.tiny.name}"
+
+
+@dataclass(frozen=True)
+class RunFailure:
+    """Why a run came to no result, in one line, and the end of its ranks' output; or it was left out."""
+
+    reason: str
+    output: str
+    left_out: bool = False
+
+
+Result = list[RankOutcome] | list[Moments] | RunFailure
+"""What each rank saw, by rank."""
+
+
+def outcomes_of(ranks: Result) -> list[RankOutcome]:
+    """Return what each rank saw of a run that was trained."""
+    assert isinstance(ranks, list)
+    return [rank for rank in ranks if isinstance(rank, RankOutcome)]
+
+
+def execute(runs: Iterable[CheckRun], *, limit_s: float) -> dict[str, Result]:
+    """Do each run once; return the results by key.
+
+    Args:
+        runs: of any methods.
+        limit_s: seconds after which a run counts as one that hangs.
+    """
+    wanted = {run.key: run for run in runs}
+    found: dict[str, Result] = {}
+    for world in sorted({run.world for run in wanted.values()}):
+        found |= _on_ranks(world, [run for run in wanted.values() if run.world == world], limit_s)
+    return found
+
+
+def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str, Result]:
+    """Do runs one after the other in one group, in a new one behind each that fails."""
+    found: dict[str, Result] = {}
+    hopeless = dict.fromkeys((run.subject for run in runs), PATIENCE)
+    with ExitStack() as stack:
+        group: RankGroup | None = None
+        allowed_s = limit_s
+        for run in runs:
+            if hopeless[run.subject] == 0:
+                found[run.key] = RunFailure("", "", left_out=True)
+                continue
+            if group is None:
+                group = stack.enter_context(rank_group(world))
+                allowed_s = limit_s + WARM_S
+            try:
+                found[run.key] = _do(group, run, allowed_s)
+                allowed_s = limit_s
+                hopeless[run.subject] = -1
+            except RankError as error:
+                found[run.key] = RunFailure(error.reason, _told(error.output))
+                hopeless[run.subject] -= 1
+                stack.pop_all().close()
+                group = None
+    return found
+
+
+def _do(group: RankGroup, run: CheckRun, limit_s: float) -> Result:
+    if run.draws:
+        pairs = [(run.case, run.draws)]
+        return [moments for (moments,) in group.call(aggregations, pairs, timeout_s=limit_s)]
+    return [outcome for (outcome,) in group.call(train, [run.case], timeout_s=limit_s)]
+
+
+def _told(output: str) -> str:
+    """Return what of the output of ranks says why a run failed: where each was, or the end of a traceback."""
+    told = []
+    for part in output.split("--- ")[1:]:
+        lines = [line for line in part.splitlines() if line.strip()]
+        stacks = [i for i, line in enumerate(lines) if "most recent call first" in line]
+        inner = lines[stacks[-1] + 1 :][:SHOWN] if stacks else lines[1:][-SHOWN:]
+        told += [lines[0], *inner] if inner else []
+    return "\n".join(told)
+
+
+State = Literal["ok", "FAIL", "not claimed", "not run"]
+Judged = Sequence[tuple[CheckRun, list[RankOutcome] | list[Moments]]]
+"""Runs that came to a result, with what each of their ranks saw."""
+SHOWN_LINES = 3  # problems of a check that are told
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that a method is held to.
+
+    Attributes:
+        name: one word or two.
+        claim: what is held, in a line.
+        runs: what has to be run for it.
+        judge: returns what is wrong, a line each, from the results of those runs that came to one.
+    """
+
+    name: str
+    claim: str
+    runs: Sequence[CheckRun] = ()
+    judge: Callable[[Judged], list[str]] = field(default=lambda results: [])
+
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """What came of a check.
+
+    Attributes:
+        check: its name.
+        state: "FAIL" with `problems`, a line each, and the `output` of the first run that came to no result.
+        claim: what was held.
+    """
+
+    check: str
+    state: State
+    claim: str
+    problems: tuple[str, ...] = ()
+    output: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The finding as text."""
+        told = [f"{self.state:<11}  {self.check:<13}  {self.claim}"]
+        told += [f"{'':<13}{problem}" for problem in self.problems[:SHOWN_LINES]]
+        if len(self.problems) > SHOWN_LINES:
+            told.append(f"{'':<13}and {len(self.problems) - SHOWN} more like these")
+        return told + [f"{'':<15}{line}" for line in self.output.splitlines()]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What came of all checks of a method."""
+
+    method: str
+    findings: tuple[CheckFinding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that it claims failed."""
+        return not self.failed
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the checks that failed."""
+        return [finding.check for finding in self.findings if finding.state == "FAIL"]
+
+    @property
+    def lines(self) -> list[str]:
+        """The report as text, for people."""
+        body = [line for finding in self.findings for line in finding.lines]
+        held = sum(finding.state == "ok" for finding in self.findings)
+        end = f"{self.method}: {held} checks hold"
+        if self.failed:
+            end = f"{self.method}: {len(self.failed)} of {held + len(self.failed)} checks failed: " + ", ".join(
+                self.failed
+            )
+        return [*body, end]
+
+
+def find_all(checks: Sequence[Check], results: Mapping[str, Result]) -> list[CheckFinding]:
+    """Judge checks by the results of their runs; a run that failed is told by the first check that has it."""
+    told: set[str] = set()
+    return [_find(check, results, told) for check in checks]
+
+
+def _find(check: Check, results: Mapping[str, Result], told: set[str]) -> CheckFinding:
+    done = [(run, results[run.key]) for run in check.runs]
+    ended = [(run, result) for run, result in done if not isinstance(result, RunFailure)]
+    failures = [
+        (run, result)
+        for run, result in done
+        if isinstance(result, RunFailure) and not result.left_out and run.key not in told
+    ]
+    told.update(run.key for run, _ in failures)
+    if not ended and not failures:
+        return CheckFinding(check.name, "not run", "nothing of it runs")
+    problems = [f"{run}: {failure.reason}" for run, failure in failures] + check.judge(ended)
+    output = failures[0][1].output if failures else ""
+    return CheckFinding(check.name, "FAIL" if problems else "ok", check.claim, tuple(problems), output)

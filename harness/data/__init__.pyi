@@ -1,0 +1,2 @@
+from .store import atomic_directory as atomic_directory
+from .store import locked as locked

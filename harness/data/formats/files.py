@@ -1,0 +1,277 @@
+"""What the formats share: reading arrays, JSON and CSV without trust."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+
+from harness.data.npy import CHUNK_BYTES, Array, Header, NpyWriter, read_columns, read_header, read_rows
+from harness.errors import DataError
+
+_CSV_ROWS = 1 << 17
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,  # also UnicodeDecodeError, JSONDecodeError, pandas' ParserError
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,  # zipfile: a compression method it does not know
+    RuntimeError,  # zipfile: an encrypted member
+    MemoryError,  # a damaged length field
+)
+
+
+@contextmanager
+def reading(file: Path, expected: str) -> Iterator[None]:
+    """Turn whatever a parser raises over a bad `file` into a DataError that says what was `expected`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"no such file, expected {expected}", file=error.filename or file) from error
+    except _BROKEN as error:
+        why = (str(error).splitlines() or [""])[0][:150] or type(error).__name__
+        raise DataError(f"damaged or foreign, expected {expected} ({why})", file=file) from error
+
+
+def spool_features(chunks: Iterable[Array], shape: tuple[int, int], work: Path, file: Path) -> Array:
+    """Write feature chunks as float32 to `work/features.npy`; return it memory-mapped.
+
+    Raises:
+        DataError: a value is not finite (also: too large for float32), or rows are missing.
+    """
+    path, rows = work / "features.npy", 0
+    try:
+        with NpyWriter(path, shape, np.float32) as writer:
+            for chunk in chunks:
+                with np.errstate(over="ignore"):
+                    values = chunk.astype(np.float32, copy=False)
+                if not np.isfinite(values).all():
+                    raise DataError(f"features near row {rows} are not finite numbers", file=file)
+                writer.append(values)
+                rows += len(values)
+    except ValueError as error:
+        raise DataError(f"features: {error}", file=file) from error
+    return open_npy(path)
+
+
+def open_npy(path: Path) -> Array:
+    """Memory-map an `.npy` that this process has just written."""
+    array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def read_json(path: Path, expected: str) -> dict[str, Any]:
+    """Read a JSON object."""
+    with reading(path, expected), path.open(encoding="utf-8") as stream:
+        content = json.load(stream)
+    if not isinstance(content, dict):
+        raise DataError(f"expected {expected}, found a {type(content).__name__}", file=path)
+    return content
+
+
+def csv_chunks(file: Path, dtype: Any, separator: str = ",") -> Iterator[Array]:
+    """Yield a gzipped table of numbers without a header as arrays [rows, columns]; `#` starts a comment."""
+    import pandas as pd
+
+    frames = partial(pd.read_csv, header=None, dtype=dtype, comment="#", chunksize=_CSV_ROWS)
+    with reading(file, "rows of numbers, gzipped"), frames(file, sep=separator, compression="gzip") as table:
+        for frame in table:
+            yield frame.to_numpy()
+
+
+def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
+    """Bool [nodes], true at `ids` (integers 0..nodes-1, no order).
+
+    Raises:
+        DataError: an id is not an integer of that range.
+    """
+    with reading(file, f"node ids of the {name} set"):
+        array = np.asarray(ids)
+        if array.size == 0:
+            array = np.zeros(0, dtype=np.int64)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise DataError(f"{name} set is not a list of node ids", file=file)
+        if array.size and not 0 <= array.min() <= array.max() < nodes:
+            raise DataError(f"{name} set names a node outside 0..{nodes - 1}", file=file)
+    result = np.zeros(nodes, dtype=np.bool_)
+    result[array] = True
+    return result
+
+
+def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Array, int, bool]:
+    """Bring labels into the form of `GraphData`: (labels, num_classes, multilabel).
+
+    [N] or [N, 1] numbers are classes (negative or NaN = unlabelled); [N, C] are 0/1 for each class.
+
+    Raises:
+        DataError: another shape, a fraction, or nothing labelled.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim not in (1, 2) or values.dtype.kind not in "iufb":
+        raise DataError(f"labels are {values.dtype} {list(values.shape)}, expected numbers [N] or [N, C]", file=file)
+    if values.ndim == 2:
+        if not ((values == 0) | (values == 1)).all():
+            raise DataError("multi-label labels hold something other than 0 and 1", file=file)
+        return values.astype(np.uint8), values.shape[1], True
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)
+        known = ~np.isnan(values)
+        if not (np.abs(values[known]) < 2**31).all() or (values[known] % 1 != 0).any():
+            raise DataError("labels hold something other than class numbers", file=file)
+        values = np.where(known, values, -1)
+    if values.size and int(values.max()) > 2**31:
+        raise DataError(f"class {values.max()} in a graph of {len(values)} nodes", file=file)
+    labels = values.astype(np.int64)
+    labels[labels < 0] = -1
+    found = int(labels.max(initial=-1)) + 1
+    if found == 0:
+        raise DataError("no node is labelled", file=file)
+    if found > max(2**16, len(labels)):
+        raise DataError(f"class {found - 1} in a graph of {len(labels)} nodes", file=file)
+    return labels, max(found, classes or 0), False
+
+
+def built(file: Path, expected: str, build: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Run a CSR builder over the edges of `file`, its ValueError told as a DataError."""
+    with reading(file, expected):
+        return build()
+
+
+_KINDS = {"i": "integers", "f": "floats", "b": "booleans", "n": "numbers"}
+_ACCEPT = {"i": "iu", "f": "f", "b": "b", "n": "iufb"}
+_STEP = CHUNK_BYTES // 8
+Shape = tuple[int | None, ...]
+
+
+class Npz:
+    """An open `.npz`; every method raises DataError (file, member, what was expected) for anything wrong.
+
+    A member's CRC is checked when it has been read to its end, as every member here is by someone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with reading(path, "an .npz file"):
+            self._zip = zipfile.ZipFile(path)
+        self._sizes = {info.filename: info.file_size for info in self._zip.infolist()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._zip.close()
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._sizes
+
+    def any_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of member `name`, whatever it is."""
+        where = self._where(name)
+        with reading(where, "an array"), self._zip.open(f"{name}.npy") as stream:
+            return read_header(stream, where).shape
+
+    def shape(self, name: str, kind: str, shape: Shape) -> tuple[int, ...]:
+        """Shape of member `name`, which must be of `kind` (i, f, b, n = any number) and fit `shape`."""
+        with self._open(name, kind, shape) as (_, header):
+            return header.shape
+
+    def array(self, name: str, kind: str, shape: Shape) -> Array:
+        """Member `name` whole, in the dtype it has."""
+        with self._open(name, kind, shape) as (stream, header):
+            flat = np.empty(int(np.prod(header.shape, dtype=np.int64)), dtype=header.dtype)
+            at = 0
+            for chunk in read_rows(stream, flat.shape, header.dtype, self._where(name)):
+                flat[at : at + len(chunk)] = chunk
+                at += len(chunk)
+        return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+    def chunks(self, name: str, kind: str, shape: Shape) -> Iterator[Array]:
+        """Member `name` by chunks of rows of a few MB."""
+        with self._open(name, kind, shape) as (stream, header):
+            if not header.fortran:
+                yield from read_rows(stream, header.shape, header.dtype, self._where(name))
+                return
+            # Columns cannot be gathered from a compressed stream: it is unpacked to disk first.
+            with TemporaryFile() as unpacked:
+                shutil.copyfileobj(stream, unpacked, CHUNK_BYTES)
+                yield from read_columns(unpacked, 0, header.shape, header.dtype, self._where(name))
+
+    def paired_chunks(self, first: str, second: str, count: int) -> Iterator[tuple[Array, Array]]:
+        """Two integer members of length `count`, read side by side."""
+        columns = (self._flat(name, (count,), 0, count) for name in (first, second))
+        yield from zip(*columns, strict=True)
+
+    def row_pair_chunks(self, name: str) -> Iterator[tuple[Array, Array]]:
+        """The two rows of an integer member [2, E], read side by side, whichever way it is stored."""
+        shape: Shape = (2, None)
+        with self._open(name, "i", shape) as (stream, header):
+            count = header.shape[1]
+            if header.fortran:
+                pairs = read_rows(stream, (count, 2), header.dtype, self._where(name), _STEP)
+                yield from ((pair[:, 0], pair[:, 1]) for pair in pairs)
+                return
+        rows = (self._flat(name, shape, row * count, (row + 1) * count) for row in (0, 1))
+        yield from zip(*rows, strict=True)
+
+    def _flat(self, name: str, shape: Shape, start: int, stop: int) -> Iterator[Array]:
+        with self._open(name, "i", shape) as (stream, header):
+            where, total = self._where(name), int(np.prod(header.shape, dtype=np.int64))
+            _skip(stream, start * header.dtype.itemsize, where)
+            position = start
+            for chunk in read_rows(stream, (total - start,), header.dtype, where, _STEP):
+                if position >= stop:
+                    break
+                yield chunk[: stop - position]
+                position += len(chunk)
+
+    @contextmanager
+    def _open(self, name: str, kind: str, shape: Shape) -> Iterator[tuple[IO[bytes], Header]]:
+        expected = f"{_KINDS[kind]} [{', '.join('any' if s is None else str(s) for s in shape)}]"
+        where = self._where(name)
+        if name not in self:
+            raise DataError(f"has no array '{name}', expected {expected}", file=self.path)
+        with reading(where, expected), self._zip.open(f"{name}.npy") as stream:
+            header = read_header(stream, where)
+            found, dtype = header.shape, header.dtype
+            fits = len(found) == len(shape) and all(
+                want in (None, have) for want, have in zip(shape, found, strict=True)
+            )
+            if dtype.kind not in _ACCEPT[kind] or not fits:
+                raise DataError(f"is {dtype} {list(found)}, expected {expected}", file=where)
+            body = self._sizes[f"{name}.npy"] - stream.tell()
+            if body != math.prod(found) * dtype.itemsize:
+                raise DataError(f"has {body} bytes of data, which is not {dtype} {list(found)}", file=where)
+            yield stream, header
+
+    def _where(self, name: str) -> Path:
+        return self.path / name
+
+
+def _skip(stream: IO[bytes], size: int, file: Path) -> None:
+    while size:
+        data = stream.read(min(size, CHUNK_BYTES))
+        if not data:
+            raise DataError("ends early", file=file)
+        size -= len(data)

@@ -1,0 +1,1 @@
+"""Partitioners, and the partitions that they make, built once and kept."""

@@ -1,0 +1,441 @@
+"""The one table of metrics: what each number of a trial is, and what may be done with it.
+
+A rank reports numbers of itself and of its epochs; a record keeps the trial's, reduced over both. Whoever
+reduces, tabulates, compares or explains a metric reads it here. Methods and plugins add their own.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from harness.errors import UserError, nearest
+from harness.registry import Registered, Registry
+
+Phase = Literal[
+    "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "other"
+]
+PHASES: tuple[str, ...] = get_args(Phase)
+Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
+    "compute": ("sample", "fetch", "forward", "backward", "optimize", "explain", "other"),
+    "communication": ("comm", "swap"),
+    "wait": ("wait",),
+    "reduce": ("reduce",),
+}
+
+Better = Literal["less", "more"]
+Ranks = Literal["", "sum", "mean", "max", "largest known", "devices", "slowest"]
+"""How ranks' values become one: "largest known" of those that have one, "devices": a sum over those that tell
+of a device, "slowest": that of the rank with the longest median epoch."""
+Epochs = Literal["", "all", "timed", "plain", "phased"]
+"""Epochs whose mean is taken: all, those after warm-up, of these those without barriers, or those with."""
+
+# Standard deviations of log(one run / another) of the same code on one machine: docs/design/compare.md.
+RERUN, DRIFT, MEMORY = 0.03, 0.02, 0.02
+COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+STAT = "stat_"  # what the columns of a method's own metrics begin with
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The sum of some columns, divided by the sum of others if there are any.
+
+    Columns are those of `load_results`, `stat_<name>` for the method's own among them: means over the epochs
+    after warm-up of the sum over ranks, so that the quotient of two of them is that of their totals.
+    """
+
+    columns: tuple[str, ...]
+    per: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Formula:
+        """Read `a`, `a + b` or `a + b / c + d`, where the sums are taken first.
+
+        Raises:
+            ValueError: anything else; what columns there are is not looked at.
+        """
+        sides = [[name.strip() for name in side.split("+")] for side in text.split("/")]
+        if len(sides) > 2 or not all(COLUMN.fullmatch(name) for side in sides for name in side):
+            raise ValueError(
+                f"'{text}' is not understood: write a column, a sum `a + b`, or sums divided `a + b / c + d`"
+            )
+        return cls(tuple(sides[0]), tuple(sides[1]) if len(sides) == 2 else ())
+
+    def lacking(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the columns that a row has no number for."""
+        return [name for name in (*self.columns, *self.per) if (v := row.get(name)) is None or not math.isfinite(v)]
+
+    def value(self, row: Mapping[str, Any]) -> float | None:
+        """Return the value in a row; None where a number is missing, or the divisor is 0."""
+        if self.lacking(row):
+            return None
+        above = float(sum(row[name] for name in self.columns))
+        below = float(sum(row[name] for name in self.per)) if self.per else 1.0
+        return above / below if below else None
+
+
+@dataclass(frozen=True)
+class Metric(Registered):
+    """A number of a trial.
+
+    A metric of a method's own is what it tells with its steps: `Metric.of_method("kept_boundary", ...)`. One
+    that follows from a trial's others has a formula: `Metric("...", formula="bytes_feature / epoch_time_s")`.
+
+    Attributes:
+        name: the column of `load_results`; `*` stands for numbers, of a family of metrics.
+        doc: what it is, for docs/measurements.md.
+        unit: of a value; "" of a count, "fraction", "s", "B", "J", "W", "s/epoch", "B/epoch", "J/epoch", ...
+        heading: what tables and axes call it; the default is the name in words.
+        better: which direction is; None where nothing says so.
+        value: numbers, or words that are never averaged.
+        ranks, epochs: how the trial's value follows from the ranks' and their epochs'.
+        key: where a rank reports it: "epochs.KEY", "stats.KEY", "setup.KEY", "meters.KEY", "summary.KEY" or
+            "KEY"; "" of what `results.reduce` works out by itself, or the record has.
+        formula: sums of metrics, divided by such: "a + b / c + d", the sums are taken first.
+        epoch_doc: what it is in `load_epochs`; "" if it is no column there.
+        family: how the documentation names several that it explains together, `time_PHASE_s`.
+        machine: it says something of the machine too, and is compared between runs on machines alike only.
+        exact: the same code gives the same value, bit for bit.
+        by_epoch: the time of an epoch decides it, so that epochs tell how sure it is.
+        rerun, drift: how far two runs of the same code are apart (standard deviation of the ratio's
+            logarithm): each trial by itself (None: not known), and all of them together, because the machine
+            is another today.
+    """
+
+    kind = "metric"
+    group = "harness.metrics"
+    name: str
+    doc: str = ""
+    unit: str = ""
+    heading: str = ""
+    better: Better | None = None
+    value: Literal["number", "words"] = "number"
+    ranks: Ranks = ""
+    epochs: Epochs = ""
+    key: str = ""
+    formula: str = ""
+    epoch_doc: str = ""
+    family: str = ""
+    machine: bool = False
+    exact: bool = False
+    by_epoch: bool = False
+    rerun: float | None = None
+    drift: float = 0.0
+
+    @classmethod
+    def of_method(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
+        """Return a metric that a method tells by `name` with its steps (`Step.stats`).
+
+        A step's values are summed over an epoch; of the epochs after warm-up the mean of the sum over ranks
+        is taken. Its column is `stat_NAME`.
+        """
+        key = f"stats.{name}"
+        return cls(STAT + name, doc, unit, ranks="sum", epochs="timed", key=key, epoch_doc=doc, **others)
+
+    @classmethod
+    def of_setup(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
+        """Return a metric that a method's `setup_metrics` tells by `name`: the largest of the ranks'."""
+        return cls(name, doc, unit, ranks="largest known", key=f"setup.{name}", **others)
+
+    @property
+    def title(self) -> str:
+        """What tables and axes call it."""
+        if self.heading:
+            return self.heading
+        words = self.name.removeprefix(STAT).removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+        return words[:1].upper() + words[1:]
+
+    @property
+    def difference(self) -> bool:
+        """Whether changes of it are told as differences, not as ratios."""
+        return self.unit == "fraction" and self.better == "more"
+
+    def word(self, change: float) -> str:
+        """Return what to call a change; negative is less."""
+        return _words(self)[change > 0]
+
+    def worse(self, change: float) -> bool:
+        """Return whether a change is for the worse; never where nothing says which way is better."""
+        return change > 0 if self.better == "less" else self.better == "more" and change < 0
+
+
+def _words(metric: Metric) -> tuple[str, str]:
+    """Return what less and more of a metric are called."""
+    if metric.difference:
+        return "worse", "better"
+    if metric.better == "more":
+        return "slower", "faster"
+    if metric.better is None:
+        return "lower", "higher"
+    return ("faster", "slower") if metric.unit in ("s", "s/epoch") else ("less", "more")
+
+
+REGISTERED: Registry[Metric] = Registry(Metric, __name__)
+
+
+def _words_of(name: str, doc: str, **others: Any) -> Metric:
+    return Metric(name, doc, value="words", **others)
+
+
+def _score(name: str, doc: str, heading: str, **others: Any) -> Metric:
+    return Metric(name, doc, "fraction", heading, "more", **others)
+
+
+def _time(name: str, doc: str, heading: str = "", unit: str = "s", **others: Any) -> Metric:
+    return Metric(name, doc, unit, heading, "less", machine=True, drift=DRIFT, **others)
+
+
+def _memory(name: str, doc: str, heading: str, **others: Any) -> Metric:
+    return Metric(name, doc, "B", heading, "less", rerun=MEMORY, **others)
+
+
+def _table() -> Iterable[Metric]:
+    """Yield the tool's own metrics, in the order of the columns."""
+    names = "names; the method's options, complete (dict)"
+    ids = "suite, id, one line for people"
+    data = "name; what to say beside it; `real`, `generated` or `twin`"
+    where = "ranks; name; the network's label, `none` for the loopback; seed; `cpu` or `cuda`"
+    for name in ("suite", "trial", "label"):
+        yield _words_of(name, ids, epoch_doc="" if name == "label" else "`epoch` from 0")
+    for name in ("dataset", "dataset_note", "origin"):
+        yield _words_of(name, data)
+    for name in ("model", "method", "options"):
+        yield _words_of(name, names)
+    yield Metric("parts", where)
+    yield _words_of("partitioner", where)
+    yield _words_of("network", where)
+    yield Metric("seed", where)
+    yield _words_of("device", where)
+    for name in ("status", "reason"):
+        yield _words_of(name, "how it ended (README, Statuses); why it is not ok")
+    yield _time(
+        "epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
+        "rank's time of that epoch", "Epoch time", by_epoch=True, rerun=RERUN,
+        epoch_doc="of this rank in this epoch; the phases add up to the epoch",
+    )  # fmt: skip
+    yield Metric("epochs", "epochs trained", heading="Epochs", key="summary.epochs")
+    yield Metric(
+        "throughput_epochs_s", "1 / `epoch_time_s`", "1/s", "Epochs per second", "more",
+        machine=True, by_epoch=True, rerun=RERUN, drift=DRIFT,
+    )  # fmt: skip
+    best = (
+        "best validation score over the evaluations; test score of that evaluation (the first, if several "
+        "are best); none with `train: {eval_every: 0, final_eval: false}`"
+    )
+    yield _score("best_val", best, "Best validation score", key="summary.best_val")
+    yield _score("test_at_best_val", best, "Test score", key="summary.test_at_best_val")
+    yield _time(
+        "time_to_target_s",
+        "training time (evaluations excluded, warm-up included) until `train.target` was reached",
+        "Time to target", key="summary.time_to_target_s",
+    )  # fmt: skip
+    for phase in PHASES:
+        yield _time(
+            f"time_{phase}_s", "mean over the epochs after warm-up (with `timing: breakdown`: over those "
+            "with barriers), of one rank: the slowest, by median. They add up to its mean epoch. None with "
+            "`timing: wall`", phase, "s/epoch", family="time_PHASE_s", ranks="slowest", epochs="phased",
+            epoch_doc="of this rank in this epoch; the phases add up to the epoch",
+        )  # fmt: skip
+    for purpose in PURPOSES:
+        yield Metric(
+            f"bytes_{purpose}", "payload sent, summed over ranks, mean over all epochs", "B/epoch", purpose,
+            "less", family="bytes_PURPOSE", ranks="sum", epochs="all", exact=True,
+            epoch_doc="sent by this rank in this epoch",
+        )  # fmt: skip
+    yield _memory("peak_memory_bytes", "largest of the ranks; where it was read", "Peak memory")
+    yield _words_of("peak_memory_source", "largest of the ranks; where it was read")
+    sizes = "sums over ranks, of the graph that is trained on"
+    yield Metric("boundary_nodes", sizes, heading="Boundary nodes", ranks="sum", key="boundary")
+    yield Metric("inner_nodes", sizes, heading="Inner nodes", ranks="sum", key="inner")
+    yield Metric("imbalance", "largest / mean of the ranks' median epoch times", heading="Imbalance")
+    yield _time("wall_s", "from the start of the ranks to the end of the last", "Wall time")
+    yield _time(
+        "setup_s", "reading partition and features, building the model, `precompute`, counting subgraphs; "
+        "largest of the ranks", "Set-up", ranks="max", key="setup_s",
+    )  # fmt: skip
+    yield _words_of("started", "ISO 8601, UTC")
+    interval = "95 % bootstrap interval of that median"
+    yield _time("epoch_time_low_s", interval, "Epoch time, lower end")
+    yield _time("epoch_time_high_s", interval, "Epoch time, upper end")
+    yield _words_of("noisy", "the interval is wider than 5 % of the median", unit="bool")
+    last = "scores after the last epoch"
+    yield _score("final_val", last, "Last validation score", key="summary.final_val")
+    yield _score("final_test", last, "Last test score", key="summary.final_test")
+    yield _words_of(
+        "timing", "`plain`, `breakdown` or `wall`", epoch_doc="how this epoch was timed; barriers waited at"
+    )
+    behind = "epochs behind the median; fewer than 6 (no 95 % interval of a median exists then)"
+    yield Metric("timed_epochs", behind, heading="Timed epochs")
+    yield _words_of("too_short", behind, unit="bool")
+    yield Metric(
+        "residue", "largest over ranks: share of the mean epoch that no named phase covers, `other` included",
+        "fraction", "Residue",
+    )  # fmt: skip
+    yield Metric("barrier_cost", "median epoch with barriers / median epoch without, - 1", "fraction")
+    overlap = (
+        "time in which exchanges were under way; time the trainer stood still for them (= phase `comm`). "
+        "They differ where transfers go on beside the trainer"
+    )
+    for name, heading in (("busy", "Busy"), ("exposed", "Exposed")):
+        yield _time(
+            f"comm_{name}_s", overlap, heading, "s/epoch", ranks="slowest", epochs="phased",
+            key=f"epochs.comm_{name}_s", epoch_doc="as above",
+        )  # fmt: skip
+    for name in SUMS:
+        yield _time(
+            f"sum_{name}_s", "what the papers print, as sums of phases: "
+            + "; ".join(", ".join(phases) for phases in SUMS.values()), name, "s/epoch",
+        )  # fmt: skip
+    yield Metric(
+        "cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores",
+        "CPU use",
+    )  # fmt: skip
+    use = "of this epoch; a device that ranks share is told of by one of them"
+    yield Metric(
+        "gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of the "
+        "samples in timed epochs, mean over ranks", "fraction", "GPU use", ranks="mean", epochs="plain",
+        key="epochs.gpu_utilisation", epoch_doc=use,
+    )  # fmt: skip
+    yield Metric(
+        "gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, whoever "
+        "uses it", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use,
+    )  # fmt: skip
+    yield Metric(
+        "energy_gpu_j", "difference of the driver's energy counter over an epoch, mean over timed epochs, "
+        "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, drift=DRIFT,
+        ranks="devices", epochs="plain", key="epochs.energy_gpu_j", epoch_doc=use,
+    )  # fmt: skip
+    yield Metric(
+        "energy_cpu_j", "the same of all processor packages (RAPL) of each machine, other processes "
+        "included, DRAM not; needs readable `/sys/class/powercap/intel-rapl:*/energy_uj` (mostly root)",
+        "J/epoch", "CPU energy", "less", machine=True, drift=DRIFT,
+        ranks="devices", epochs="plain", key="epochs.energy_cpu_j", epoch_doc=use,
+    )  # fmt: skip
+    for name, heading, doc in (
+        ("peak_rss_bytes", "Resident set", "largest of the ranks: the kernel's peak resident set (VmHWM), "
+         "interpreter and libraries included, evaluations left out"),
+        ("peak_pss_bytes", "Proportional set", "largest of the ranks: proportional set (a page shared by n "
+         "processes counts 1/n), read each 2 s (less often for large processes; `pss_interval_s` in the "
+         "record) and at the end. A peak between two readings is missed"),
+        ("nvml_peak_bytes", "NVML", "largest of the ranks: GPU memory of the process as the driver counts "
+         "it, sampled each 0.1 s: tensors, what the allocator keeps, context, libraries"),
+        ("allocator_peak_bytes", "CUDA allocator", "largest of the ranks: the most that torch's CUDA "
+         "allocator had handed out: tensors alone"),
+    ):  # fmt: skip
+        yield _memory(name, doc, heading, ranks="max", key=f"meters.{name}")
+    yield _memory(
+        "memory_model_bytes", "what the method's memory model says of the rank that needs most; its "
+        "components in `result.memory_model` of the record", "Memory model",
+    )  # fmt: skip
+    yield Metric(
+        "wire_estimate_bytes", "payload with the headers of full frames; none on the loopback", "B/epoch",
+        "With headers", "less", rerun=MEMORY,
+    )  # fmt: skip
+    seen = "what the interfaces sent, summed over them (`traffic: verify`); its ratio to what was counted"
+    yield Metric("wire_bytes", seen, "B/epoch", "Interfaces", "less", rerun=MEMORY)
+    yield Metric("wire_ratio", seen, heading="Interfaces / counted")
+    yield _time(
+        "eval_s", "all evaluations; largest of the ranks; 0 where there are none", "Evaluations",
+        ranks="max", key="eval_s", epoch_doc="the evaluation behind this epoch; 0 where none",
+    )  # fmt: skip
+    yield Metric("edges", sizes, heading="Edges", ranks="sum", key="edges")
+    yield _score(
+        "sampled_test_at_best_val", "test score by the method's own sampler, of the evaluation with the best "
+        "exact validation score (`train.sampled_eval`)", "Sampled test score",
+        key="summary.sampled_test_at_best_val",
+    )  # fmt: skip
+    yield Metric(
+        "train_nodes_per_s", "training nodes of all ranks / `epoch_time_s` (papers: Knodes/s are thousands "
+        "of it)", "1/s", "Training nodes per second", "more",
+        machine=True, by_epoch=True, rerun=RERUN, drift=DRIFT,
+    )  # fmt: skip
+    steps = (
+        "updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest "
+        "rank's time / them"
+    )
+    yield Metric("steps", steps, heading="Steps", epoch_doc="updates of the weights")
+    yield _time("step_time_s", steps, "Time of a step")
+
+
+def _of_epochs() -> Iterable[Metric]:
+    """Yield the metrics that only `load_epochs` has."""
+    yield Metric("epoch", epoch_doc="`epoch` from 0")
+    yield Metric("rank", epoch_doc="`epoch` from 0")
+    yield Metric("barriers", epoch_doc="how this epoch was timed; barriers waited at")
+    cpu = "CPU time of this process, all threads; the same by the phase the trainer was in"
+    yield Metric("cpu_s", unit="s", epoch_doc=cpu)
+    for phase in PHASES:
+        yield Metric(f"cpu_{phase}_s", unit="s", epoch_doc=cpu, family="cpu_PHASE_s")
+    yield Metric(
+        "loss", epoch_doc="cross-entropy, or binary cross-entropy summed over classes: mean over the "
+        "training rows of all ranks (mini-batches: over the steps, weighted by rows)",
+    )  # fmt: skip
+    yield Metric("lr", epoch_doc="learning rate")
+    for split in ("train", "val", "test"):
+        doc = "exact evaluation; NaN where not evaluated"
+        yield Metric(f"{split}_score", unit="fraction", better="more", epoch_doc=doc)
+    for split in ("val", "test"):
+        yield Metric(
+            f"sampled_{split}_score", unit="fraction", better="more",
+            epoch_doc="with `train.sampled_eval`: the same nodes scored on blocks that the method draws for "
+            "them, the same draws each time; NaN for methods that draw for no node in particular. Never used "
+            "to choose the best epoch",
+        )  # fmt: skip
+
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _table()}
+"""The tool's own metrics of a trial by name, in the order of the columns of `load_results`."""
+EPOCH_METRICS: Mapping[str, Metric] = {
+    metric.name: metric for metric in (*METRICS.values(), *_of_epochs()) if metric.epoch_doc
+}
+"""Those of an epoch and rank, by the column of `load_epochs`."""
+
+
+def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
+    """Return what is known of a column of `load_results`.
+
+    Args:
+        name: of the column.
+        declared: metrics of the methods that the column is of.
+
+    Raises:
+        UserError: it is no number.
+    """
+    own = {metric.name: metric for metric in (*METRICS.values(), *installed(), *declared)}
+    if name in own and own[name].value == "number" and name not in ("parts", "seed"):
+        return own[name]
+    for metric in own.values():
+        if "*" in metric.name and fnmatch.fnmatchcase(name, metric.name):
+            return metric
+    if name.startswith(STAT):
+        return Metric.of_method(name.removeprefix(STAT), "a method's own")
+    if name.startswith("time_") and name.endswith("_s"):  # a phase of a plugin's
+        return _time(name, "a phase of an epoch", unit="s/epoch")
+    known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed")]
+    raise UserError(f"'{name}' is no figure of a trial", fix=nearest(name, known))
+
+
+def installed() -> list[Metric]:
+    """Return the metrics of installed packages; those that do not import are left out."""
+    found = (REGISTERED.loaded(name) for name in REGISTERED.names())
+    return [metric for metric in found if metric is not None]
+
+
+def as_declared(metrics: Iterable[Metric]) -> list[dict[str, Any]]:
+    """Return metrics as a record keeps them: what differs from the defaults."""
+    default = Metric("")
+    return [
+        {key: value for key, value in asdict(metric).items() if value != getattr(default, key)} for metric in metrics
+    ]
+
+
+def from_declared(kept: Iterable[Mapping[str, Any]]) -> list[Metric]:
+    """Return what `as_declared` kept; of a newer harness's metrics what this one knows."""
+    known = {field.name for field in fields(Metric)}
+    return [Metric(**{k: v for k, v in each.items() if k in known}) for each in kept if "name" in each]

@@ -1,0 +1,25 @@
+"""GCN."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from harness.graph.block import Block
+from harness.graph.propagation import SYMMETRIC
+from harness.models.layer import Fetch, GraphLayer
+
+
+class GCNLayer(GraphLayer):
+    """GCN: D^-1/2 (A + I) D^-1/2 H W + b (Kipf and Welling, 2017)."""
+
+    name = "gcn"
+    propagation = SYMMETRIC
+    reads_own = False
+
+    def forward(
+        self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
+    ) -> Tensor:
+        """See `GraphLayer`."""
+        if aggregated is not None:
+            return self.linear(aggregated, self.weight, self.bias)
+        return self.propagate(block, h, fetch, narrow) + self.bias

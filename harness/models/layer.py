@@ -1,0 +1,254 @@
+"""GraphLayer: what the layers of a model share, the models by name, and what a layer holds in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from harness.errors import UserError
+from harness.graph.block import Block
+from harness.graph.propagation import Propagation
+from harness.models.functional import Linear
+from harness.models.spec import ModelSpec, Products
+from harness.registry import Registered, Registry
+from harness.spec import Spec
+
+Fetch = Callable[[Tensor], Tensor]
+HopFetch = Callable[[Tensor, int], Tensor]
+
+# A multiply-add of an SpMM costs about this many of a GEMM's: measured 10 against 44 G/s on one core.
+SPMM_COST = 4.0
+
+
+@dataclass(frozen=True)
+class BlockSize:
+    """Destination rows, source rows and entries of a layer's block."""
+
+    dst: int
+    src: int
+    edges: int
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """What the memory of a layer depends on in a step, besides the layer.
+
+    Attributes:
+        spec: the model's.
+        blocks: sizes of the layer's blocks, one a hop.
+        first: its input are the input features, which need no gradient and are counted elsewhere.
+        exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
+        aggregated: its first aggregation is given.
+        narrow: H W is exchanged.
+        least: a lower bound, whichever of A (H W) and (A H) W the layer computes.
+    """
+
+    spec: ModelSpec
+    blocks: Sequence[BlockSize]
+    first: bool = False
+    exchanged: bool = False
+    aggregated: bool = False
+    narrow: bool = False
+    least: bool = False
+
+    @property
+    def boundary(self) -> int:
+        """Rows that the exchange of the first block receives."""
+        return self.blocks[0].src - self.blocks[0].dst if self.exchanged else 0
+
+    @property
+    def keeps_input(self) -> bool:
+        """Whether autograd keeps the input besides: without dropout the first one is the feature matrix."""
+        return not (self.first and self.spec.dropout == 0)
+
+
+@dataclass(frozen=True)
+class LayerValues:
+    """Values (not bytes) of a layer: what autograd keeps, and what is there beside during its passes."""
+
+    kept: int
+    forward: int
+    backward: int
+
+
+class GraphLayer(Registered, nn.Module):
+    """A graph layer: how it propagates, what its exchange sends, what it holds in memory.
+
+    A model is made of layers of one kind; a subclass with a `name` is a model that suites can name. It sets
+    `propagation` and defines `forward(block, h, fetch, narrow, aggregated)`, which returns [num_dst,
+    outputs]: `h` are the rows that `fetch` turns into the source rows, `narrow` says to exchange H W,
+    `aggregated` [num_dst, inputs] replaces the propagation of `h`. `propagate` is A H W for layers that have
+    such a product. What is said of memory here follows it, and is for layers that hold no more than SAGE's.
+
+    Args:
+        inputs: width of the layer's input.
+        outputs: width of its output.
+        transformed: width of H W if it is another.
+        products: the order of A H W, where nothing else decides it.
+
+    Attributes:
+        Options: the model's own options, in a suite `model: {name: {gin: {eps: 0.1}}}`.
+        propagation: the weighting of edges that it aggregates with, or that samplers take for one.
+        attends: its aggregation depends on weights that are learnt.
+        reads_own: it reads a node's own row beside the aggregation, which has no self loop for it.
+        can_narrow: H W can be exchanged instead of H.
+        hops: aggregations one behind the other, each with a block of its own.
+    """
+
+    kind = "model"
+    group = "harness.models"
+    name: ClassVar[str]
+    Options: ClassVar[type[Spec]] = Spec
+    propagation: ClassVar[Propagation]
+    attends: ClassVar[bool] = False
+    reads_own: ClassVar[bool] = True
+    can_narrow: ClassVar[bool] = True
+    hops: int = 1
+
+    def __init__(
+        self, inputs: int, outputs: int, transformed: int | None = None, *, products: Products = "auto"
+    ) -> None:
+        super().__init__()
+        self.inputs, self.outputs, self.linear, self.products = inputs, outputs, Linear(), products
+        self.transformed = outputs if transformed is None else transformed
+        self.weight = nn.Parameter(torch.empty(inputs, self.transformed))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    @classmethod
+    def check_class(cls, where: str) -> None:
+        """See `Registered`: a layer has a propagation and a `forward`."""
+        super().check_class(where)
+        if not isinstance(getattr(cls, "propagation", None), Propagation):
+            raise UserError(f"'{where}' has no propagation", fix="write `propagation = harness.MEAN`, or alike")
+        if cls.forward is GraphLayer.forward:
+            raise UserError(f"'{where}' has no forward", fix="define it in the class")
+
+    @classmethod
+    def check_spec(cls, spec: ModelSpec) -> None:
+        """Raise a ValueError "key: what is wrong" if there is no such model."""
+
+    @classmethod
+    def label(cls, spec: ModelSpec) -> str:
+        """Return what of its own options a label of the model ends in."""
+        return ""
+
+    @classmethod
+    def build(cls, spec: ModelSpec, inputs: int, outputs: int, *, last: bool, products: Products) -> Self:
+        """Return a layer of the model; `last`: its output is the logits."""
+        return cls(inputs, outputs, products=products)
+
+    @classmethod
+    def options_of(cls, spec: ModelSpec) -> Any:
+        """Return the model's own options, an `Options`."""
+        return cls.Options(**spec.options)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Glorot-uniform weights and zero biases."""
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                bound = math.sqrt(6 / sum(parameter.shape))
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+    def run(
+        self,
+        blocks: Sequence[Block],
+        h: Tensor,
+        fetch: HopFetch,
+        *,
+        narrow: bool = False,
+        aggregated: Tensor | None = None,
+    ) -> Tensor:
+        """Return the output on the blocks of all hops; `fetch` is told the hop, from 0."""
+        out: Tensor = self(blocks[0], h, lambda rows: fetch(rows, 0), narrow, aggregated)
+        return out
+
+    def reached(self, hop: int) -> Tensor:
+        """Return the weights that multiply what a node's row sends in a hop, [inputs, width]."""
+        return self.weight
+
+    def propagate(self, block: Block, h: Tensor, fetch: Fetch, narrow: bool) -> Tensor:
+        """Return A H W [num_dst, outputs], in the order that `transforms_first` says.
+
+        A block that communicates is given H, as the papers send it, but with `narrow`.
+
+        Args:
+            block: the layer's edges.
+            h: [rows, inputs], what `fetch` turns into the source rows.
+            fetch: the exchange of this layer.
+            narrow: exchange H W.
+        """
+        if narrow:
+            return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
+        source = fetch(h)
+        weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, source))
+        sizes = block.adjacency.nnz, block.num_dst, block.num_src
+        if not block.communicates and self.transforms_first(*sizes, weights=weights, inputs=inputs):
+            return block.aggregate(self.linear(source, self.weight), self.propagation)
+        return self.linear(block.aggregate(source, self.propagation), self.weight)
+
+    def transforms_first(self, entries: int, num_dst: int, num_src: int, *, weights: bool, inputs: bool) -> bool:
+        """Return whether to compute A (H W), not (A H) W: as `products` says, or as is cheaper.
+
+        Counted are the multiply-adds of both passes (Zeng et al., JPDC 2021, section 6.1, where every
+        gradient is needed). For the gradient of W, A (H W) takes A^T to the gradient, and (A H) W has A H.
+
+        Args:
+            entries: of the block.
+            num_dst: its destination rows.
+            num_src: its source rows.
+            weights: the gradient of W will be asked for.
+            inputs: that of H will.
+        """
+        if self.products != "auto":
+            return self.products == "transform-first"
+        gemms = (1 + weights + inputs) * self.inputs * self.outputs
+        transformed = SPMM_COST * entries * (1 + (weights or inputs)) * self.outputs + num_src * gemms
+        return transformed < SPMM_COST * entries * (1 + inputs) * self.inputs + num_dst * gemms
+
+    def training_values(self, case: LayerCase) -> LayerValues:
+        """Return what the layer has in memory in a step; `propagate` is what this follows.
+
+        SyncExchange makes the source matrix new. A product keeps its input: the source matrix where H W comes
+        first, the aggregation where A H does. The exchange's backward pass adds what peers send (about the
+        boundary) to a copy of the inner rows. The first layer's input needs no gradient.
+        """
+        (size,) = case.blocks
+        dst, src, d, o = size.dst, size.src, self.inputs, self.outputs
+        own = (dst if case.exchanged else src) * d if case.keeps_input else 0
+        to_input = 0 if case.first else dst * d
+        if case.aggregated:
+            return LayerValues(2 * own, 2 * dst * o, dst * o)
+        if case.narrow:
+            through = to_input + (2 * dst + src + case.boundary) * o
+            return LayerValues(own, (3 * dst + src) * o, through)
+        back = (src + case.boundary + dst) * d if case.exchanged and not case.first else 0
+        to_source = 0 if case.first else src * (d + o)
+        transformed = LayerValues(
+            own + (src * d if case.exchanged else 0),
+            (2 * dst + src) * o,
+            to_input + max((dst + src) * o, to_source, back),
+        )
+        spread = 0 if case.first else (2 * dst + src) * d
+        forward = 2 * dst * o + (src * d if case.exchanged else 0)
+        summed = LayerValues(own + dst * d, forward, to_input + max(spread, back))
+        if case.least:
+            return LayerValues(*map(min, astuple(transformed), astuple(summed)))
+        chosen = self.transforms_first(size.edges, dst, src, weights=True, inputs=not case.first)
+        return transformed if chosen else summed
+
+    def evaluation_values(self, block: BlockSize, *, exchanged: bool, least: bool) -> int:
+        """Return the values at the peak of an exact evaluation of the layer on a block."""
+        rows, d, o = block.dst, self.inputs, self.outputs
+        source = block.src * d if exchanged else 0
+        transformed, summed = block.src * o, rows * d
+        first = self.transforms_first(block.edges, rows, block.src, weights=False, inputs=False)
+        between = min(transformed, summed) if least else transformed if first else summed
+        return rows * d + source + between + 2 * rows * o
+
+
+MODELS: Registry[type[GraphLayer]] = Registry(GraphLayer, "harness.models")

@@ -1,0 +1,33 @@
+"""GraphSAGE with mean aggregation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from harness.graph.block import Block
+from harness.graph.propagation import MEAN
+from harness.models.layer import Fetch, GraphLayer
+from harness.models.spec import Products
+
+
+class SageLayer(GraphLayer):
+    """GraphSAGE, mean: H W_self + (D^-1 A H) W + b, that is [H, D^-1 A H] W' (Hamilton et al., 2017)."""
+
+    name = "sage"
+    propagation = MEAN
+
+    def __init__(self, inputs: int, outputs: int, *, products: Products = "auto") -> None:
+        super().__init__(inputs, outputs, products=products)
+        self.weight_self = nn.Parameter(torch.empty(inputs, outputs))
+
+    def forward(
+        self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
+    ) -> Tensor:
+        """See `GraphLayer`."""
+        # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
+        own = h if h.shape[0] == block.num_dst else h[: block.num_dst]
+        out = self.linear(own, self.weight_self, self.bias)
+        if aggregated is None:
+            return out.add_(self.propagate(block, h, fetch, narrow))
+        return out.add_(self.linear(aggregated, self.weight))

@@ -1,1 +1,0 @@
-"""The reference part of the documentation, made from the code: `make reference`."""

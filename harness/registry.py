@@ -1,0 +1,381 @@
+"""What is found by name: the tool's own, installed packages', and plugins'.
+
+Methods, models, partitioners, optimizers, schedules, metrics and views of the report are registered alike. A
+kind is a base class that is `Registered`; a `Registry` finds what there is of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+from harness.errors import UserError, nearest
+from harness.spec import PluginSource
+
+OWN = "harness"  # the distribution whose entry points are the tool's own
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # in tables, labels and on command lines
+T = TypeVar("T")
+
+
+class Registered:
+    """Base of the kinds.
+
+    Attributes:
+        kind: what messages call one of them, e.g. "method"; set by the base class of the kind.
+        group: entry points of installed packages; set there, too.
+        registry: finds them.
+
+    What has a `name` of its own can be named by suites and options.
+    """
+
+    kind: ClassVar[str]
+    group: ClassVar[str]
+    registry: ClassVar[Registry[Any]]
+
+    @classmethod
+    def check_class(cls, where: str) -> None:
+        """Raise a UserError that names `where` if the class lacks what its kind needs."""
+        if inspect.isabstract(cls):
+            missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+            raise UserError(f"'{where}' has no {missing}", fix="define it in the class")
+
+    @classmethod
+    def summary(cls) -> str:
+        """First line of the class's docstring."""
+        return (cls.__doc__ or "").strip().split("\n")[0]
+
+
+PluginKey = tuple[str, str]
+"""Kind and name of what a plugin brings."""
+
+
+@dataclass(frozen=True)
+class Found(Generic[T]):
+    """What has a name, and where its code is; None for the tool's own."""
+
+    value: T
+    source: PluginSource | None
+
+
+class Registry(Generic[T]):
+    """All of one kind by name.
+
+    Args:
+        base: the kind's base class.
+        own: module, or package of modules, that holds the tool's own; None if entry points name them.
+    """
+
+    def __init__(self, base: type[Registered], own: str | None = None) -> None:
+        self.base, self._package, self.kind = base, own, base.kind
+        base.registry = self
+
+    def names(self) -> list[str]:
+        """Names of what is installed, sorted."""
+        return sorted({*self._own, *self._points()})
+
+    def hidden(self) -> list[str]:
+        """Return a line for each installed one whose name another package's has."""
+        first = self._points()
+        lines = []
+        for point in sorted(entry_points(group=self.base.group), key=_precedence):
+            package = OWN if point.name in self._own else _package_of(first[point.name])
+            if point.name in self._own or first[point.name] != point:
+                lines.append(
+                    f"{point.name} of package {_package_of(point)}: package {package} has a {self.kind} of that name"
+                )
+        return lines
+
+    def find(self, name: str, plugins: Mapping[PluginKey, PluginSource] | None = None) -> Found[T]:
+        """Return what a suite names.
+
+        Args:
+            name: of an installed one or a plugin's, or `package.module:Name`.
+            plugins: from `find_plugins`.
+
+        Raises:
+            UserError: there is none of that name, or it does not import.
+        """
+        plugins = plugins or {}
+        if (self.kind, name) in plugins:
+            source = plugins[self.kind, name]
+            return Found(self.load(name, source), source)
+        if name in self._own:
+            return Found(self._own[name], None)
+        if ":" in name:
+            value = self._import(name, name)
+            return Found(value, source_of(value, name))
+        points = self._points()
+        if name not in points:
+            known = {*self.names(), *(key for kind, key in plugins if kind == self.kind)}
+            raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, known))
+        point = points[name]
+        value = self._import(point.value, name)
+        return Found(value, None if _package_of(point) == OWN else source_of(value, point.value))
+
+    def load(self, name: str, source: PluginSource | None = None) -> T:
+        """Return what has a name.
+
+        Args:
+            name: of an installed one, or `package.module:Name` for one that is not installed.
+            source: where the code is, as `find` returned it, here or in another process.
+
+        Raises:
+            UserError: there is none of that name, it does not import, or its file is not what it was.
+        """
+        if source is None:
+            return self.find(name).value
+        if source.module is None:
+            module = import_file(source.file, source.sha256)
+            return self._of_module(module, source.cls, f"{source.file}: {source.cls}")
+        if sha256_of(source.file) != source.sha256:
+            raise UserError("changed since the run began", file=source.file, fix="start the run again")
+        return self._import(f"{source.module}:{source.cls}", name)
+
+    def loaded(self, name: str, source: PluginSource | None = None) -> T | None:
+        """Return what is installed, or was imported by this process before; else None.
+
+        For names and sources that come from a record: nothing is run that only a record names.
+        """
+        if source is not None:
+            module = source.module or module_name(source.file, source.sha256)
+        else:
+            module = name.partition(":")[0] if ":" in name else ""
+        if module and module not in sys.modules:
+            return None
+        try:
+            return self.load(name, source)
+        except UserError:
+            return None
+
+    @cached_property
+    def _own(self) -> dict[str, T]:
+        """What the modules of the own package define, in their order."""
+        found: dict[str, T] = {}
+        if self._package is None:
+            return found
+        package = importlib.import_module(self._package)
+        inside = sorted(each.name for each in pkgutil.iter_modules(getattr(package, "__path__", ())))
+        for module in [package, *(importlib.import_module(f"{self._package}.{name}") for name in inside)]:
+            for _, value in registered_in(module):
+                if value.kind == self.kind:
+                    found[value.name] = cast(T, value)
+        return found
+
+    def _points(self) -> dict[str, EntryPoint]:
+        """Return the entry points by name; another package's does not take the place of the tool's own."""
+        points: dict[str, EntryPoint] = {}
+        for point in sorted(entry_points(group=self.base.group), key=_precedence):
+            points.setdefault(point.name, point)
+        return points
+
+    def _import(self, path: str, name: str) -> T:
+        """Return what is at `package.module:Name`; messages call it `name`."""
+        module, _, attribute = path.partition(":")
+        try:
+            return self._of_module(importlib.import_module(module), attribute, path)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+            what = f"{self.kind} '{name}' does not import: {_said(error)}"
+            raise UserError(what, fix=f"check {path}") from error
+
+    def _of_module(self, module: ModuleType, attribute: str, where: str) -> T:
+        """Return what is at a dotted name of a module; AttributeError if there is nothing.
+
+        Raises UserError, naming `where`, if it is not a complete one of this kind.
+        """
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        if not (isinstance(found, self.base) or (isinstance(found, type) and issubclass(found, self.base))):
+            base = self.base.__name__
+            raise UserError(f"'{where}' is not a subclass of harness.{base}", fix=f"name a {base} class")
+        if isinstance(found, type):
+            found.check_class(where)
+        return cast(T, found)
+
+
+def registered_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield what a module defines, and not only imports, with a name of its own: classes and instances."""
+    for attribute, value in list(vars(module).items()):
+        if isinstance(value, type) and issubclass(value, Registered):
+            if value.__module__ == module.__name__ and "name" in vars(value):
+                yield attribute, value
+        elif isinstance(value, Registered):
+            yield attribute, value
+
+
+def find_plugins(
+    entries: Iterable[str], directory: Path | None = None, known: Mapping[PluginKey, PluginSource] | None = None
+) -> dict[PluginKey, PluginSource]:
+    """Return where what plugins bring is, by kind and name.
+
+    Args:
+        entries: `file.py` or `package.module` each.
+        directory: what relative files are relative to; default the working directory.
+        known: what other plugins bring; it is returned too, and its names are taken.
+
+    Raises:
+        UserError: a file that is not there, a plugin that does not import or brings nothing, a name twice.
+    """
+    found = dict(known or {})
+    for entry in entries:
+        for key, source in _brought_by(entry, directory).items():
+            if found.setdefault(key, source) != source:
+                what = f"{key[0]} '{key[1]}' is in {found[key].file} too"
+                raise UserError(what, file=source.file, fix="give one of them another name")
+    return found
+
+
+def whole_entries(entries: Iterable[str], directory: Path | None = None) -> list[str]:
+    """Return plugins with the whole path where they are files, so that they can be found from anywhere."""
+    return [str(_file(entry, directory) or entry) for entry in entries]
+
+
+def _file(entry: str, directory: Path | None) -> Path | None:
+    """Return the path of a plugin that is a file; None if it is a module."""
+    if not (entry.endswith(".py") or "/" in entry):
+        return None
+    return ((directory or Path.cwd()) / Path(entry).expanduser()).resolve()
+
+
+def _brought_by(entry: str, directory: Path | None) -> dict[PluginKey, PluginSource]:
+    file = _file(entry, directory)
+    module = import_file(file, sha256_of(file)) if file else import_module(entry)
+    where = str(file or entry)
+    brought: dict[PluginKey, PluginSource] = {}
+    for attribute, value in registered_in(module):
+        if isinstance(value, type) and issubclass(value, Registered):
+            value.check_class(f"{where}: {attribute}")
+        source = source_of(value, f"{module.__name__}:{attribute}")
+        if source is None:
+            raise UserError(f"{attribute} is in no file", file=where)
+        if file:
+            source = source.model_copy(update={"module": None})
+        _check_name(value, source)
+        key = value.kind, value.name
+        if key in brought:
+            what = f"{brought[key].cls} and {attribute} are both named '{value.name}'"
+            raise UserError(what, file=where, fix="give one of them another name")
+        brought[key] = source
+    if not brought:
+        fix = "define a subclass of harness.Method, or of another kind, with a `name`"
+        raise UserError("has nothing that could be named", file=where, fix=fix)
+    return brought
+
+
+def _check_name(value: Any, source: PluginSource) -> None:
+    """Refuse a name that cannot be one, or is that of something else that is installed."""
+    name, registry = value.name, value.registry
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        fix = "letters, digits, '.', '_' or '-', a letter or digit first"
+        raise UserError(f"bad name {name!r} of {source.cls}", file=source.file, fix=fix)
+    if name not in registry.names():
+        return
+    installed = registry.find(name).source
+    if installed is None or (installed.file, installed.cls) != (source.file, source.cls):
+        what = f"{value.kind} '{name}' is installed already"
+        raise UserError(what, file=source.file, fix="give it another name, or leave the plugin out")
+
+
+class _Uncached(SourceFileLoader):
+    """Compiles the file as it is: bytecode kept on disk may be of an edit in the same second before."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def import_file(file: Path, sha256: str) -> ModuleType:
+    """Return a plugin file as a module; once imported it stays so for this process.
+
+    Args:
+        file: absolute path.
+        sha256: of its content, `sha256_of`.
+
+    Raises:
+        UserError: it cannot be read, its content is another, or it does not import.
+    """
+    name = module_name(file, sha256)
+    if name in sys.modules:
+        return sys.modules[name]
+    if sha256_of(file) != sha256:
+        raise UserError("changed since the run began", file=file, fix="start the run again")
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic looks up there what the annotations of a class mean
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+        del sys.modules[name]
+        raise _broken(error, file) from error
+    return module
+
+
+def import_module(name: str) -> ModuleType:
+    """Return an installed module, as `import_file` does."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
+        raise UserError(f"module '{name}' does not import: {_said(error)}") from error
+
+
+def source_of(value: Any, path: str) -> PluginSource | None:
+    """Return where the code is of what was imported as `path`; None if it is in no file."""
+    module, _, attribute = path.partition(":")
+    defined = value.__module__ if isinstance(value, type) else module
+    file = getattr(sys.modules.get(defined), "__file__", None)
+    if file is None or not Path(file).is_file():
+        return None
+    whole = Path(file).resolve()
+    return PluginSource(file=whole, module=module, cls=attribute, sha256=sha256_of(whole))
+
+
+def sha256_of(file: Path) -> str:
+    """Return the hash of a file's content; UserError if it cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=file) from error
+
+
+def module_name(file: Path, sha256: str) -> str:
+    """Return the name by which a plugin file of this content is imported."""
+    return "harness_plugin_" + hashlib.sha256(f"{file}\n{sha256}".encode()).hexdigest()[:16]
+
+
+def _precedence(point: EntryPoint) -> tuple[bool, str, str]:
+    return _package_of(point) != OWN, _package_of(point), point.value
+
+
+def _package_of(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else ""
+
+
+def _broken(error: BaseException, file: Path) -> UserError:
+    """Tell what went wrong in a file, and in which of its lines."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(file) else None
+    return UserError(f"does not import: {_said(error)}", file=file, line=line or (lines or [None])[-1])
+
+
+def _said(error: BaseException) -> str:
+    """Return the error's kind and text in one line."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ": ".join(filter(None, [type(error).__name__, " ".join(text.split())]))

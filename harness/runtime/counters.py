@@ -1,0 +1,262 @@
+"""Counters of a rank's devices: NVML's, the kernel's, and what stands for one that is absent."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Absent(Exception):  # noqa: N818 - a counter that is not there is a state, not an error
+    """A metric cannot be had on this machine; the message says why."""
+
+
+class Reasons:
+    """Why metrics are not available: the first reason of each; after it the metric is not read again.
+
+    Attributes:
+        why: reason by the metric's name.
+    """
+
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}
+
+    def add(self, metrics: Iterable[str], reason: str) -> None:
+        """Give up these metrics for `reason`, if they have not been already."""
+        for metric in metrics:
+            self.why.setdefault(metric, reason)
+
+    def attempt(self, read: Callable[[], T], *metrics: str) -> T | None:
+        """Return what `read` returns; None if it raises `Absent` or all of `metrics` were given up before."""
+        if all(metric in self.why for metric in metrics):
+            return None
+        try:
+            return read()
+        except Absent as absent:
+            self.add(metrics, str(absent))
+            return None
+
+
+Told = TypeVar("Told")
+
+
+class Gpu:
+    """One GPU, or MIG instance, as NVML sees it. Nothing here waits for the GPU's work.
+
+    Args:
+        api: the module `pynvml`, initialised.
+        handle: NVML's handle of the device.
+        pid: process whose memory `memory` returns.
+        what: what errors are said of.
+
+    Raises (all methods):
+        Absent: the driver does not give the metric for this device.
+    """
+
+    def __init__(self, api: Any, handle: Any, pid: int, what: str = "GPU") -> None:
+        self._api, self._handle, self._pid, self._what = api, handle, pid, what
+
+    def memory(self) -> int | None:
+        """Return the bytes that the process holds on the device; None if it is not listed (yet)."""
+        processes = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses)
+        own = [process.usedGpuMemory for process in processes if process.pid == self._pid]
+        if not own:
+            return None
+        if own[0] is None:
+            raise Absent(f"NVML ({self._what}): memory is not told by process")
+        return int(own[0])
+
+    def utilisation(self) -> float:
+        """Return the share of time (0..1) with a kernel running, over the driver's last 1/6 to 1 s."""
+        return float(self._ask(self._api.nvmlDeviceGetUtilizationRates).gpu) / 100
+
+    def power(self) -> float:
+        """Return the device's power in watts, whoever uses it."""
+        return float(self._ask(self._api.nvmlDeviceGetPowerUsage)) / 1e3
+
+    def energy(self) -> float:
+        """Return the device's energy in joules since the driver was loaded, whoever used it."""
+        return float(self._ask(self._api.nvmlDeviceGetTotalEnergyConsumption)) / 1e3
+
+    def close(self) -> None:
+        """Release NVML."""
+        self._api.nvmlShutdown()
+
+    def _ask(self, function: Callable[[Any], Told]) -> Told:
+        try:
+            return function(self._handle)
+        except self._api.NVMLError as error:
+            raise Absent(f"NVML ({self._what}): {error}") from None
+
+
+def open_gpu(device: torch.device) -> Gpu:
+    """Return the GPU that torch calls `device`.
+
+    Raises:
+        Absent: NVML is not there or does not know the device.
+    """
+    import pynvml
+
+    index = torch.cuda.current_device() if device.index is None else device.index
+    uuid = str(torch.cuda.get_device_properties(index).uuid)
+    return find_gpu(pynvml, uuid, index, os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid())
+
+
+def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> Gpu:
+    """Return the GPU with CUDA's `uuid`, or if NVML knows none, the one at `index` of the visible devices.
+
+    NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    Args:
+        api: the module `pynvml`.
+        uuid: of the device, without GPU- or MIG-.
+        index: of the device among those that CUDA sees.
+        visible: CUDA_VISIBLE_DEVICES, indices or UUIDs.
+        pid: process whose memory is asked for.
+
+    Raises:
+        Absent: NVML is not there or knows neither.
+    """
+    try:
+        api.nvmlInit()
+    except api.NVMLError as error:
+        raise Absent(f"NVML: {error}") from None
+    names = [f"GPU-{uuid}", f"MIG-{uuid}", _visible_name(visible, index)]
+    failure = None
+    for name in names:
+        try:
+            by_index = name.isdigit()
+            handle = api.nvmlDeviceGetHandleByIndex(int(name)) if by_index else api.nvmlDeviceGetHandleByUUID(name)
+        except api.NVMLError as error:
+            failure = error
+        else:
+            return Gpu(api, handle, pid, "MIG instance" if name.startswith("MIG-") else "GPU")
+    api.nvmlShutdown()
+    raise Absent(f"NVML knows none of {', '.join(names)}: {failure}")
+
+
+def _visible_name(visible: str | None, index: int) -> str:
+    """Return the entry of CUDA_VISIBLE_DEVICES for torch's device `index`; the index itself without it."""
+    names = [] if visible is None else [name.strip() for name in visible.split(",")]
+    return names[index] if index < len(names) else str(index)
+
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+class KernelFile:
+    """A small file of /proc or /sys, kept open: reading it anew is one system call.
+
+    Raises:
+        Absent: it cannot be opened or read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._descriptor = path, -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._absent(error) from None
+
+    def read(self) -> str:
+        """Return its text as of now."""
+        try:
+            return os.pread(self._descriptor, 4096, 0).decode()
+        except OSError as error:
+            raise self._absent(error) from None
+
+    def close(self) -> None:
+        """Close it; after that `read` raises `Absent`."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _absent(self, error: OSError) -> Absent:
+        return Absent(f"{self._path}: {error.strerror}")
+
+
+class ResidentSize(KernelFile):
+    """Resident set of this process (`statm`)."""
+
+    def __init__(self, proc: Path) -> None:
+        super().__init__(proc / "statm")
+        self._page = os.sysconf("SC_PAGE_SIZE")
+
+    def bytes(self) -> int:
+        """Return its size now."""
+        return int(self.read().split()[1]) * self._page
+
+
+class ProportionalSize(KernelFile):
+    """Proportional set of this process (`smaps_rollup`): a page shared by n processes counts 1/n.
+
+    The kernel walks the whole page table for it: milliseconds for each GB.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        super().__init__(proc / "smaps_rollup")
+
+    def bytes(self) -> int:
+        """Return its size now."""
+        line = next(x for x in self.read().splitlines() if x.startswith("Pss:"))
+        return int(line.split()[1]) * 1024
+
+
+class PackageEnergy:
+    """Energy of all processor packages of the machine, whoever uses them (RAPL, also AMD's).
+
+    Only zones called package-N count: sub-zones are not zones of their own, and `psys` holds the packages. https://docs.kernel.org/power/powercap/powercap.html
+
+    Raises:
+        Absent: there is no package, or one cannot be read (most kernels let only root).
+    """
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        zones = [path for path in sorted(root.glob("intel-rapl:*")) if re.fullmatch(r"intel-rapl:\d+", path.name)]
+        packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
+        if not packages:
+            raise Absent(f"{root}: no processor package (RAPL) is listed")
+        self._counters = [_Counter(package) for package in packages]
+        self._lock = Lock()
+
+    def joules(self) -> float:
+        """Return the joules since this object was made; ask more often than a counter wraps (minutes)."""
+        with self._lock:
+            return sum(counter.advance() for counter in self._counters) / 1e6
+
+    def close(self) -> None:
+        """Close the counters."""
+        for counter in self._counters:
+            counter.close()
+
+
+class _Counter(KernelFile):
+    """Micro-joules of a package, made monotonic."""
+
+    def __init__(self, zone: Path) -> None:
+        super().__init__(zone / "energy_uj")
+        self._range = int(_text(zone / "max_energy_range_uj"))
+        self._last, self._total = int(self.read()), 0
+
+    def advance(self) -> int:
+        """Return the micro-joules since the start."""
+        now = int(self.read())
+        self._total += now - self._last + (self._range if now < self._last else 0)
+        self._last = now
+        return self._total
+
+
+def _text(path: Path) -> str:
+    file = KernelFile(path)
+    try:
+        return file.read().strip()
+    finally:
+        file.close()

@@ -1,0 +1,308 @@
+"""Meters: peak memory, utilisation and energy of a rank."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import torch
+
+from harness.runtime.counters import POWERCAP, Gpu, PackageEnergy, Reasons, open_gpu
+from harness.runtime.samples import INTERVAL_S, SamplingThread
+
+PROC = Path("/proc/self")
+
+
+class PeakMemory:
+    """Peak of a rank's memory over its training, evaluations left out where the kernel allows.
+
+    Attributes:
+        resident: the process's peak resident set.
+        allocator: the peak of torch's CUDA allocator; None without a GPU.
+        source: where `bytes` comes from: the allocator on a GPU, else the resident set.
+    """
+
+    def __init__(self, device: torch.device, proc: Path = PROC) -> None:
+        self.resident = ResidentPeak(proc)
+        self.allocator = AllocatorPeak(device) if device.type == "cuda" else None
+        self._main: ResidentPeak | AllocatorPeak = self.allocator or self.resident
+        self.source = self._main.source
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is enclosed out of the peaks."""
+        with ExitStack() as stack:
+            stack.enter_context(self.resident.paused())
+            if self.allocator is not None:
+                stack.enter_context(self.allocator.paused())
+            yield
+
+    def bytes(self) -> int:
+        """Peak so far, in bytes."""
+        return self._main.bytes()
+
+
+class ResidentPeak:
+    """Peak resident set of this process, in bytes.
+
+    On Linux VmHWM, reset after each pause (what was freed is given back first). Elsewhere, or where the
+    kernel refuses the reset: `ru_maxrss`, pauses included.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._status, self._clear = proc / "status", proc / "clear_refs"
+        self._peak = 0
+        self.source = "VmHWM" if self._reset() else "ru_maxrss"
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is enclosed out of the peak."""
+        self._peak = self.bytes()
+        try:
+            yield
+        finally:
+            if self.source == "VmHWM":
+                _return_freed()
+                self._reset()
+
+    def bytes(self) -> int:
+        """Peak so far, in bytes."""
+        return max(self._peak, self._read())
+
+    def _read(self) -> int:
+        if self.source == "VmHWM":
+            line = next(x for x in self._status.read_text().splitlines() if x.startswith("VmHWM:"))
+            return int(line.split()[1]) * 1024
+        scale = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+    def _reset(self) -> bool:
+        try:
+            self._clear.write_text("5")
+        except OSError:
+            return False
+        return True
+
+
+class AllocatorPeak:
+    """Peak of what torch's CUDA allocator handed out (`max_memory_allocated`), in bytes."""
+
+    source = "CUDA allocator"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._peak = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back.
+
+        Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
+        """
+        self._peak = self.bytes()
+        kept = torch.cuda.memory_reserved(self._device)
+        try:
+            yield
+        finally:
+            if torch.cuda.memory_reserved(self._device) > kept:
+                torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def bytes(self) -> int:
+        """Peak so far, in bytes."""
+        return max(self._peak, int(torch.cuda.max_memory_allocated(self._device)))
+
+
+def _return_freed() -> None:
+    """Give what the allocator keeps of freed memory back to the kernel, where it is glibc's."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+NVML_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "energy_gpu_j")
+
+SAMPLED_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "by_phase")
+
+METRICS = (
+    *("peak_rss_bytes", "peak_pss_bytes", "allocator_peak_bytes"),
+    *(*NVML_METRICS, "energy_cpu_j", "by_phase", "by_phase.peak_rss_bytes"),
+)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where metrics are read.
+
+    Attributes:
+        proc: the kernel's files of this process.
+        powercap: the kernel's energy counters.
+        gpu: opens NVML's view of a torch device; called only for CUDA devices.
+    """
+
+    proc: Path = PROC
+    powercap: Path = POWERCAP
+    gpu: Callable[[torch.device], Gpu] = open_gpu
+
+
+HERE = Sources()
+
+
+class Meters:
+    """Measures a rank beside its training: memory, GPU utilisation and power, energy.
+
+    A daemon thread samples each INTERVAL_S seconds; energy is the difference of two readings of a counter.
+    Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0.
+
+    A counter that several ranks share belongs to one of them: the packages' energy to local rank 0, energy
+    and power of a GPU to the lowest local rank on it (ranks take GPUs in turn: its number is the GPU's).
+
+    Args:
+        device: this rank's.
+        local_rank: this rank's number among the trial's ranks on this machine; network namespaces of one
+            machine share its counters and are not machines.
+        enabled: False (`timing: wall`) starts no thread and reads no counter; only `memory` works.
+        phase: returns the phase that the trainer is in; called from the thread, and only in epochs;
+            "" is between epochs. On a GPU that is what the host is launching or waiting for.
+        sources: where metrics are read.
+
+    Attributes:
+        memory: peak memory, also when not enabled.
+    """
+
+    def __init__(
+        self, device: torch.device, *, local_rank: int, enabled: bool, phase: Callable[[], str], sources: Sources = HERE
+    ) -> None:
+        self.memory = PeakMemory(device, sources.proc)
+        self._enabled, self._reasons = enabled, Reasons()
+        self._counts_for = _shared_counters(device, local_rank)
+        self._exclude(device, local_rank)
+        attempt = self._reasons.attempt
+        self._gpu = attempt(lambda: sources.gpu(device), *NVML_METRICS)
+        self._packages = attempt(lambda: PackageEnergy(sources.powercap), "energy_cpu_j")
+        self._sampler = SamplingThread(self._reasons, phase, sources.proc, self._gpu, self._packages)
+        self._stop = Event()
+        self._thread = Thread(target=self._sampler.run, args=(self._stop,), name="meters", daemon=True)
+        weakref.finalize(self, self._stop.set)
+        if enabled:
+            self._thread.start()
+
+    def _exclude(self, device: torch.device, local_rank: int) -> None:
+        """Give up what this rank cannot have or is not to count."""
+        reasons = self._reasons
+        if not self._enabled:
+            reasons.add(METRICS, "timing: wall")
+        if device.type != "cuda":
+            reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
+        elif "energy_gpu_j" not in self._counts_for:
+            owner = f"local rank {device.index or 0} counts for this GPU"
+            reasons.add(("energy_gpu_j", "gpu_power_w"), owner)
+        if "energy_cpu_j" not in self._counts_for:
+            reasons.add(("energy_cpu_j",), "local rank 0 counts for this machine")
+        if self.memory.resident.source != "VmHWM":
+            reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
+
+    @contextmanager
+    def epoch(self) -> Iterator[dict[str, float | None]]:
+        """Measure an epoch; the yielded metrics are filled in when the context ends.
+
+        `energy_gpu_j`, `energy_cpu_j`: joules of the whole GPU and of all packages. `gpu_utilisation` (0..1),
+        `gpu_power_w`: means of the samples in the epoch; None in an epoch too short for one.
+        """
+        metrics: dict[str, float | None] = dict.fromkeys(
+            ("energy_gpu_j", "energy_cpu_j", "gpu_utilisation", "gpu_power_w")
+        )
+        if not self._enabled:
+            yield metrics
+            return
+        summary, before = self._sampler.samples.open_epoch(), self._energies()
+        try:
+            yield metrics
+        finally:
+            self._sampler.samples.end_epoch()
+            for name, joules in self._energies().items():
+                start = before[name]
+                metrics[name] = None if joules is None or start is None else joules - start
+            metrics["gpu_utilisation"] = summary.utilisation.value
+            metrics["gpu_power_w"] = summary.power.value
+
+    def _energies(self) -> dict[str, float | None]:
+        attempt, gpu, packages = self._reasons.attempt, self._gpu, self._packages
+        return {
+            "energy_gpu_j": None if gpu is None else attempt(gpu.energy, "energy_gpu_j"),
+            "energy_cpu_j": None if packages is None else attempt(packages.joules, "energy_cpu_j"),
+        }
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what is enclosed (an evaluation) out of all metrics."""
+        self._sampler.samples.pause(True)
+        try:
+            with self.memory.paused():
+                yield
+        finally:
+            self._sampler.samples.pause(False)
+
+    def report(self) -> dict[str, Any]:
+        """Return this rank's metrics as JSON: bytes, shares, watts.
+
+        `samples`, `by_phase`, `gpu_utilisation_histogram` (tenths) count samples in epochs. `peak_rss_bytes`
+        is the kernel's own peak; those of phases, `peak_pss_bytes` and `nvml_peak_bytes` are the largest of
+        samples, between which a peak can hide. `counts_for`: shared counters that are this rank's to report;
+        a sum over ranks is whole if each rank has those. `unavailable`: reason by metric.
+        """
+        sampler, samples = self._sampler, self._sampler.samples
+        if not self._stop.is_set():
+            sampler.look(last=True)
+        self._explain()
+        allocator = self.memory.allocator
+        metrics = {
+            "peak_rss_bytes": self.memory.resident.bytes(),
+            "peak_pss_bytes": samples.peak_proportional,
+            "nvml_peak_bytes": samples.peak_gpu_memory,
+            "allocator_peak_bytes": None if allocator is None else allocator.bytes(),
+        }
+        why = self._reasons.why
+        phases = {} if "by_phase" in why else samples.by_phase
+        return {
+            "interval_s": INTERVAL_S if self._enabled else None,
+            "pss_interval_s": sampler.pss_interval_s if self._enabled else None,
+            "samples": samples.count if self._enabled else None,
+            **{name: None if name in why else value for name, value in metrics.items()},
+            "gpu_utilisation_histogram": None if "gpu_utilisation" in why else samples.histogram,
+            "by_phase": {name: summary.row() for name, summary in phases.items()},
+            "counts_for": self._counts_for,
+            "unavailable": dict(why),
+        }
+
+    def _explain(self) -> None:
+        """Give reasons for what turned out to be missing only now."""
+        if self._sampler.failure is not None:
+            self._reasons.add(SAMPLED_METRICS, self._sampler.failure)
+        if self._sampler.samples.peak_gpu_memory is None:
+            reason = "NVML lists no process with this process's id (a container with ids of its own?)"
+            self._reasons.add(("nvml_peak_bytes",), reason)
+
+    def close(self) -> None:
+        """End the thread and close what it reads; a second call does nothing."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._enabled:
+            self._thread.join(timeout=5)
+        if not self._thread.is_alive():  # one that hangs in the driver keeps its files until the process ends
+            self._sampler.close()
+
+
+def _shared_counters(device: torch.device, local_rank: int) -> list[str]:
+    """Return the metrics of counters shared by ranks that this rank reports for all."""
+    gpu = device.type == "cuda" and local_rank == (device.index or 0)
+    return [*(["energy_gpu_j", "gpu_power_w"] if gpu else []), *(["energy_cpu_j"] if local_rank == 0 else [])]

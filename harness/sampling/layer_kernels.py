@@ -1,0 +1,243 @@
+"""Compiled loops of layer-wise sampling; serial, and linear in the edges and candidates that they visit.
+
+A batch numbers the nodes that it meets in the order of first sight; arrays `by number` have a place for each.
+`edges` holds the rows of the destinations one after another, row i from `starts[i]`, a neighbour by its
+number. An array with a step is read at `index * step`: 0 where one value stands for all.
+
+The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which
+would stop the processor from loading ahead, and their indices are unsigned, which saves numba's test for
+negative ones.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from harness.graph.random import stream, uniform
+
+U = np.uint64
+CACHE_LINE = 16  # int32 numbers
+
+
+@numba.njit(cache=True, nogil=True)
+def meet(indptr, indices, fresh, first, number, known, node, starts, edges):  # type: ignore[no-untyped-def]
+    """Add the destinations `fresh`, rows `first`, `first` + 1, ...; returns how many nodes are known then.
+
+    Writes `number` by node, -1 before; `node` by number; `starts`, `edges`.
+    """
+    _read_ahead(indptr, indices, fresh)
+    unnumbered, at = U(known), U(starts[first])
+    for i in range(fresh.size):
+        k = number[fresh[i]]
+        if k < 0:
+            number[fresh[i]] = unnumbered
+            node[unnumbered] = fresh[i]
+            unnumbered += U(1)
+        for e in range(U(indptr[fresh[i]]), U(indptr[fresh[i] + 1])):
+            j = U(indices[e])
+            k = number[j]
+            new = k < 0
+            k = np.int32(unnumbered) if new else k
+            number[j] = k
+            node[unnumbered] = j
+            unnumbered += U(new)
+            edges[at] = k
+            at += U(1)
+        starts[first + i + 1] = at
+    return np.int64(unnumbered)
+
+
+@numba.njit(cache=True, nogil=True)
+def _read_ahead(indptr, indices, rows):  # type: ignore[no-untyped-def]
+    """Bring rows into the cache, several at a time; the result is of no use."""
+    anything = np.int32(0)
+    for i in range(rows.size):
+        for e in range(indptr[rows[i]], indptr[rows[i] + 1], CACHE_LINE):
+            anything ^= indices[e]
+    return anything
+
+
+@numba.njit(cache=True, nogil=True)
+def describe(node, right, right_step, keep, keep_step, met, row, factor, norm):  # type: ignore[no-untyped-def]
+    """Write what belongs to the nodes numbered from `met` on: no row, the factor, a sum of 0.
+
+    The factor is right_j, or 0 where `keep` (by node) is False.
+    """
+    for k in range(met, node.size):
+        row[k] = -1
+        factor[k] = right[node[k] * right_step] if keep[node[k] * keep_step] else 0.0
+        norm[k] = 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def add_rows(  # type: ignore[no-untyped-def]
+    indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm
+):
+    """Give `fresh` their rows, and add (left_i w_ij)^2 to the `norm` of their neighbours j."""
+    step = U(weight_step)
+    for i in range(fresh.size):
+        row[number[fresh[i]]] = first + i
+        scale = left[fresh[i]] * left[fresh[i]]
+        place = U(indptr[fresh[i]]) * step
+        for e in range(U(starts[first + i]), U(starts[first + i + 1])):
+            w = np.float64(weights[place])
+            place += step
+            norm[U(edges[e])] += scale * (w * w)
+
+
+@numba.njit(cache=True, nogil=True)
+def tally(node, factor, norm, local):  # type: ignore[no-untyped-def]
+    """Return n_L, n_R, Q_L and Q_R of the candidates (q > 0); `local` is by node."""
+    count, total = np.zeros(2, np.int64), np.zeros(2)
+    for k in range(node.size):
+        q = norm[k] * (factor[k] * factor[k])
+        side = np.int64(not local[node[k]])
+        count[side] += q > 0
+        total[side] += q
+    return count[0], count[1], total[0], total[1]
+
+
+@numba.njit(cache=True, nogil=True)
+def weigh(node, factor, norm, local, alpha, out):  # type: ignore[no-untyped-def]
+    """Write alpha q_j of local and q_j of other nodes; returns how many are positive.
+
+    `local` is by node, and not read where alpha is 1.
+    """
+    positive = 0
+    for k in range(node.size):
+        out[k] = norm[k] * (factor[k] * factor[k])
+        positive += out[k] > 0
+    if alpha != 1:
+        for k in range(node.size):
+            if local[node[k]]:
+                out[k] *= alpha
+    return positive
+
+
+@numba.njit(cache=True, nogil=True)
+def forget(number, node):  # type: ignore[no-untyped-def]
+    """Leave `number` as it was before the batch."""
+    for k in range(node.size):
+        number[U(node[k])] = -1
+
+
+@numba.njit(cache=True, nogil=True)
+def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def]
+    """Return the numbers of the nodes drawn with chance min(1, c w), int64.
+
+    `drawn` is a scratch, longer than `node` by up to 7, to a multiple of 8.
+    """
+    drawn[node.size :] = False
+    chosen = np.empty(_decide(node, weights, c, seed, depth, drawn) + 1, np.int64)
+    eights, count = drawn.view(np.uint64), 0  # most are 0
+    for eight in range(eights.size):
+        if eights[eight] != 0:
+            for k in range(8 * eight, 8 * eight + 8):
+                chosen[count] = k
+                count += drawn[k]
+    return chosen[:count]
+
+
+@numba.njit(cache=True, nogil=True)
+def _decide(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def]
+    """Write who is drawn, and return how many are."""
+    count = 0
+    for k in range(node.size):
+        drawn[k] = node_uniform(seed, depth, node[k]) < c * weights[k]
+        count += drawn[k]
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def waits(node, weights, seed, depth):  # type: ignore[no-untyped-def]
+    """Return -log(1 - u_j) / w_j of the nodes, which is exponential of rate w_j."""
+    out = np.empty(node.size)
+    for k in range(node.size):
+        out[k] = -np.log1p(-node_uniform(seed, depth, node[k])) / weights[k]
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def node_uniform(seed, depth, node):  # type: ignore[no-untyped-def]
+    """The number u_j in [0, 1) that decides on a node in a layer of the batch of this seed."""
+    return uniform(stream(np.int64(stream(seed, depth) >> U(1)), node))
+
+
+@numba.njit(cache=True, nogil=True)
+def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no-untyped-def]
+    """Set the bits of the chosen numbers, of no others, and write `inverse`, by chosen, by number.
+
+    Those that are no sources yet get the rows from `first` on; returns these nodes.
+    """
+    bits[: (node.size >> 6) + 1] = 0
+    fresh, count = np.empty(chosen.size, np.int64), 0
+    for c in range(chosen.size):
+        k = U(chosen[c])
+        bits[k >> U(6)] |= U(1) << (k & U(63))
+        by_number[k] = inverse[c]
+        if row[k] < 0:
+            row[k] = first + count
+            fresh[count] = node[k]
+            count += 1
+    return fresh[:count].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(  # type: ignore[no-untyped-def]
+    indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values
+):
+    """Write the marked neighbours' rows and w_ij * inverse_j; returns the pointers by destination."""
+    pointers = np.empty(destinations.size + 1, np.int64)
+    at = U(0)
+    for i in range(destinations.size):
+        pointers[i] = at
+        first = U(starts[i])
+        for e in range(first, U(starts[i + 1])):
+            k = U(edges[e])
+            if bits[k >> U(6)] >> (k & U(63)) & U(1):
+                place = U(indptr[destinations[i]]) + (e - first)
+                columns[at] = row[k]
+                values[at] = weights[place * U(weight_step)] * inverse[k]
+                at += U(1)
+    pointers[-1] = at
+    return pointers
+
+
+@numba.njit(cache=True, nogil=True)
+def row_sums(indptr, weights, weight_step, fresh, first, starts, edges, factor, out):  # type: ignore[no-untyped-def]
+    """Write sum_j w_ij right_j over all candidates, for the destinations `fresh` of rows from `first` on."""
+    step = U(weight_step)
+    for i in range(fresh.size):
+        place = U(indptr[fresh[i]]) * step
+        total = 0.0
+        for e in range(U(starts[first + i]), U(starts[first + i + 1])):
+            total += weights[place] * factor[U(edges[e])]
+            place += step
+        out[first + i] = total
+
+
+@numba.njit(cache=True, nogil=True)
+def row_scales(pointers, columns, values, sources, right, right_step, sums):  # type: ignore[no-untyped-def]
+    """Return what makes the rows of drawn edges sum to `sums`; 1 where nothing does."""
+    scale = np.ones(pointers.size - 1)
+    for i in range(scale.size):
+        total = 0.0
+        for e in range(pointers[i], pointers[i + 1]):
+            total += values[e] * right[sources[columns[e]] * right_step]
+        if total != 0:
+            scale[i] = sums[i] / total
+    return scale
+
+
+@numba.njit(cache=True, nogil=True)
+def global_weights(indptr, indices, weights, weight_step, left, right, right_step):  # type: ignore[no-untyped-def]
+    """Return q_j = sum over all i of A_ij^2, float64 [N]."""
+    out = np.zeros(indptr.size - 1)
+    for i in range(out.size):
+        for e in range(indptr[i], indptr[i + 1]):
+            w = left[i] * weights[e * weight_step]
+            out[indices[e]] += w * w
+    for j in range(out.size):
+        out[j] *= right[j * right_step] * right[j * right_step]
+    return out

@@ -1,0 +1,322 @@
+"""Layer-wise importance sampling: a number of nodes for all destinations of a layer together.
+
+With A_ij = left_i w_ij right_j (`propagation_scales`), node j is drawn in proportion to q_j = sum_i A_ij^2:
+over the layer's destinations i (`LayerSampler`; LADIES, Zou et al., NeurIPS 2019, Algorithm 1; skewed linear
+weighted sampling, Eq. 7 and 10), or over all i (`GlobalSampler`; FastGCN, Chen, Ma and Xiao, ICLR 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.graph.propagation import Propagation
+from harness.graph.topology import Topology
+from harness.metrics import Metric
+from harness.sampling import layer_kernels as kernels
+from harness.sampling.poisson import solve
+from harness.sampling.sample import LayerSample, Pool, Sample, Tables, propagation_scales
+
+Estimator = Literal["poisson", "ladies"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """A graph with its propagation weights, as the kernels read it.
+
+    A pair is an array and the step to read it at: 0 where one value stands for all. `keep` says by node
+    whether it may be drawn.
+    """
+
+    topology: Topology
+    weights: tuple[NDArray[np.float32], int]
+    left: NDArray[np.float64]
+    right: tuple[NDArray[np.float64], int]
+    keep: tuple[NDArray[np.bool_], int]
+
+    @classmethod
+    def of(cls, topology: Topology, propagation: Propagation, keep: NDArray[np.bool_] | None) -> Scaled:
+        """Return the graph; `keep` None: all."""
+        left, right = propagation_scales(topology, propagation)
+        return cls(
+            topology,
+            (np.ones(1, np.float32), 0) if topology.weights is None else (topology.weights, 1),
+            left,
+            (np.ones(1), 0) if right is None else (right, 1),
+            (np.ones(1, np.bool_), 0) if keep is None else (keep, 1),
+        )
+
+
+class LayerFrontier:
+    """The nodes that a batch has met, by number (see `layer_kernels`), and the rows of its destinations.
+
+    Its arrays stay from batch to batch: fresh memory would cost more than the work in it.
+    """
+
+    def __init__(self, graph: Scaled) -> None:
+        self._graph, self._known, self._rows = graph, 0, 0
+        self._number, self._node, self._row = (np.empty(0, np.int32) for _ in range(3))
+        self._factor, self._norm, self._weight, self._inverse = (np.empty(0) for _ in range(4))
+        self._drawn, self._bits = np.empty(0, np.bool_), np.empty(0, np.uint64)
+        self._edges, self._columns, self._values = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
+        self._starts, self._sums = np.zeros(1, np.int64), np.empty(0)
+
+    def begin(self, number: NDArray[np.int32]) -> None:
+        """Start a batch; `number` is -1 for every node."""
+        self._number, self._known, self._rows = number, 0, 0
+
+    def end(self) -> None:
+        """Leave `number` as it was."""
+        kernels.forget(self._number, self._node[: self._known])
+
+    def extend(self, fresh: NDArray[np.int64], sums: bool) -> None:
+        """Add destinations, and if wanted the sums of their rows."""
+        graph, indptr = self._graph, self._graph.topology.indptr
+        entries = int((indptr[fresh + 1] - indptr[fresh]).sum())
+        self._reserve(min(indptr.size - 1, self._known + fresh.size + entries), fresh.size, entries)
+        met = self._known
+        self._known = kernels.meet(
+            indptr, graph.topology.indices, fresh, self._rows, self._number, met,
+            self._node, self._starts, self._edges,
+        )  # fmt: skip
+        kernels.describe(
+            self._node[: self._known], *graph.right, *graph.keep, met, self._row, self._factor, self._norm
+        )  # fmt: skip
+        kernels.add_rows(
+            indptr, *graph.weights, graph.left, fresh, self._rows, self._number, self._starts, self._edges,
+            self._row, self._norm,
+        )  # fmt: skip
+        if sums:
+            self._add_sums(fresh)
+        self._rows += fresh.size
+
+    def _add_sums(self, fresh: NDArray[np.int64]) -> None:
+        """Write sum_j w_ij right_j over all candidates, for the destinations that are being added."""
+        graph = self._graph
+        self._sums = _grown(self._sums, self._rows + fresh.size)
+        if graph.right[1] == graph.keep[1] == 0:
+            self._sums[self._rows : self._rows + fresh.size] = graph.topology.degree(fresh)
+            return
+        kernels.row_sums(
+            graph.topology.indptr, *graph.weights, fresh, self._rows, self._starts, self._edges,
+            self._factor, self._sums,
+        )  # fmt: skip
+
+    def _reserve(self, known: int, rows: int, entries: int) -> None:
+        self._starts = _grown(self._starts, self._rows + rows + 1)
+        total = int(self._starts[self._rows]) + entries
+        self._edges, self._columns = _grown(self._edges, total), _grown(self._columns, total)
+        self._values, self._bits = _grown(self._values, total), _grown(self._bits, known // 64 + 1)
+        self._node, self._row = _grown(self._node, known + 1), _grown(self._row, known)
+        self._factor, self._norm = _grown(self._factor, known), _grown(self._norm, known)
+        self._weight, self._inverse = _grown(self._weight, known), _grown(self._inverse, known)
+        self._drawn = _grown(self._drawn, known + 7)
+
+    def tally(self, local: NDArray[np.bool_]) -> tuple[int, int, float, float]:
+        """Return n_L, n_R, Q_L and Q_R."""
+        met = slice(self._known)
+        sums: tuple[int, int, float, float] = kernels.tally(self._node[met], self._factor[met], self._norm[met], local)
+        return sums
+
+    def weigh(self, local: NDArray[np.bool_] | None, alpha: float) -> int:
+        """Set the weights of the draw, and return how many are positive."""
+        met, by_node = slice(self._known), np.zeros(0, np.bool_) if local is None else local
+        positive: int = kernels.weigh(
+            self._node[met], self._factor[met], self._norm[met], by_node, alpha, self._weight[met]
+        )
+        return positive
+
+    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> NDArray[np.int64]:
+        """Draw a layer's nodes, all candidates if `size` is -1; returns those that are no sources yet.
+
+        They become sources, in this order.
+        """
+        node, weight = self._node[: self._known], self._weight[: self._known]
+        drawn = self._drawn[: -(-self._known // 8) * 8]
+        c = np.inf if size < 0 else np.prod(solve(weight, size))
+        if estimator == "poisson" or not 0 < c < np.inf:
+            chosen = kernels.choose(node, weight, c, seed, depth, drawn)
+            inverse = 1 / np.minimum(1, c * weight[chosen])
+        else:
+            # -log(1 - u) >= u: whom `choose` leaves out waits for at least `least`.
+            least, few = 2 * c, True
+            while few:
+                chosen = kernels.choose(node, weight, least, seed, depth, drawn)
+                waits = kernels.waits(node[chosen], weight[chosen], seed, depth)
+                few = chosen.size < size or np.partition(waits, size - 1)[size - 1] > least
+                least *= 2
+            chosen = np.sort(chosen[np.argpartition(waits, size - 1)[:size]])
+            inverse = weight.sum() / (size * weight[chosen])
+        fresh: NDArray[np.int64] = kernels.mark(chosen, inverse, node, self._row, self._rows, self._bits, self._inverse)
+        return fresh
+
+    def layer(self, sources: NDArray[np.int64], whole: bool, normalise: bool) -> LayerSample:
+        """Return the edges from the drawn nodes to the destinations; `whole`: p = 1 for all."""
+        graph, scale = self._graph, None
+        pointers = kernels.gather(
+            graph.topology.indptr, *graph.weights, sources[: self._rows], self._starts, self._edges,
+            self._bits, self._row, self._inverse, self._columns, self._values,
+        )  # fmt: skip
+        drawn = slice(pointers[-1])
+        columns, values = self._columns[drawn].copy(), self._values[drawn].copy()
+        if normalise:
+            scale = kernels.row_scales(pointers, columns, values, sources, *graph.right, self._sums)
+        plain = whole and graph.topology.weights is None
+        return LayerSample(sources, pointers, columns, None if plain else values, scale)
+
+
+def _grown(array: Any, size: int) -> Any:
+    """Return the array, or a larger copy, of `size` or more."""
+    if array.size >= size:
+        return array
+    larger = np.empty(max(size, 2 * array.size), array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+class AlphaRule(Protocol):
+    """How much more often local candidates are drawn than remote ones of the same weight."""
+
+    def alpha_of(self, n_local: int, n_remote: int, q_local: float, q_remote: float, size: int) -> float:
+        """Return alpha >= 1; n: numbers of candidates, q: sums of their q, size: how many are drawn or -1."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerBatch:
+    """The layers of a batch, input layer first.
+
+    Attributes:
+        layers: the drawn edges.
+        alphas: for each layer the factor that local candidates' weights had, 1 where there was no skew.
+        candidates: for each layer the number of nodes that could be drawn.
+    """
+
+    layers: list[LayerSample]
+    alphas: list[float]
+    candidates: list[int]
+
+
+class LayerSampler:
+    """Draws a layer's nodes among the neighbours of its destinations.
+
+    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0); a
+    destination too is drawn or not drawn for its edges, though it is a source in any case. Degrees, and
+    with them A, are those of the whole graph, whatever is drawn or left out.
+
+    Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time
+    linear in the edges into the layers' destinations. Threads may sample at the same time.
+
+    Args:
+        topology: the graph.
+        propagation: of the model's propagation.
+        tables: of the graph's nodes.
+        local: bool [N], which nodes are local; needed with `skew` or `local_only`.
+        skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
+        estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's
+            size; an edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another
+            without replacement, pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a
+            row's A-weights sum to those of all its candidates (the public code's row normalisation, up to
+            the self loop, which is exact here; biased). A row without a drawn neighbour is 0.
+        local_only: leave out remote candidates, and their edges.
+
+    Raises:
+        ValueError: `local` is missing.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        propagation: Propagation,
+        tables: Tables,
+        *,
+        local: NDArray[np.bool_] | None = None,
+        skew: AlphaRule | None = None,
+        estimator: Estimator = "poisson",
+        local_only: bool = False,
+    ) -> None:
+        if local is None and (skew is not None or local_only):
+            raise ValueError("to favour local nodes a sampler must know them")
+        graph = Scaled.of(topology, propagation, local if local_only else None)
+        self._tables, self._local, self._skew, self._estimator = tables, local, skew, estimator
+        self._frontiers = Pool(lambda: LayerFrontier(graph))
+
+    def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
+        """Draw the layers of a batch.
+
+        Args:
+            targets: distinct nodes, the destinations of the last layer.
+            sizes: nodes drawn for each layer, input layer first. -1, or as many as there are candidates:
+                all of them, each with p = 1, for both estimators.
+            seed: of the batch, >= 0.
+
+        Raises:
+            ValueError: a size is below -1.
+        """
+        check_sizes(sizes)
+        layers, alphas, candidates = [], [], []
+        with self._frontiers.borrow() as frontier, self._tables.borrow() as number:
+            frontier.begin(number)
+            sources = fresh = targets
+            for depth, size in enumerate(reversed(sizes)):
+                frontier.extend(fresh, sums=self._estimator == "ladies")
+                alpha = self._alpha(frontier, size)
+                count = frontier.weigh(self._local, alpha)
+                whole = size < 0 or size >= count
+                fresh = frontier.draw(-1 if whole else size, self._estimator, seed, depth)
+                sources = np.concatenate([sources, fresh])
+                layers.append(frontier.layer(sources, whole, self._estimator == "ladies" and not whole))
+                alphas.append(alpha)
+                candidates.append(count)
+            frontier.end()
+        return LayerBatch(layers[::-1], alphas[::-1], candidates[::-1])
+
+    def _alpha(self, frontier: LayerFrontier, size: int) -> float:
+        if self._skew is None or self._local is None:
+            return 1.0
+        return self._skew.alpha_of(*frontier.tally(self._local), size)
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Raise a ValueError if one is below -1."""
+    if min(sizes, default=0) < -1:
+        raise ValueError(f"a layer's size is at least 0, or -1 for all candidates, not {min(sizes)}")
+
+
+class DrawsLayers(Protocol):
+    """What draws the layers of a batch: `LayerSampler`, or a method's own."""
+
+    def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
+        """See `LayerSampler.sample`."""
+
+
+LAYERWISE_METRICS = (
+    Metric.of_method("candidates", "nodes that could be drawn, of all layers"),
+    Metric.of_method("alpha", "sum of the factors of local nodes"),
+    Metric.of_method("alphas", "number of these factors: `stat_alpha` / `stat_alphas` is their mean"),
+)
+"""What a method tells that draws by `LayerwiseSampler`, or skews otherwise."""
+
+
+class LayerwiseSampler:
+    """Draws so many nodes a layer, for all of its destinations together.
+
+    Figures: `stat_candidates`, nodes that could be drawn; `stat_alpha`, the factors of local nodes, of which
+    `stat_alphas` are summed: all three over an epoch's steps and layers.
+
+    Args:
+        sampler: what draws.
+        sizes: nodes of a layer, input layer first; -1: all candidates.
+    """
+
+    def __init__(self, sampler: DrawsLayers, sizes: Sequence[int]) -> None:
+        self._sampler, self._sizes = sampler, sizes
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        drawn = self._sampler.sample(targets, self._sizes, seed)
+        stats = {"candidates": sum(drawn.candidates), "alpha": sum(drawn.alphas), "alphas": len(drawn.alphas)}
+        return Sample(drawn.layers, targets.size, stats=stats)

@@ -1,0 +1,254 @@
+"""Neighbour sampling: so many in-neighbours of each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.graph.random import batch_seed, below, next_u64, stream, uniform
+from harness.graph.topology import Topology
+from harness.sampling.poisson import write_inclusion
+from harness.sampling.sample import LayerSample, Sample, Source, Tables
+
+
+def draw_neighbours(
+    topology: Topology,
+    targets: NDArray[np.int64],
+    fanout: int,
+    seed: int,
+    tables: Tables,
+    *,
+    node_weights: NDArray[np.float64] | None = None,
+) -> LayerSample:
+    """Draw at most `fanout` neighbours of every target, without replacement and without bias.
+
+    Uniform: of deg neighbours k = min(fanout, deg) are drawn, every subset with the same chance, and their
+    sum counts deg/k (Hamilton et al., NeurIPS 2017, sampled as by Robert Floyd). Weighted: of the neighbours
+    of positive weight k = min(fanout, their number) are drawn, neighbour j of target i with a chance of
+    exactly p_ij = min(1, c_i |w_ij| node_weights_j), sum_j p_ij = k, and counts w_ij / p_ij; c_i follows from
+    the sum. This is systematic sampling with a random start (Madow, Ann. Math. Stat. 1949): sums over single
+    neighbours are unbiased, pairs need not be independent. Neighbours of weight 0 are never drawn.
+
+    Time grows with the edges drawn where the choice is uniform, else with the targets' degrees. What is drawn
+    for a target depends on `seed`, `fanout` and its own neighbours alone. Layers of a batch need different
+    seeds: with the same one, a node would be given the same neighbours again.
+
+    Args:
+        topology: the graph.
+        targets: int64 [n], distinct nodes.
+        fanout: neighbours of a target at most; -1 for all.
+        seed: in [0, 2^63).
+        tables: of the graph's size.
+        node_weights: float64 [N], finite and not negative; None for a uniform choice.
+
+    Returns:
+        The sample; its sources are the targets, then the other drawn nodes in the order of first sight.
+
+    Raises:
+        ValueError: a weight of a neighbour is negative or not finite.
+    """
+    values: NDArray[np.float64] | None = None
+    scale: NDArray[np.float64] | None = None
+    if node_weights is None:
+        pointers, entries, scale = _uniform(topology.indptr, targets, fanout, seed)
+        if topology.weights is not None:
+            values = take(topology.weights, entries, np.empty(entries.size))
+    else:
+        graph = topology.indptr, topology.indices, topology.weights
+        pointers, entries, values = _weighted(*graph, node_weights, targets, fanout, seed)
+    sources, columns = number_sources(topology, targets, entries, tables)
+    return LayerSample(sources, pointers, columns, values, scale)
+
+
+def number_sources(
+    topology: Topology, targets: NDArray[np.int64], entries: NDArray[np.int64], tables: Tables
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the distinct nodes of a draw, the targets first, and the drawn `entries`' numbers among them."""
+    columns = take(topology.indices, entries, np.empty(entries.size, np.int32))
+    with tables.borrow() as table:
+        return _number(targets, columns, table), columns
+
+
+@numba.njit(cache=True, nogil=True)
+def target_rows(indptr, targets, fanout):  # type: ignore[no-untyped-def]
+    """Return starts of targets' entries, degrees, pointers to min(fanout, degree), and the largest degree."""
+    starts, degrees = np.empty(targets.size, np.int64), np.empty(targets.size, np.int64)
+    for i in range(targets.size):  # by itself, so that loads from all over the graph do not wait
+        row = np.uint64(targets[i])  # unsigned: no check for a negative index
+        starts[i] = indptr[row]
+        degrees[i] = indptr[row + np.uint64(1)] - starts[i]
+    pointers, largest = np.zeros(targets.size + 1, np.int64), 0
+    for i in range(targets.size):
+        pointers[i + 1] = pointers[i] + (degrees[i] if fanout < 0 else min(degrees[i], fanout))
+        largest = max(largest, degrees[i])
+    return starts, degrees, pointers, largest
+
+
+@numba.njit(cache=True, nogil=True)
+def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
+    """Pointers by target, the entries drawn, and deg/k by target."""
+    starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
+    entries = np.empty(pointers[-1], np.int64)
+    scale = np.ones(targets.size)
+    # The target that took a place last: nothing has to be cleared between targets.
+    taken = np.full(largest if fanout >= 0 else 0, -1, np.int32)
+    for i in range(targets.size):
+        out = entries[pointers[i] : pointers[i + 1]]
+        if out.size == degrees[i]:
+            for k in range(out.size):
+                out[k] = starts[i] + k
+        elif out.size > 0:
+            scale[i] = degrees[i] / out.size
+            _floyd(starts[i], degrees[i], stream(seed, targets[i]), i, taken, out)
+    return pointers, entries, scale
+
+
+@numba.njit(cache=True, nogil=True)
+def _floyd(start, size, state, mark, taken, out):  # type: ignore[no-untyped-def]
+    """Robert Floyd's algorithm: a uniform subset of start, ..., start + size - 1 in len(out) draws."""
+    for k in range(out.size):
+        last = size - out.size + k
+        state, value = next_u64(state)
+        pick = np.uint64(below(value, last + 1))
+        if taken[pick] == mark:
+            pick = np.uint64(last)
+        taken[pick] = mark
+        out[k] = start + np.int64(pick)
+
+
+@numba.njit(cache=True, nogil=True)
+def _weighted(  # type: ignore[no-untyped-def]
+    indptr, indices, edge_weights, node_weights, targets, fanout, seed
+):
+    """Pointers by target, the entries drawn, and their w/p."""
+    starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
+    entries, values = np.empty(pointers[-1] + 1, np.int64), np.empty(pointers[-1])
+    edge, weight, chance, ends = np.ones(largest), np.empty(largest), np.empty(largest), np.empty(largest)
+    at = 0
+    for i in range(targets.size):
+        start, degree = starts[i], degrees[i]
+        valid = True
+        for k in range(degree):
+            if edge_weights is not None:
+                edge[k] = edge_weights[start + k]
+            weight[k] = abs(edge[k]) * node_weights[indices[start + k]]
+            valid &= 0 <= weight[k] < np.inf
+        if not valid:
+            raise ValueError("weights of neighbours are finite and not negative")
+        write_inclusion(weight[:degree], degree if fanout < 0 else fanout, chance[:degree])
+        picks = entries[at:]
+        count = systematic(chance[:degree], stream(seed, targets[i]), ends[:degree], picks)
+        for k in range(count):
+            values[at + k] = edge[picks[k]] / chance[picks[k]]
+            picks[k] += start
+        at += count
+        pointers[i + 1] = at
+    return pointers, entries[:at].copy(), values[:at].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def systematic(chance, state, ends, out):  # type: ignore[no-untyped-def]
+    """Write the places drawn into `out`, ascending, and return their number, the sum of the chances.
+
+    Laid end to end, those neither 0 nor 1 have a whole length; what lies on the points u, u + 1, ... is
+    drawn. The points are stretched as the sum was rounded, so that the last one lies on something.
+
+    Args:
+        chance: float64 [n].
+        state: of a stream.
+        ends: float64 [n], to work in.
+        out: int64, longer by one than what is drawn.
+    """
+    length = 0.0
+    for k in range(chance.size):
+        length += chance[k] if chance[k] < 1 else 0.0
+        ends[k] = length
+    start = uniform(next_u64(state)[1])
+    if length > 0:
+        _count_points(ends, length, start)
+    passed, count = 0.0, 0
+    for k in range(chance.size):  # without a branch, since nobody can predict what is drawn
+        out[count] = k
+        count += (ends[k] > passed) | (chance[k] == 1)
+        passed = ends[k]
+    return count
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")  # no check for 0, so that it runs in vectors
+def _count_points(ends, length, start):  # type: ignore[no-untyped-def]
+    """Replace `ends`, in (0, length], by the number of points up to there."""
+    points = np.round(length)
+    for k in range(ends.size):
+        ends[k] = np.ceil(ends[k] / length * points - start)
+
+
+@numba.njit(cache=True, nogil=True)
+def take(array, entries, out):  # type: ignore[no-untyped-def]
+    """Write `array[entries]` into `out` and return it.
+
+    A pass of its own: its loads, from all over the graph, wait for nothing and run in vectors.
+    """
+    for e in range(entries.size):
+        out[e] = array[np.uint64(entries[e])]
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def _number(targets, columns, table):  # type: ignore[no-untyped-def]
+    """Return the distinct nodes, the targets first, and put their numbers into `columns`, int32 nodes."""
+    sources = np.empty(min(table.size, targets.size + columns.size) + 1, np.int32)
+    for i in range(targets.size):
+        table[targets[i]] = i
+        sources[i] = targets[i]
+    count = targets.size
+    for e in range(columns.size):  # without a branch, since nobody can predict whether a node is new
+        node = np.uint64(columns[e])
+        number = table[node]
+        is_new = number < 0
+        number = count if is_new else number
+        table[node] = number
+        sources[count] = node
+        columns[e] = number
+        count += is_new
+    for i in range(count):
+        table[sources[i]] = -1
+    return sources[:count].astype(np.int64)
+
+
+class FanoutSampler:
+    """Draws at most so many in-neighbours of every node, layer by layer (GraphSAGE, Algorithm 2).
+
+    Args:
+        source: the view.
+        fanouts: neighbours of a node, input layer first; -1: all.
+        node_weights: float64 [N] or None: see `draw_neighbours`.
+    """
+
+    def __init__(self, source: Source, fanouts: Sequence[int], node_weights: NDArray[np.float64] | None = None) -> None:
+        self._source, self._fanouts, self._weights = source, fanouts, node_weights
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        source = self._source
+
+        def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
+            return draw_neighbours(source.topology, nodes, fanout, seed, source.tables, node_weights=self._weights)
+
+        return sample_layers(draw, targets, self._fanouts, seed)
+
+
+def sample_layers(
+    draw: Callable[[NDArray[np.int64], int, int], LayerSample],
+    targets: NDArray[np.int64],
+    fanouts: Sequence[int],
+    seed: int,
+) -> Sample:
+    """Draw neighbours of the targets, then of all that was drawn, by `draw(nodes, fanout, seed)`."""
+    layers, nodes = [], targets
+    for depth, fanout in enumerate(reversed(fanouts)):
+        layers.append(draw(nodes, fanout, batch_seed(seed, 0, 0, depth)))
+        nodes = layers[-1].sources
+    return Sample(layers[::-1], targets.size)

@@ -1,0 +1,181 @@
+"""What samplers read, a view, and what they draw from it, the blocks of a batch on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from queue import Empty, SimpleQueue
+from typing import Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.errors import UserError
+from harness.graph.block import Block
+from harness.graph.csr import CSR
+from harness.graph.propagation import Propagation
+from harness.graph.topology import Topology
+from harness.graph.view import View
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSample:
+    """The sampled in-edges of a layer's destinations.
+
+    Attributes:
+        sources: int64 [num_src], distinct nodes of the view; the destinations are the first.
+        indptr: int64 [num_dst + 1].
+        indices: int32 [nnz], rows of `sources`.
+        values: float64 [nnz] or None: what an edge counts beside the model's propagation weight, that is, its
+            own weight if the graph has any, times the inverse of its chance to be drawn. None: 1.
+        dst_scale: float64 [num_dst] or None: multiplies the sum over a destination's neighbours.
+        src_scale: float64 [num_src] or None: multiplies what a source counts for its neighbours.
+        symmetric: whether the matrix is square and equals its transpose, in `structure` or in its values too;
+            columns then ascend in each row.
+    """
+
+    sources: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    values: NDArray[np.float64] | None = None
+    dst_scale: NDArray[np.float64] | None = None
+    src_scale: NDArray[np.float64] | None = None
+    symmetric: Literal["no", "structure", "values"] = "no"
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destinations."""
+        return self.indptr.size - 1
+
+    @property
+    def destinations(self) -> NDArray[np.int64]:
+        """The destinations, int64 [num_dst]."""
+        return self.sources[: self.num_dst]
+
+    def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
+        """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
+        values, to_dst, from_src = (
+            None if array is None else torch.from_numpy(array).to(dtype)
+            for array in (self.values, self.dst_scale, self.src_scale)
+        )
+        adjacency = CSR(torch.from_numpy(self.indptr), torch.from_numpy(self.indices), self.sources.size, values)
+        transposed = adjacency.transpose_symmetric().to(device) if self.symmetric == "structure" else None
+        adjacency = adjacency.to(device)
+        return Block(
+            adjacency,
+            torch.from_numpy(topology.degree(self.sources)).to(device, dtype),
+            dst_scale=None if to_dst is None else to_dst.to(device),
+            src_scale=None if from_src is None else from_src.to(device),
+            engine=engine,
+            transposed=adjacency if self.symmetric == "values" else transposed,
+        )
+
+
+T = TypeVar("T")
+
+
+class Pool(Generic[T]):
+    """Lends things that take longer to `make` than to use; as many as threads use at a time."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._free: SimpleQueue[T] = SimpleQueue()
+
+    @contextmanager
+    def borrow(self) -> Iterator[T]:
+        """Lend one; where its use fails it is not taken back."""
+        try:
+            lent = self._free.get_nowait()
+        except Empty:
+            lent = self._make()
+        yield lent
+        self._free.put(lent)
+
+
+class Tables(Pool[NDArray[np.int32]]):
+    """Tables by node, int32 [num_nodes] of -1, that samplers number nodes by.
+
+    Who borrows one gives it back as it was: -1 everywhere.
+    """
+
+    def __init__(self, num_nodes: int) -> None:
+        super().__init__(lambda: np.full(num_nodes, -1, np.int32))
+
+
+def propagation_scales(
+    topology: Topology, propagation: Propagation
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return (left [N], right [N] or None) of A_ij = left_i w_ij right_j, self loops apart."""
+    degree = topology.degree(np.arange(topology.num_nodes))
+    left = propagation.factors(degree, propagation.left)
+    right = propagation.factors(degree, propagation.right)
+    return np.ones(degree.size) if left is None else left, right
+
+
+class Source:
+    """A view's whole graph, and which of its nodes are this rank's.
+
+    Attributes:
+        view: the view.
+        topology: its graph, memory-mapped.
+        tables: for kernels that number nodes.
+        propagation: the model's weighting of edges.
+        depth: the blocks that the model runs on (`GNN.depth`).
+    """
+
+    def __init__(self, view: View, *, propagation: Propagation, depth: int) -> None:
+        self.view, self.propagation, self.depth = view, propagation, depth
+        self.topology: Topology = view.topology
+        self.tables = Tables(self.topology.num_nodes)
+
+    @cached_property
+    def local(self) -> NDArray[np.bool_]:
+        """Which nodes [N] are this rank's."""
+        local: NDArray[np.bool_] = np.asarray(self.view.owner) == self.view.partition.rank
+        return local
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What is drawn for a batch.
+
+    Attributes:
+        layers: one for each graph layer, input layer first; the first one's sources are the nodes whose
+            features are read.
+        targets: the first so many output rows are training nodes of this rank, and the loss reads them.
+            None: the loss reads all training nodes among the output rows, whoever owns them.
+        weights: None, or float64 [output rows], factors of the rows' losses.
+        stats: metrics of the sampler's own, summed over an epoch's steps.
+    """
+
+    layers: Sequence[LayerSample]
+    targets: int | None
+    weights: NDArray[np.float64] | None = None
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+class Sampler(Protocol):
+    """Draws blocks. Threads may call it at the same time; what is drawn depends on the arguments alone."""
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """Draw for the distinct nodes `targets` (int64, perhaps none) by a non-negative int64 `seed`."""
+
+
+def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
+    """Return an option's number for each graph layer, input layer first; in mixhop for each of its hops.
+
+    Raises:
+        UserError: it is a list of another length.
+    """
+    if isinstance(value, int):
+        return [value] * depth
+    if len(value) != depth:
+        raise UserError(
+            f"{len(value)} numbers for {depth} graph layers",
+            key=key,
+            fix="give one a layer; a layer of mixhop counts `order` times",
+        )
+    return value

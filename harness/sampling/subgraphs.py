@@ -1,0 +1,318 @@
+"""Subgraphs: nodes are drawn, then all edges between them are taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.data.partition.partitioner import partition_nodes
+from harness.data.spec import PartitionSpec
+from harness.data.store import atomic_directory, locked
+from harness.graph.prefetching import gather, prefetch
+from harness.graph.topology import Topology
+from harness.sampling.sample import LayerSample, Sample, Tables
+
+AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast
+FILTER_BITS = 2**18  # 32 KiB, what most processors' nearest cache holds
+FILTER_BELOW = 8  # a filter pays where the nodes are at most 1 in so many of the graph's; measured
+
+
+@dataclass(frozen=True, eq=False)
+class Induced:
+    """A subgraph's square matrix: row and column k are the k-th of the nodes that it was induced on.
+
+    Attributes:
+        indptr: int64 [n + 1].
+        columns: int32 [nnz], in each row in the order that the graph's row has them in.
+        places: int64 [nnz], where in the graph's `indices` the entries are; None where not asked for.
+    """
+
+    indptr: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    places: NDArray[np.int64] | None
+
+
+def induced(topology: Topology, nodes: NDArray[np.int64], tables: Tables, *, places: bool = False) -> Induced:
+    """Return all edges between `nodes`, each of which is both a row and a column, in their order.
+
+    Takes time linear in the sum of the nodes' degrees.
+
+    Args:
+        topology: the graph.
+        nodes: int64 [n], distinct. Where they ascend, and the graph's columns do, the columns ascend.
+        tables: of the graph's nodes.
+        places: whether to say where in the graph the entries are.
+
+    Raises:
+        ValueError: a node is given twice.
+    """
+    with tables.borrow() as table:
+        indptr, columns, found = _induce(topology.indptr, topology.indices, nodes, table, places)
+    return Induced(indptr, columns, found if places else None)
+
+
+@numba.njit(cache=True, nogil=True)
+def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-untyped-def]
+    """Return the subgraph's `indptr`, columns, and with `with_places` where in `indices` they are.
+
+    Of a small part of a graph most entries lead out. A filter that the nearest cache holds stops nearly all
+    of those; only what passes is looked up in the table, which is too large for it.
+    """
+    entries = _number(indptr, nodes, table)
+    small = nodes.size * FILTER_BELOW <= table.size
+    bits, mask = _filter(nodes if small else nodes[:0])
+    pointers = np.empty(nodes.size + 1, np.int64)
+    columns = np.empty(entries + 1, np.int32)  # one more: what is not kept is written too, and overwritten
+    places = np.empty(entries + 1 if with_places else 0, np.int64)
+    for k in range(min(AHEAD, nodes.size)):
+        _fetch(indptr, indices, nodes[k])
+    at = np.uint64(0)  # unsigned: numba asks of a signed index whether it counts from the end
+    pointers[0] = 0
+    for k in range(nodes.size):
+        _fetch(indptr, indices, nodes[min(k + AHEAD, nodes.size - 1)])
+        row = np.uint64(indptr[nodes[k]]), np.uint64(indptr[nodes[k] + 1])
+        if small:
+            end = _pass(indices, row, bits, mask, columns, places, at)
+            at = _number_passed(table, columns, places, at, end)
+        else:
+            at = _number_row(indices, row, table, columns, places, at)
+        pointers[k + 1] = at
+    for k in range(nodes.size):
+        table[nodes[k]] = -1
+    return pointers, columns[:at].copy(), places[: at if with_places else 0].copy()
+
+
+# The next three write every entry, and keep it by moving on: a branch would be guessed wrong for those kept.
+
+
+@numba.njit(cache=True, nogil=True)
+def _pass(indices, row, bits, mask, columns, places, at):  # type: ignore[no-untyped-def]
+    """Write, from `at` on, the neighbours that pass the filter, and their places; return the end."""
+    for e in range(row[0], row[1]):
+        columns[at] = indices[e]
+        if places.size > 0:
+            places[at] = e
+        digits = np.uint64(np.uint32(indices[e])) & mask
+        at += (bits[digits >> np.uint64(6)] >> (digits & np.uint64(63))) & np.uint64(1)
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _number_passed(table, columns, places, at, end):  # type: ignore[no-untyped-def]
+    """Move together, from `at` on, what of `columns[at:end]` the table knows, numbered; return the end."""
+    for e in range(at, end):
+        column = table[np.uint32(columns[e])]
+        columns[at] = column
+        if places.size > 0:
+            places[at] = places[e]
+        at += np.uint64(column >= 0)
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _number_row(indices, row, table, columns, places, at):  # type: ignore[no-untyped-def]
+    """Write, from `at` on, a row's neighbours that the table knows, numbered, and places; return the end."""
+    for e in range(row[0], row[1]):
+        column = table[np.uint32(indices[e])]
+        columns[at] = column
+        if places.size > 0:
+            places[at] = e
+        at += np.uint64(column >= 0)
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _number(indptr, nodes, table):  # type: ignore[no-untyped-def]
+    """Write each node's position into `table` int32 [N] of -1; return the sum of their degrees."""
+    entries = 0
+    for k in range(nodes.size):
+        if table[nodes[k]] >= 0:
+            raise ValueError("a node of a subgraph is given twice")
+        table[nodes[k]] = k
+        entries += indptr[nodes[k] + 1] - indptr[nodes[k]]
+    return entries
+
+
+@numba.njit(cache=True, nogil=True)
+def _filter(nodes):  # type: ignore[no-untyped-def]
+    """Return bits, uint64, of which those are 1 that nodes' last digits point to, and the mask of the digits.
+
+    A node that is not given finds a 1 with a chance of 1/16 at most; in a graph of as many nodes as there
+    are bits, never.
+    """
+    size = FILTER_BITS
+    while size < 16 * nodes.size:
+        size *= 2
+    bits, mask = np.zeros(size >> 6, np.uint64), np.uint64(size - 1)
+    for k in range(nodes.size):
+        digits = np.uint64(nodes[k]) & mask
+        bits[digits >> np.uint64(6)] |= np.uint64(1) << (digits & np.uint64(63))
+    return bits, mask
+
+
+@numba.njit(cache=True, nogil=True)
+def _fetch(indptr, indices, row):  # type: ignore[no-untyped-def]
+    """Ask for every cache line of a row ahead of its use; to wait for them took half of the time."""
+    for e in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1]), np.uint64(16)):
+        prefetch(indices, e)
+
+
+def induce(topology: Topology, nodes: NDArray[np.int64], tables: Tables) -> LayerSample:
+    """Return all edges between `nodes`, which are the destinations and the sources, in their order.
+
+    Takes time linear in the sum of the nodes' degrees.
+
+    Args:
+        topology: the graph.
+        nodes: int64 [n], distinct.
+        tables: of the graph's nodes.
+
+    Raises:
+        ValueError: a node is given twice.
+    """
+    found = induced(topology, nodes, tables, places=topology.weights is not None)
+    return as_layer(nodes, as_graph(topology, found))
+
+
+def as_graph(topology: Topology, found: Induced) -> Topology:
+    """Return what was induced as a graph of its own, whose edges have the weights that they had.
+
+    `found` needs the places of its edges where there are weights.
+    """
+    weights = None if topology.weights is None else gather(topology.weights, found.places)
+    return Topology(found.indptr, found.columns, weights)
+
+
+def as_layer(nodes: NDArray[np.int64], graph: Topology) -> LayerSample:
+    """Return the graph that was induced on `nodes` as a layer."""
+    if graph.weights is None:
+        return LayerSample(nodes, graph.indptr, graph.indices, symmetric="values")
+    values = graph.weights.astype(np.float64)
+    ascending = bool((nodes[1:] > nodes[:-1]).all())  # or a row's columns do not ascend
+    return LayerSample(nodes, graph.indptr, graph.indices, values, symmetric="structure" if ascending else "no")
+
+
+def missing_degree(whole: Topology, nodes: NDArray[np.int64], graph: Topology) -> NDArray[np.float64]:
+    """Return the degrees of `nodes` in a graph / those in the one induced on them; 1 where these are 0."""
+    inside, outside = graph.degree(np.arange(nodes.size)), whole.degree(nodes)
+    return np.divide(outside, inside, out=np.ones(nodes.size), where=inside > 0)
+
+
+def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = None) -> NDArray[np.int32]:
+    """Return the cluster of each node, int32 [N] with values 0..count-1, none of them empty.
+
+    METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the
+    edges' weights; the same for an equal seed. It may take minutes, and several times the graph's memory.
+
+    Args:
+        topology: the graph.
+        count: of clusters; 1 needs no METIS.
+        seed: of METIS.
+        keep: None, or a directory of the graph's own: whoever asks first puts the clusters there, others
+            wait, and all map the one copy.
+
+    Raises:
+        UserError: more clusters than nodes.
+    """
+    if keep is None:
+        spec = PartitionSpec(parts=count, objective="cut", seed=seed)
+        return partition_nodes(topology.indptr, topology.indices, spec)
+    target = keep / f"clusters-{count}-{seed}"
+    with locked(target):
+        if not target.exists():
+            with atomic_directory(target) as work:
+                np.save(work / "clusters.npy", clusters(topology, count, seed))
+    found: NDArray[np.int32] = np.load(target / "clusters.npy", mmap_mode="r")
+    return found
+
+
+class NodeSampler(Protocol):
+    """Draws the nodes of a subgraph. Threads may call at once; the nodes depend on the seed alone."""
+
+    def sample(self, seed: int) -> NDArray[np.int64]:
+        """Return distinct nodes, int64, ascending, by a seed in [0, 2^63)."""
+
+
+@dataclass(frozen=True, eq=False)
+class SubgraphBatch:
+    """A drawn subgraph: a square `layer`, for all layers of a model.
+
+    `weights`: float64 [n], what the losses of its nodes count; None: all the same.
+    """
+
+    layer: LayerSample
+    weights: NDArray[np.float64] | None
+
+
+class Normaliser(Protocol):
+    """Says what the edges of a subgraph count, and the losses of its nodes."""
+
+    @property
+    def needs_places(self) -> bool:
+        """Whether it asks of `induced` where in the graph a subgraph's edges are."""
+
+    def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
+        """Return the subgraph of the ascending `nodes`."""
+
+
+class Subgraphs:
+    """Draws subgraphs of a graph whose structure is symmetric.
+
+    Args:
+        topology: the graph.
+        sampler: of nodes.
+        normaliser: of edges and losses.
+        tables: of the graph's nodes.
+    """
+
+    def __init__(self, topology: Topology, sampler: NodeSampler, normaliser: Normaliser, tables: Tables) -> None:
+        self.sampler, self.normaliser = sampler, normaliser
+        self._topology, self._tables = topology, tables
+
+    def sample(self, seed: int) -> SubgraphBatch:
+        """Draw a subgraph by a seed in [0, 2^63); its nodes ascend. Threads may call at once."""
+        nodes = self.sampler.sample(seed)
+        found = induced(self._topology, nodes, self._tables, places=self.normaliser.needs_places)
+        return self.normaliser.weigh(nodes, found)
+
+
+class ClippedNodes:
+    """Drops nodes at random until their number is a multiple (JPDC section 6.2: "node clipping").
+
+    Fewer nodes than one `multiple` stay as they are.
+    """
+
+    def __init__(self, sampler: NodeSampler, multiple: int) -> None:
+        self._nodes, self._multiple = sampler, multiple
+
+    def sample(self, seed: int) -> NDArray[np.int64]:
+        """See `NodeSampler`."""
+        nodes = self._nodes.sample(seed)
+        extra = nodes.size % self._multiple
+        if extra in (0, nodes.size):
+            return nodes
+        return np.delete(nodes, np.random.default_rng(seed).choice(nodes.size, extra, replace=False))
+
+
+class SubgraphSampler:
+    """Draws the nodes of a subgraph, on which every layer runs; takes no targets.
+
+    Args:
+        subgraphs: what draws.
+        depth: the model's graph layers.
+        stats: metrics that are recorded with each draw, e.g. `alpha`, the factor of local nodes, of which
+            `alphas` are summed over an epoch.
+    """
+
+    def __init__(self, subgraphs: Subgraphs, depth: int, stats: dict[str, float] | None = None) -> None:
+        self._subgraphs, self._depth, self._stats = subgraphs, depth, stats or {}
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        drawn = self._subgraphs.sample(seed)
+        return Sample([drawn.layer] * self._depth, None, drawn.weights, self._stats)

@@ -1,0 +1,303 @@
+"""Blocks whose aggregation sends whole matrices: row-block broadcasts, replicated or not (CAGNET)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness import UserError
+from harness.graph import CSR, Block, Edges, Gradients, Partition, Sums, by_head, induce_columns, spread
+from harness.metrics import Purpose
+from harness.runtime import Communicator, Direction
+
+
+def entries_from(owner: int, partition: Partition, local_row: NDArray[np.int32], start: int) -> CSR:
+    """Return the entries of a partition's rows from nodes of `owner`, whose rows are columns from `start`."""
+    whole, inner = partition.structure, partition.num_inner
+    column = np.full(whole.num_cols, -1, np.int32)
+    if owner == partition.rank:
+        column[:inner] = np.arange(start, start + inner, dtype=np.int32)
+    else:
+        segment = slice(*partition.boundary_ptr[owner : owner + 2])
+        column[inner:][segment] = start + local_row[partition.boundary[segment]]
+    indptr, indices, order = induce_columns(
+        whole.indptr.numpy(), whole.indices.numpy(), 0, column, whole.values is not None
+    )
+    values = None if whole.values is None else whole.values[torch.from_numpy(order)]
+    return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), whole.num_cols, values)
+
+
+def stack(pieces: Sequence[CSR], columns: int) -> CSR:
+    """Return the rows of all pieces, one after the other."""
+    counts = torch.cat([torch.diff(piece.indptr) for piece in pieces])
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    values = [piece.values for piece in pieces if piece.values is not None]
+    indices = torch.cat([piece.indices for piece in pieces])
+    return CSR(indptr, indices, columns, torch.cat(values) if values else None)
+
+
+def rank_groups(replication: int, parts: int) -> list[range]:
+    """Return the groups of `replication` consecutive ranks out of `parts`.
+
+    Raises:
+        UserError: the groups would not be of equal size.
+    """
+    if parts % replication:
+        divisors = [c for c in range(1, parts + 1) if parts % c == 0]
+        raise UserError(
+            f"{replication} copies cannot be spread evenly over {parts} parts",
+            key="replication",
+            fix=f"use one of {', '.join(map(str, divisors))}",
+        )
+    return [range(start, start + replication) for start in range(0, parts, replication)]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a transfer is counted as."""
+
+    purpose: Purpose
+    layer: int
+    direction: Direction
+
+
+class Mesh:
+    """P ranks as P/c groups of c that hold the same rows, and c columns with a rank of each group.
+
+    Rank r is in group r // c and in column r mod c. Its group holds the rows of the partitions of all its
+    ranks, in rank order, each rank as a copy.
+
+    Args:
+        comm: the communicator of all ranks, each of which must make a mesh at the same moment.
+        sizes: inner nodes of each rank.
+        replication: c.
+
+    Attributes:
+        group: ranks of this rank's group.
+        column: ranks of its column.
+        rows: where each of the group's ranks has its inner nodes among the group's rows.
+    """
+
+    def __init__(self, comm: Communicator, sizes: Sequence[int], replication: int) -> None:
+        groups = rank_groups(replication, comm.world)
+        columns = [range(first, comm.world, replication) for first in range(replication)]
+        self.comm, self.sizes = comm, list(sizes)
+        self.group, self.column = groups[comm.rank // replication], columns[comm.rank % replication]
+        ends = [0, *accumulate(self.sizes[rank] for rank in self.group)]
+        self.rows = {rank: slice(*between) for rank, between in zip(self.group, pairwise(ends), strict=True)}
+        self._process_group: dist.ProcessGroup | None = None
+        if replication > 1 and len(self.column) > 1:
+            self._process_group = comm.divide(columns)
+
+    @property
+    def own(self) -> slice:
+        """Where this rank's inner nodes are among its group's rows."""
+        return self.rows[self.comm.rank]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the group holds."""
+        return sum(self.sizes[rank] for rank in self.group)
+
+    def broadcast(self, rows: Tensor, root: int, label: Label) -> None:
+        """Copy the inner rows of `root` into `rows` of its column's other ranks."""
+        self.comm.broadcast(
+            rows,
+            root,
+            self.column,
+            self._process_group,
+            purpose=label.purpose,
+            layer=label.layer,
+            direction=label.direction,
+        )
+
+    def scatter_sum(self, members: range, term: Callable[[int], Tensor], own: Tensor, label: Label) -> None:
+        """Add to `own` [n_in, width] what the other members have for this rank; term(q) is what q gets.
+
+        A reduce-scatter. (gloo's own reduce sends 1 + 1/P times as many bytes as needed.)
+        """
+        for block in self.scatter(members, term, own, label):
+            own += block
+
+    def scatter(self, members: range, term: Callable[[int], Tensor], like: Tensor, label: Label) -> Iterator[Tensor]:
+        """Yield what each other member has for this rank, shaped as `like`; term(q) is what q gets.
+
+        In step s a member sends to the s-th after it and receives from the s-th before it: all links are
+        busy, and one block is in memory.
+        """
+        for to, source in self._steps(members):
+            yield self._pass(term(to), like.new_empty(like.shape), to, source, label)
+
+    def fetch(self, members: range, rank: int, rows: Tensor, label: Label) -> Tensor:
+        """Return the `rows` of `rank`; at once every member asks the one that is as far after it."""
+        at, count = members.index(self.comm.rank), len(members)
+        asker = members[(2 * at - members.index(rank)) % count]
+        return self._pass(rows, rows.new_empty((self.sizes[rank], rows.shape[1])), asker, rank, label)
+
+    def replicate(self, x: Tensor, label: Label) -> Tensor:
+        """Fill in the rows of the group's other ranks in `x` [num_rows, width], which has this rank's."""
+        for to, source in self._steps(self.group):
+            self._pass(x[self.own], x[self.rows[source]], to, source, label)
+        return x
+
+    def spread(self, own: Tensor) -> Tensor:
+        """Return the group's rows [num_rows, width] of which this rank has `own`; input features."""
+        if len(self.group) == 1:
+            return own
+        x = own.new_empty((self.num_rows, own.shape[1]))
+        x[self.own] = own
+        return self.replicate(x, Label("feature", 0, "forward"))
+
+    def _steps(self, members: range) -> list[tuple[int, int]]:
+        """Return (receiver, sender) of this rank in each step of a pairwise exchange among `members`."""
+        at, count = members.index(self.comm.rank), len(members)
+        return [(members[(at + s) % count], members[(at - s) % count]) for s in range(1, count)]
+
+    def _pass(self, rows: Tensor, out: Tensor, to: int, source: int, label: Label) -> Tensor:
+        sent, received = [0] * self.comm.world, [0] * self.comm.world
+        sent[to], received[source] = len(rows), len(out)
+        return self.comm.exchange_rows(
+            rows, sent, received, purpose=label.purpose, layer=label.layer, direction=label.direction, out=out
+        )
+
+
+class BroadcastBlock(Block):
+    """All in-edges of a group's rows; aggregating broadcasts every row, one partition's at a time.
+
+    Sources and destinations are the group's rows. Of the edges a rank has those that start in the partitions
+    of its column: `adjacency` [num_rows, num_rows] those from its own, `foreign` the others.
+
+    Forward, each rank of a column broadcasts its rows to the column in turn, everyone multiplies them in, and
+    the group adds its ranks' sums. Backward, each rank adds up the gradients that its column has for its
+    rows, and tells its group. Sums are made in one place and copied: copies are equal bit for bit. Attention
+    does the same with the sums of a softmax; backward, the column's rows are sent again, not kept.
+
+    Args:
+        mesh: who holds what.
+        adjacency: from the rows of this rank's own partition.
+        foreign: [num_rows, n_k] for each other rank k of the column.
+        degree: float [num_rows], in-degrees in the full (training) graph.
+        engine: name of the SpMM engine.
+    """
+
+    communicates = True
+
+    def __init__(self, mesh: Mesh, adjacency: CSR, foreign: dict[int, CSR], degree: Tensor, *, engine: str) -> None:
+        super().__init__(adjacency, degree, engine=engine, transposed=_transpose(adjacency))
+        self.mesh, self.foreign, self._layer = mesh, foreign, -1
+        self._foreign_transposed = {rank: _transpose(matrix) for rank, matrix in foreign.items()}
+
+    def at(self, layer: int) -> BroadcastBlock:
+        """Return the same block, with its traffic counted as that of a graph layer."""
+        other = copy.copy(self)
+        other._layer = layer
+        return other
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """See `Block.multiply`; every rank must call."""
+        mesh, label, total = self.mesh, self._label("forward"), self.engine.multiply(self.adjacency, x)
+        for root, rows in self._broadcast(x, label):
+            total += self.engine.multiply(self.foreign[root], rows)
+        mesh.scatter_sum(mesh.group, lambda rank: total[mesh.rows[rank]], total[mesh.own], label)
+        return mesh.replicate(total, label)
+
+    def multiply_transposed(self, x: Tensor) -> Tensor:
+        """See `Block.multiply_transposed`; every rank must call."""
+        mesh, label = self.mesh, self._label("backward", "gradient")
+
+        def term(rank: int) -> Tensor:
+            return self.engine.multiply(self._foreign_transposed[rank], x)
+
+        total = self.engine.multiply(self.transposed, x)
+        mesh.scatter_sum(mesh.column, term, total[mesh.own], label)
+        return mesh.replicate(total, label)
+
+    def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
+        """See `Block.attention`; every rank must call. The group merges its ranks' sums, self loops once."""
+        mesh, label, heads = self.mesh, self._label("forward"), to_key.shape[1]
+        key, rows = z @ to_key, by_head(z, heads)
+        sums = Sums.of_self_loops(rows, key, query, mesh.own)
+        sums.add(Edges(self.adjacency), rows, key, query)
+        for root, foreign in self._broadcast(z, label):
+            sums.add(Edges(self.foreign[root]), by_head(foreign, heads), foreign @ to_key, query)
+        if len(mesh.group) == 1:
+            return sums
+        packed = sums.packed()
+        own = Sums.unpacked(packed[mesh.own], heads)
+        for block in mesh.scatter(mesh.group, lambda rank: packed[mesh.rows[rank]], packed[mesh.own], label):
+            own.merge(Sums.unpacked(block, heads))
+        packed[mesh.own] = own.packed()
+        return Sums.unpacked(mesh.replicate(packed, label), heads)
+
+    def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
+        """See `Block.attention_backward`; every rank must call."""
+        mesh, label, heads = self.mesh, self._label("backward", "gradient"), to_key.shape[1]
+        again, width = self._label("backward"), z.shape[1]
+        parts = spread(Edges(self.transposed), by_head(z, heads), z @ to_key, grad, state, mesh.own)
+        queries = parts[2]
+
+        def term(rank: int) -> Tensor:
+            rows = mesh.fetch(mesh.column, rank, z[mesh.own], again)
+            edges = Edges(self._foreign_transposed[rank])
+            found = spread(edges, by_head(rows, heads), rows @ to_key, grad, state, slice(0, 0))
+            queries.add_(found[2])
+            return torch.cat([found[0].flatten(1), found[1]], 1)
+
+        own = torch.cat([part[mesh.own].flatten(1) for part in parts[:2]], 1)
+        mesh.scatter_sum(mesh.column, term, own, label)
+        mesh.scatter_sum(mesh.group, lambda rank: queries[mesh.rows[rank]], queries[mesh.own], label)
+        packed = z.new_empty((mesh.num_rows, width + 2 * heads))
+        packed[mesh.own] = torch.cat([own, queries[mesh.own]], 1)
+        mesh.replicate(packed, label)
+        to_z, keys, to_queries = packed.split([width, heads, heads], 1)
+        return to_z.contiguous(), keys.contiguous(), to_queries.contiguous()
+
+    def _broadcast(self, x: Tensor, label: Label) -> Iterator[tuple[int, Tensor]]:
+        """Broadcast the column's rows in turn; yields each other rank and its rows."""
+        mesh = self.mesh
+        for root in mesh.column:
+            if root == mesh.comm.rank:
+                mesh.broadcast(x[mesh.own].contiguous(), root, label)
+            else:
+                rows = x.new_empty((mesh.sizes[root], x.shape[1]))
+                mesh.broadcast(rows, root, label)
+                yield root, rows
+
+    def _label(self, direction: Direction, purpose: Purpose | None = None) -> Label:
+        return Label(purpose or ("embedding" if self._layer else "feature"), self._layer, direction)
+
+
+def broadcast_block(
+    mesh: Mesh, partitions: Sequence[Partition], local_row: NDArray[np.int32], *, engine: str, device: torch.device
+) -> BroadcastBlock:
+    """Build the block of a group.
+
+    Args:
+        mesh: who holds what.
+        partitions: those of the group's ranks.
+        local_row: int32 [N], row of each node among its owner's inner nodes.
+        engine: name of the SpMM engine.
+        device: where the block is used.
+    """
+    parts = {}
+    for owner in mesh.column:
+        start, columns = 0, mesh.sizes[owner]
+        if owner == mesh.comm.rank:
+            start, columns = mesh.own.start, mesh.num_rows
+        pieces = [entries_from(owner, partition, local_row, start) for partition in partitions]
+        parts[owner] = stack(pieces, columns).to(device)
+    degrees = [partition.full_block.degree[: partition.num_inner].to(device) for partition in partitions]
+    own = parts.pop(mesh.comm.rank)
+    return BroadcastBlock(mesh, own, parts, torch.cat(degrees), engine=engine)
+
+
+def _transpose(matrix: CSR) -> CSR:
+    return matrix.to(torch.device("cpu")).transpose().to(matrix.indptr.device)

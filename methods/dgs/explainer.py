@@ -1,0 +1,255 @@
+"""Explainer: explains the model beside the training."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from harness import MemoryCase, Metric
+from harness.metrics import STAT
+from harness.models import GNN, BlockSize
+from harness.runtime import Clock, Components
+
+from .explanation_graph import ExplanationGraph
+from .masks import ExplainSpec, Masks, explain
+
+
+def explanation_memory(case: MemoryCase) -> Components:
+    """Return the bytes of a rank's explanation graph and guidance, on the host: none of a GPU's.
+
+    Of the remote nodes within K hops only bounds are known: at least the boundary, at most all there are.
+    """
+    if case.cuda:
+        return {"explanation": 0}
+    remote = case.train.boundary if case.least else case.nodes - case.train.inner
+    width, hidden = max(case.model.widths[: case.model.hops])
+    own = BlockSize(case.train.inner, case.train.inner, case.train.edges - case.train.cut)
+    star = BlockSize(remote + 1, remote + 1, 2 * remote + 1)
+    rows = (remote + 1) * (width + 2 * case.model.depth * hidden) + case.train.inner * hidden
+    matrices = case.matrices(own, transposed=False) + case.matrices(star)
+    return {"explanation": rows * case.itemsize + matrices + 2 * 4 * case.nodes}
+
+
+NICENESS = 10  # of the thread: where no core is free, the training goes first
+
+_ENDED = (
+    "wall time of those that ended, failed ones too; CPU time of their thread (not of the ones it shares "
+    "products with, where `threads` is above 1). Counted in the epoch in which they are taken over, "
+    "evaluations in between included"
+)
+_USED = (
+    "of those that came into use, summed: steps, last losses, means of the masks of remote nodes and of "
+    "features; / `stat_explanations`"
+)
+COUNTED = (
+    Metric.of_method("explanations", "explanations that came into use", heading="Explanations"),
+    Metric.of_method("explain_failed", "those that failed, so that the last good masks stayed"),
+    Metric.of_method(
+        "explain_late", "those that were due while the one before was under way, and left out"
+    ),
+    Metric.of_method("explain_s", _ENDED, "s"),
+    Metric.of_method("explain_cpu_s", _ENDED, "s"),
+    *(Metric.of_method(f"explain_{name}", _USED) for name in ("steps", "loss", "sn", "sf")),
+    Metric.of_method(
+        "explain_bytes", "what the rank holds for explanations in the host's memory, summed over those that "
+        "came into use: / `stat_explanations`. Modelled as the component `explanation`", "B",
+    ),
+)  # fmt: skip
+"""What an Explainer counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Guidance:
+    """What an explanation says to samplers.
+
+    Attributes:
+        importance: float32 [N]: SN of the remote nodes of the explanation graph, their mean elsewhere.
+        features: float32 [F]: SF.
+        step: the training step whose model was explained.
+    """
+
+    importance: NDArray[np.float32]
+    features: Tensor
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Done:
+    """An explanation that ended, well or not, and what it took."""
+
+    masks: Masks | None
+    problem: str | None
+    wall_s: float
+    cpu_s: float
+
+
+class Explainer:
+    """Explains a rank's model now and then, in a thread that the training never waits for, or in line.
+
+    The model explained is that of the lowest loss so far (DGS, section III-C). An explanation that fails, by
+    an exception or by numbers that are not finite, changes nothing: the last good guidance stays. So does one
+    that is not done when the next is due, which is left out then.
+
+    Args:
+        graph: the rank's explanation graph.
+        spec: of an explanation.
+        model: the replica; copied, so that its weights may change meanwhile.
+        clock: of the trainer; explanations in line are its phase `explain`.
+        num_nodes: N, of the training graph.
+        period: steps between explanations.
+        where: in a thread, or in line.
+
+    Attributes:
+        guidance: of the last explanation that ended well; None before.
+        steps: training steps that were observed.
+    """
+
+    def __init__(
+        self,
+        graph: ExplanationGraph,
+        spec: ExplainSpec,
+        model: GNN,
+        clock: Clock,
+        num_nodes: int,
+        *,
+        period: int,
+        where: Literal["background", "inline"],
+    ) -> None:
+        self._graph, self._spec, self._clock, self._num_nodes = graph, spec, clock, num_nodes
+        self._model = copy.deepcopy(model).cpu()
+        self.guidance: Guidance | None = None
+        self.steps, self._period, self._due = 0, period, period
+        self._best = _Best(model)
+        self._thread = ThreadPoolExecutor(1, "explanations", _yield_to_training) if where != "inline" else None
+        self._stopped = threading.Event()
+        self._running: tuple[int, Future[_Done]] | None = None
+        self._news = _nothing()
+        self._problems: list[str] = []
+
+    def observe(self, model: GNN, loss: Tensor) -> None:
+        """Be told a step's loss of all ranks and the model that it is of, not yet updated."""
+        if self._graph.remote.size:
+            self._best.observe(model, loss, self.steps)
+        self.steps += 1
+
+    def advance(self) -> Guidance | None:
+        """Return the latest guidance, after an explanation was taken over or, every `period` steps, begun."""
+        self._poll()
+        if self.steps >= self._due:
+            self._due = (self.steps // self._period + 1) * self._period
+            self._start()
+        return self.guidance
+
+    def _start(self) -> None:
+        if self._running is not None:
+            self._count("explain_late", 1)
+            return
+        if not self._graph.remote.size:
+            return
+        step, weights = self._best.take()
+        if self._thread is not None:
+            self._running = step, self._thread.submit(self._explain, weights)
+            return
+        with self._clock.phase("explain"):
+            self._take(step, self._explain(weights))
+
+    def _poll(self) -> None:
+        if self._running is not None and self._running[1].done():
+            step, future = self._running
+            self._running = None
+            self._take(step, future.result())
+
+    def news(self) -> dict[str, float]:
+        """Return by how much what is `COUNTED` has grown since the last call."""
+        news, self._news = self._news, _nothing()
+        return news
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of the metrics must know: that explanations failed, and why the last one did."""
+        if not self._problems:
+            return []
+        since = "the last good masks" if self.guidance else "no masks"
+        return [f"explanations failed: {len(self._problems)} (the last: {self._problems[-1]}); trained on with {since}"]
+
+    def close(self) -> None:
+        """End what is under way, between two of its steps."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.shutdown()
+        self._poll()
+
+    def _explain(self, weights: Tensor) -> _Done:
+        start, cpu = time.perf_counter(), time.thread_time()
+        masks, problem = None, None
+        try:
+            vector_to_parameters(weights, self._model.parameters())
+            masks = explain(self._model, self._graph, self._spec, self._stopped.is_set)
+        except Exception as error:  # whatever it is: the training goes on
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _Done(masks, problem, time.perf_counter() - start, time.thread_time() - cpu)
+
+    def _take(self, step: int, done: _Done) -> None:
+        self._count("explain_s", done.wall_s)
+        self._count("explain_cpu_s", done.cpu_s)
+        if done.problem is not None:
+            self._problems.append(done.problem)
+            self._count("explain_failed", 1)
+        if done.masks is None:
+            return
+        masks = done.masks
+        mean = masks.nodes.mean().item()
+        importance = np.full(self._num_nodes, mean, np.float32)
+        importance[self._graph.remote] = masks.nodes.numpy()
+        self.guidance = Guidance(importance, masks.features, step)
+        self._count("explanations", 1)
+        self._count("explain_steps", masks.steps)
+        self._count("explain_loss", masks.losses[-1])
+        self._count("explain_sn", mean)
+        self._count("explain_sf", masks.features.mean().item())
+        self._count("explain_bytes", self._graph.nbytes + importance.nbytes)
+
+    def _count(self, name: str, value: float) -> None:
+        self._news[name] += value
+
+
+def _nothing() -> dict[str, float]:
+    return {metric.name.removeprefix(STAT): 0.0 for metric in COUNTED}
+
+
+class _Best:
+    """The weights of the lowest loss so far, kept on the model's device, so that no step waits for it."""
+
+    def __init__(self, model: GNN) -> None:
+        self._weights = parameters_to_vector(model.parameters()).detach()
+        self._loss = self._weights.new_full((), torch.inf, dtype=torch.float64)
+        self._step = torch.zeros((), dtype=torch.int64, device=self._weights.device)
+
+    def observe(self, model: GNN, loss: Tensor, step: int) -> None:
+        better = loss < self._loss
+        weights = parameters_to_vector(model.parameters()).detach()
+        self._weights = torch.where(better, weights, self._weights)
+        self._loss = torch.where(better, loss, self._loss)
+        self._step = torch.where(better, step, self._step)
+
+    def take(self) -> tuple[int, Tensor]:
+        """Return the step and its weights, on the host."""
+        return int(self._step), self._weights.cpu()
+
+
+def _yield_to_training() -> None:
+    """Make the calling thread, and those it starts, the last to be given a core."""
+    if sys.platform == "linux":  # elsewhere the number may be another process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

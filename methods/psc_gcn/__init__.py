@@ -1,0 +1,5 @@
+"""PSC-GCN: pipelined training on sampled edges."""
+
+from .method import PSCGCN
+
+__all__ = ["PSCGCN"]

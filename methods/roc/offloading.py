@@ -1,0 +1,251 @@
+"""Offloading: matrices of rows leave the device for host memory under a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from harness.runtime import Clock, Direction, Traffic, TrialError
+
+MIB = 1 << 20
+
+
+class Offloader:
+    """Keeps what a step's forward and backward pass make within a budget of device memory.
+
+    Counted is every storage that a step makes on the device, as long as it lives, and what `load` brings;
+    what was there before (weights and optimizer, the graph's structure, labels) stays, beside the budget.
+    Where the storages exceed it, those leave for host memory that only autograd holds, least recently used
+    first; they come back when the backward pass reads them. Of a storage that came back, or was loaded, the
+    host has a copy already: it leaves without a move. Only matrices of more than one column leave: indices
+    and columns of scales stay. An operation's result is made before there is room for it, so the peak may
+    exceed the budget by one result.
+
+    On a GPU, moves are copies from and to pinned memory on the current stream. On a CPU the device is
+    emulated: a second buffer of the same memory, really copied. No move changes a value.
+
+    Args:
+        budget: bytes; None has no limit.
+        device: the device.
+        clock: charges moves to the phase `swap`.
+        traffic: counts moves as `swap`, sent to the host, received by the device.
+    """
+
+    def __init__(self, budget: int | None, device: torch.device, clock: Clock, traffic: Traffic) -> None:
+        self.budget, self.device, self.clock, self.traffic = budget, device, clock, traffic
+        self._live: dict[int, _Live] = {}
+        self._saved: WeakValueDictionary[int, _Saved] = WeakValueDictionary()  # those on the device
+        self._layer, self._ticks, self._moving = 0, 0, False
+        self._direction: Direction = "forward"
+        self._in, self._out, self._peak = 0, 0, 0
+
+    @contextmanager
+    def step(self, stats: dict[str, Any]) -> Iterator[None]:
+        """Hold the enclosed forward and backward pass within the budget.
+
+        `stats` gets `swap_in_bytes` and `swap_out_bytes`, moved to the device and away from it, and
+        `arena_peak_bytes`, the most that was on the device at once.
+
+        Raises:
+            TrialError: `oom`, if what is in use at once exceeds the budget.
+        """
+        self._layer, self._direction = 0, "forward"
+        self._in, self._out, self._peak = 0, 0, 0
+        try:
+            with _Watch(self), saved_tensors_hooks(self._pack, self._unpack):
+                yield
+        finally:
+            self._live.clear()
+            stats |= {"swap_in_bytes": self._in, "swap_out_bytes": self._out, "arena_peak_bytes": self._peak}
+
+    def enter(self, layer: int) -> None:
+        """Say which layer of the model the forward pass is in; moves are counted by it."""
+        self._layer = layer
+
+    def load(self, home: Tensor) -> Tensor:
+        """Return a copy on the device of a tensor that lives in host memory (`to_host`) and never changes."""
+        self._make_room(home.nbytes)
+        return self._arrive(home, self._layer)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a tensor in host memory, pinned if there is a GPU."""
+        pinned = self.device.type == "cuda"
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+        return host.copy_(tensor, non_blocking=pinned)
+
+    def made(self, results: list[Tensor], arguments: list[Tensor]) -> None:
+        """Count the storages of an operation's results that are not its arguments', and make room."""
+        if self._moving:
+            return
+        known = {_key(argument) for argument in arguments}
+        for result in results:
+            if _key(result) not in known:
+                self._count(result, None)
+        self._make_room(0)
+
+    def _count(self, tensor: Tensor, home: Tensor | None) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._live:  # a dead storage's key is not used again while it is there
+            self._live[storage._cdata] = _Live(StorageWeakRef(storage), storage.nbytes(), home)
+
+    def _make_room(self, wanted: int) -> None:
+        """Let storages leave until the living ones and `wanted` bytes more are within the budget."""
+        for key in [key for key, live in self._live.items() if live.storage.expired()]:
+            del self._live[key]
+        needed = sum(live.nbytes for live in self._live.values()) + wanted
+        self._peak = max(self._peak, needed)
+        while self.budget is not None and needed > self.budget:
+            idle = [saved for saved in self._saved.values() if saved.idle]
+            if not idle:
+                raise TrialError(
+                    "oom",
+                    f"layer {self._layer}, {self._direction} pass: what is in use at once needs at least "
+                    f"{needed / MIB:.4g} MiB ({needed} bytes) on the device, the budget is "
+                    f"{self.budget / MIB:.4g} MiB",
+                )
+            oldest = min(idle, key=lambda saved: saved.used)
+            needed -= oldest.nbytes
+            self._leave(oldest)
+
+    def _leave(self, saved: _Saved) -> None:
+        assert saved.rows is not None
+        if saved.host is None:
+            with self._move():
+                saved.host = self.to_host(saved.rows)
+            self._out += saved.nbytes
+            self.traffic.count("swap", saved.layer, self._direction, -1, saved.nbytes, 0)
+        key = _key(saved.rows)
+        del self._saved[key], self._live[key]
+        saved.rows = None
+
+    def _arrive(self, home: Tensor, layer: int) -> Tensor:
+        with self._move():
+            rows = torch.empty(home.shape, dtype=home.dtype, device=self.device)
+            rows.copy_(home, non_blocking=True)
+        self._in += home.nbytes
+        self.traffic.count("swap", layer, self._direction, -1, 0, home.nbytes)
+        self._count(rows, home)
+        return rows
+
+    @contextmanager
+    def _move(self) -> Iterator[None]:
+        self._moving = True
+        try:
+            with torch.no_grad(), self.clock.phase("swap"):
+                yield
+        finally:
+            self._moving = False
+
+    def _pack(self, tensor: Tensor) -> Tensor | _View:
+        live = self._live.get(_key(tensor))
+        if live is None or tensor.dim() != 2 or tensor.shape[1] == 1:
+            return tensor.detach()  # not the tensor itself: its graph would hold it, and it its graph
+        saved = self._saved.get(_key(tensor))
+        if saved is None:
+            size = live.nbytes // tensor.element_size()
+            home = None if live.home is None else live.home.view(-1)
+            # A view would hold the tensor that it is a view of.
+            rows = tensor.new_empty(0).set_(tensor.untyped_storage(), 0, (size,), (1,))
+            saved = _Saved(self._layer, live.nbytes, rows, home)
+            self._saved[_key(tensor)] = saved
+        self._use(saved)
+        return _View(saved, tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def _unpack(self, packed: Tensor | _View) -> Tensor:
+        self._direction = "backward"
+        if isinstance(packed, Tensor):
+            return packed
+        saved = packed.saved
+        self._layer = saved.layer
+        if saved.rows is None:
+            assert saved.host is not None
+            self._make_room(saved.nbytes)
+            saved.rows = self._arrive(saved.host, saved.layer)
+            self._saved[_key(saved.rows)] = saved
+        self._use(saved)
+        return saved.rows.as_strided(packed.size, packed.stride, packed.offset)
+
+    def _use(self, saved: _Saved) -> None:
+        self._ticks += 1
+        saved.used = self._ticks
+
+
+class _Watch(TorchDispatchMode):
+    """Tells an offloader of every operation, in the backward pass too."""
+
+    def __init__(self, offloader: Offloader) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._offloader = offloader
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._offloader.made(self._on_device(result), self._on_device((args, kwargs)))
+        return result
+
+    def _on_device(self, tree: Any) -> list[Tensor]:
+        device = self._offloader.device.type
+        tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+        return [tensor for tensor in tensors if tensor.layout is torch.strided and tensor.device.type == device]
+
+
+@dataclass(frozen=True)
+class _Live:
+    """A storage on the device; `home` is what it was loaded from."""
+
+    storage: StorageWeakRef
+    nbytes: int
+    home: Tensor | None
+
+
+@dataclass(eq=False)
+class _Saved:
+    """A storage that autograd holds for the backward pass, wherever it is.
+
+    Attributes:
+        layer: the layer that it was saved in.
+        nbytes: its size.
+        rows: [elements], all of it on the device, or None.
+        host: [elements], all of it in host memory, or None.
+        used: when it was last used.
+    """
+
+    layer: int
+    nbytes: int
+    rows: Tensor | None
+    host: Tensor | None
+    used: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody else holds it: `rows` does, and the object that asks."""
+        if self.rows is None:
+            return False
+        count: int = torch._C._storage_Use_Count(self.rows.untyped_storage()._cdata)
+        return count <= 2
+
+
+@dataclass(frozen=True)
+class _View:
+    """A tensor that autograd saved, as a view of its storage."""
+
+    saved: _Saved
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int | torch.SymInt
+
+
+def _key(tensor: Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key

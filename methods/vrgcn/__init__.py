@@ -1,0 +1,5 @@
+"""VR-GCN: few neighbours, and historical activations as control variate."""
+
+from .method import VRGCN
+
+__all__ = ["VRGCN"]

@@ -1,0 +1,256 @@
+"""VR-GCN: few neighbours, and historical activations as control variate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from harness import (
+    Bytes,
+    BytesCase,
+    LayerSample,
+    MemoryCase,
+    Metric,
+    MiniBatchMethod,
+    NodeBatchOptions,
+    Sample,
+    Sampler,
+    Source,
+    Step,
+    Worker,
+    batch_seed,
+    draw_neighbours,
+    per_layer,
+)
+from harness.graph import View
+from harness.models import GNN, BlockSize
+from harness.runtime import FeatureStore, RowStore
+
+from .history import HistorySample, with_history
+
+
+class VRGCNOptions(NodeBatchOptions):
+    """Options of sampling with historical activations."""
+
+    fanouts: int | list[int] = Field(
+        2,
+        description="neighbours drawn for a node, one number for each graph layer (in mixhop each hop) but "
+        "the first, which draws none, or one for all; -1: all neighbours, and no history",
+    )
+
+    @model_validator(mode="after")
+    def _a_batch_reads_what_the_last_one_wrote(self) -> Self:
+        if self.prefetch:
+            raise ValueError("prefetch: a batch reads what the one before it wrote; leave it at 0")
+        if self.storage == "host":
+            raise ValueError("storage: aggregated features are with their owners; leave it at 'sharded'")
+        return self
+
+
+class HistorySampler:
+    """Draws neighbours for every layer but the first; what is not drawn is read from histories.
+
+    Args:
+        source: the view.
+        fanouts: neighbours of a node, for each layer but the first; -1: all.
+        attends: the model's aggregation is not linear.
+    """
+
+    def __init__(self, source: Source, fanouts: Sequence[int], attends: bool) -> None:
+        self._source, self._fanouts, self._attends = source, fanouts, attends
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`; the first layer has no edges if its aggregation is known."""
+        topology, tables = self._source.topology, self._source.tables
+        layers: list[LayerSample] = []
+        nodes, edges, metrics = targets, 0, {"history_nodes": 0, "written_nodes": 0}
+        for depth, fanout in enumerate(reversed(self._fanouts)):
+            drawn = draw_neighbours(topology, nodes, fanout, batch_seed(seed, 0, 0, depth), tables)
+            nodes, edges = drawn.sources, edges + drawn.indices.size
+            if fanout < 0:
+                layers.append(drawn)
+                continue
+            layers.append(layer := with_history(topology, drawn, tables, linear=not self._attends))
+            metrics["history_nodes"] += self._remote(layer.historical)
+            metrics["written_nodes"] += self._remote(nodes)
+        layers.append(self._first(nodes))
+        return Sample(layers[::-1], targets.size, stats={"drawn_edges": edges + layers[-1].indices.size, **metrics})
+
+    def _first(self, nodes: NDArray[np.int64]) -> LayerSample:
+        if self._attends:
+            return draw_neighbours(self._source.topology, nodes, -1, 0, self._source.tables)
+        return LayerSample(nodes, np.zeros(nodes.size + 1, np.int64), np.empty(0, np.int32))
+
+    def _remote(self, nodes: NDArray[np.int64]) -> int:
+        return int(np.count_nonzero(~self._source.local[nodes]))
+
+
+class Recalled:
+    """The exchange of a step: layers with a history read its rows behind the fresh ones, which it keeps.
+
+    Args:
+        rows: [historical nodes, width] by layer.
+    """
+
+    def __init__(self, rows: dict[int, Tensor]) -> None:
+        self._rows = rows
+        self.fresh: dict[int, Tensor] = {}
+
+    def __call__(self, h: Tensor, layer: int) -> Tensor:
+        """See `Exchange`."""
+        if layer not in self._rows:
+            return h
+        self.fresh[layer] = h.detach()
+        return torch.cat([h, self._rows[layer]])
+
+
+class VRGCN(MiniBatchMethod[VRGCNOptions]):
+    """Neighbour sampling with historical activations as control variate (Chen, Zhu and Song, ICML 2018).
+
+    Let hbar_j be the row of node j that layer l last read fresh in training, 0 before. Every layer but the
+    first aggregates z_i = sum over drawn j of (deg/k) A_ij (h_j - hbar_j) + sum over all neighbours j of
+    A_ij hbar_j (the estimator CV): unbiased in what is drawn, and exact once the history is up to date; no
+    gradient goes to hbar. With dropout, hbar has the mask of its time (CVD, section 5.1, is not here). The
+    first layer's aggregation is of input features: exact, computed once before the first epoch (the paper's
+    preprocessing). A node's self loop and own row are always fresh. Histories are with the nodes' owners and
+    are written behind each step; where several ranks computed a node, the highest rank's row stays.
+
+    gat has no linear aggregation to correct: its first layer reads the features of all neighbours, the others
+    attend over all neighbours, to fresh rows where the batch has any and else to historical ones. Biased.
+
+    In mixhop each hop is such a layer, and what its history keeps are rows of A^k H.
+
+    Exact with all neighbours, which needs no history, and all training nodes in one batch.
+
+    Bytes a step, for the nodes whose first layer is computed: 4 (control) for each remote one and F values
+    (feature) for the aggregation, F more for its own features unless gcn needs none (no `residual`). With gat
+    instead 4 and F values for each remote one of those nodes and their neighbours. Cached ones are not sent.
+    For each history, of width d: 4 (control) and d values (embedding) for each remote node whose row is read,
+    and as much for each whose row is written. And 8 a peer (control) for the features, for a history's
+    reading and for its writing. `feature_rate` and `feature_loss` are of whatever the first layer reads,
+    aggregated features too. Set-up: the boundary's features, but for gat. `stat_history_nodes` and
+    `stat_written_nodes` are the remote nodes read and written. Inference is exact: no sampled scores.
+    """
+
+    name = "vrgcn"
+    Options = VRGCNOptions
+    exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
+    metrics = (
+        Metric.of_method("history_nodes", "nodes of other ranks whose historical rows are read"),
+        Metric.of_method("written_nodes", "nodes of other ranks whose historical rows are written"),
+    )
+
+    def __init__(self, worker: Worker, options: VRGCNOptions) -> None:
+        super().__init__(worker, options)
+        view, widths = worker.view, worker.model.widths
+        self.histories = {
+            layer: RowStore(
+                worker.comm,
+                torch.zeros(
+                    worker.partition.num_inner, widths[layer][0], device=worker.device, dtype=worker.dtype
+                ),
+                view.owner, view.local_row,
+                purpose="embedding", layer=layer, direction="forward", tables=self.source.tables,
+            )
+            for layer in _remembered(options, worker.model.depth)
+        }  # fmt: skip
+
+    def make_sampler(self, source: Source) -> Sampler:
+        """See `MiniBatchMethod`."""
+        return HistorySampler(source, _fanouts(self.options, source.depth), self.worker.model.attends)
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """Yield one step for each batch; behind it the histories are written."""
+        model = self.worker.model
+        for loaded in self.loader.load(self.batches(epoch)):
+            layers = loaded.drawn.sample.layers
+            samples = {i: layer for i, layer in enumerate(layers) if isinstance(layer, HistorySample)}
+            rows = {i: self.histories[i].gather(sample.historical) for i, sample in samples.items()}
+            step = replace(self.step(loaded), exchange=(recalled := Recalled(rows)))
+            if not model.attends:
+                own = loaded.inputs.shape[1] - model.widths[0][0]
+                step = replace(step, inputs=loaded.inputs[:, :own], aggregated=loaded.inputs[:, own:])
+            yield step
+            for i, sample in samples.items():
+                self.histories[i].put(sample.sources[: sample.fresh], recalled.fresh[i])
+
+    @property
+    def samples_targets(self) -> bool:
+        """See `MiniBatchMethod`; the paper's inference is exact."""
+        return False
+
+    def make_store(self, view: View) -> FeatureStore:
+        """Return the store of the rows that the first layer reads: own features and aggregated ones."""
+        worker, features = self.worker, self.worker.features
+        if worker.model.attends:
+            return features
+        aggregated = worker.aggregate_features()
+        rows = torch.cat([features.inner, aggregated], 1) if _reads_own(worker.model) else aggregated
+        return FeatureStore(worker.comm, rows, view.owner, view.local_row, tables=self.source.tables)
+
+    @classmethod
+    def bytes_per_epoch(cls, options: VRGCNOptions, case: BytesCase) -> Bytes | None:
+        """Return the bytes of the class's docstring; None if histories differ in width."""
+        model = case.model
+        remembered = _remembered(options, model.depth)
+        widths = {model.widths[i][0] for i in remembered}
+        if len(widths) > 1:
+            return None
+        wide = 1 if model.attends else 1 + _reads_own(model)
+        sent = case.mini_batch(options, width=wide * model.widths[0][0])
+        assert sent is not None
+        moved = case.count("history_nodes") + case.count("written_nodes")
+        calls = 2 * len(remembered) * case.steps
+        return sent | {
+            "embedding": moved * sum(widths) * case.itemsize,
+            "control": sent["control"] + 4 * moved + 8 * case.pairs * calls,
+        }
+
+    @classmethod
+    def memory(cls, options: VRGCNOptions, case: MemoryCase) -> dict[str, int]:
+        """Return the components of the largest batch (see `MemoryCase.largest_blocks`), and the histories.
+
+        At most all nodes' histories are read in each layer; at least none.
+        """
+        model, fanouts = case.model, _fanouts(options, case.model.depth)
+        rows = case.batch_rows(options.batch_size)
+        blocks = case.largest_blocks(rows, fanouts, each=True)
+        rows = blocks[0].src if blocks else rows
+        first = case.largest_blocks(rows, [-1], each=True) if model.attends else [BlockSize(rows, rows, 0)]
+        remembered = _remembered(options, model.depth)
+        if not case.least:
+            for i in remembered:
+                block = blocks[i - 1]
+                blocks[i - 1] = BlockSize(block.dst, block.src + case.nodes, block.edges + case.edges)
+        components = case.mini_batch(first + blocks, options)
+        width = model.widths[0][0]
+        if not model.attends:
+            batch = rows if _reads_own(model) else 0
+            components["aggregated features"] = (
+                case.itemsize * width * (case.train.inner * (1 + _reads_own(model)) + batch)
+            )
+        # Fresh and historical rows are there twice: as they came, and one behind the other.
+        values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
+        return components | {"histories": case.itemsize * values}
+
+
+def _fanouts(options: VRGCNOptions, depth: int) -> list[int]:
+    """Return the fan-outs of all layers but the first."""
+    return per_layer(options.fanouts, depth - 1, "fanouts")
+
+
+def _remembered(options: VRGCNOptions, depth: int) -> list[int]:
+    """Return the layers that have a history."""
+    return [i for i, fanout in enumerate(_fanouts(options, depth), start=1) if fanout >= 0]
+
+
+def _reads_own(model: GNN) -> bool:
+    """Return whether the first layer reads nodes' own features beside the aggregated ones."""
+    return model.layer_of(0)[0].reads_own or model.spec.residual

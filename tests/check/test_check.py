@@ -1,0 +1,98 @@
+"""`check_method` on every shipped method, which holds, and on methods with faults, each seen by its check."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from support.methods import Secretive
+
+from harness.check import CheckReport, Subject, check_method, check_methods
+from harness.check.claims import options_finding
+from harness.errors import UserError
+from harness.runtime.method import METHODS
+
+# The first test runs what all of them judge.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SMALL: dict[str, dict[str, Any]] = {  # where the defaults would draw all of 60 nodes
+    "graphsage": {"fanouts": 2, "batch_size": 5},
+    "vrgcn": {"batch_size": 5},
+    "fastgcn": {"sizes": 20, "batch_size": 5},
+    "ladies": {"sizes": 10, "batch_size": 5},
+    "skewed": {"sizes": 10, "batch_size": 5},
+    "graphsaint": {"size": 20, "frontier": 5, "coverage": 5},
+    "clustergcn": {"clusters": 6, "per_batch": 2},
+    "dgs": {"fanouts": 2, "batch_size": 5, "period": 2, "explain": "inline"},
+}
+CLAIMS = {  # that a method makes beyond what all are held to
+    "full": {"exact", "bytes"},
+    "cagnet": {"exact", "bytes"},
+    "roc": {"exact", "bytes"},
+    "pipegcn": {"exact", "bytes"},
+    "vrgcn": {"exact", "bytes"},
+    "clustergcn": {"exact", "bytes"},
+}
+ALL = {"options", "runs", "exact", "unbiased", "bytes", "deterministic", "trouble"}
+FAULTS = {
+    "UnscaledBNS": {"unbiased"},
+    "UnscaledPSC": {"unbiased"},
+    "UnscaledLADIES": {"unbiased"},
+    "AveragedGuided": {"unbiased"},
+    "Uneven": {"exact"},
+    "Wasteful": {"bytes"},
+    "Unseeded": {"deterministic"},
+    "Inattentive": {"runs"},
+    "Drifting": {"runs", "trouble"},
+    "Exploding": {"runs"},
+}
+
+
+@functools.cache
+def reports() -> dict[str, CheckReport]:
+    """Check all of them in the same groups of ranks, three, which show whatever two do."""
+    names = [*METHODS.names(), *(f"support.methods:{name}" for name in FAULTS)]
+    subjects = {Subject(name): METHODS.load(name) for name in names}
+    small = {subject: SMALL.get(subject.name, {}) for subject in subjects}
+    return dict(zip(names, check_methods(subjects, options=small, worlds=[3], limit_s=100), strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_a_shipped_method_is_what_it_claims(name: str) -> None:
+    report = reports()[name]
+    assert report.ok, "\n".join(report.lines)
+    states = {finding.check: finding.state for finding in report.findings}
+    assert states.keys() == ALL
+    claimed = {check for check, state in states.items() if state == "ok"}
+    assert claimed - {"options", "runs", "deterministic", "trouble"} == CLAIMS.get(name, {"exact", "unbiased", "bytes"})
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_seen_by_its_check(name: str) -> None:
+    report = reports()[f"support.methods:{name}"]
+    assert set(report.failed) == FAULTS[name], "\n".join(report.lines)
+
+
+def test_a_rank_that_waits_for_ever_is_ended_and_told_where_it_was() -> None:
+    report = check_method("support.methods:Waiting", limit_s=10)
+    # Nor does it send what it says, where no rank has a boundary.
+    assert report.failed == ["trouble", "bytes"], "\n".join(report.lines)
+    finding = next(finding for finding in report.findings if finding.state == "FAIL")
+    assert all("one-alone" in problem and "3 ranks" in problem for problem in finding.problems)
+    assert "rank0" in finding.output
+
+
+def test_options_that_are_not_told_are_seen_without_a_run() -> None:
+    told = options_finding(Secretive).problems
+    assert [problem.split(":")[0] for problem in told] == [
+        "option rate",
+        "expected a docstring whose first line says what the method does, seen none",
+        "exact",
+        "expected valid defaults, seen",
+    ]
+
+
+def test_an_option_that_there_is_not_is_the_users_mistake() -> None:
+    with pytest.raises(UserError, match="--option ratio"):
+        check_method("bns-gcn", options={"ratio": 0.5})

@@ -1,0 +1,221 @@
+"""Partitioners against what they promise, on graphs of every awkward kind."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.data.partition.partitioner import PARTITIONERS, extend_parts, partition_nodes
+from harness.data.spec import PartitionSpec
+from harness.errors import DataError, UserError
+
+
+def csr(n: int, edges: set[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending CSR of (row, column) pairs."""
+    pairs = sorted(edges)
+    rows = np.array([i for i, _ in pairs], np.int64)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(np.int64)
+    return indptr, np.array([j for _, j in pairs], np.int32)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, max_nodes: int = 14) -> tuple[int, set[tuple[int, int]]]:
+    n = draw(st.integers(1, max_nodes))
+    node = st.integers(0, n - 1)
+    edges = {(i, j) for i, j in draw(st.lists(st.tuples(node, node), max_size=3 * n)) if i != j}
+    if draw(st.booleans()):
+        edges |= {(j, i) for i, j in edges}
+    return n, edges
+
+
+def ring(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return csr(n, {(i, (i + s) % n) for i in range(n) for s in (1, -1)})
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    graph=graphs(),
+    method=st.sampled_from(["metis", "random", "chunk"]),
+    objective=st.sampled_from(["volume", "cut"]),
+    balance=st.sampled_from(["nodes", "edges"]),
+    parts=st.integers(1, 14),
+    seed=st.integers(0, 2**33),
+)
+def test_every_part_has_a_node_and_equal_seeds_agree(graph, method, objective, balance, parts, seed):
+    n, edges = graph
+    spec = PartitionSpec(parts=parts, method=method, objective=objective, balance=balance, seed=seed)
+    indptr, indices = csr(n, edges)
+    if parts > n:
+        with pytest.raises(UserError, match=f"{parts} parts of a graph with {n} nodes"):
+            partition_nodes(indptr, indices, spec)
+        return
+    vector = partition_nodes(indptr, indices, spec)
+    assert vector.dtype == np.int32
+    assert vector.shape == (n,)
+    assert sorted(set(vector.tolist())) == list(range(parts))
+    assert np.array_equal(vector, partition_nodes(indptr, indices, spec))
+
+
+@pytest.mark.parametrize("objective", ["volume", "cut"])
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_metis_finds_the_short_cuts_of_a_ring(objective, parts):
+    indptr, indices = ring(400)
+    vector = partition_nodes(indptr, indices, PartitionSpec(parts=parts, objective=objective))
+    rows = np.repeat(np.arange(400), np.diff(indptr))
+    assert (vector[rows] != vector[indices]).sum() <= 4 * parts  # optimum: 2 * parts, in both directions
+    assert np.bincount(vector).max() <= 400 / parts * 1.05 + 1
+
+
+def test_metis_of_a_directed_graph_sees_both_directions():
+    edges = {(i, (i + 1) % 200) for i in range(200)}
+    both = edges | {(j, i) for i, j in edges}
+    spec = PartitionSpec(parts=3)
+    assert np.array_equal(partition_nodes(*csr(200, edges), spec), partition_nodes(*csr(200, both), spec))
+
+
+def test_metis_balances_edges_when_asked():
+    rng = np.random.default_rng(0)
+    dense = {(i, j) for i in range(60) for j in range(60) if i != j and rng.random() < 0.5}
+    sparse = {(i, i + 1) for i in range(60, 299)} | {(59, 60)}
+    edges = {(i, j) for a, b in dense | sparse for i, j in ((a, b), (b, a))}
+    indptr, indices = csr(300, edges)
+
+    def heaviest(balance):
+        vector = partition_nodes(indptr, indices, PartitionSpec(parts=2, objective="cut", balance=balance))
+        load = np.bincount(vector, np.diff(indptr) + 1)
+        return load.max() / load.mean()
+
+    assert heaviest("edges") < 1.1 < heaviest("nodes")
+
+
+@pytest.mark.parametrize("n", [7, 100, 101])
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+@pytest.mark.parametrize("method", ["random", "chunk"])
+def test_node_counts_differ_by_one_at_most(method, n, parts):
+    size = np.bincount(partition_nodes(*ring(n), PartitionSpec(parts=parts, method=method)))
+    assert size.max() - size.min() <= 1
+
+
+def test_chunks_are_contiguous_and_balance_edges():
+    star = csr(50, {(0, j) for j in range(1, 50)} | {(j, 0) for j in range(1, 50)})
+    by_nodes = partition_nodes(*star, PartitionSpec(parts=2, method="chunk"))
+    by_edges = partition_nodes(*star, PartitionSpec(parts=2, method="chunk", balance="edges"))
+    assert (np.diff(by_nodes) >= 0).all()
+    assert (np.diff(by_edges) >= 0).all()
+    assert np.bincount(by_nodes).tolist() == [25, 25]
+    # loads: node 0 has 50, each of the others 2; 148 in all, 74 each
+    assert np.bincount(by_edges).tolist() == [13, 37]
+
+
+def test_a_hub_heavier_than_a_part_leaves_nodes_for_every_part():
+    star = csr(6, {(5, j) for j in range(5)} | {(j, 5) for j in range(5)})
+    vector = partition_nodes(*star, PartitionSpec(parts=5, method="chunk", balance="edges"))
+    assert sorted(set(vector.tolist())) == [0, 1, 2, 3, 4]
+
+
+def test_random_depends_on_the_seed():
+    one, two = (partition_nodes(*ring(50), PartitionSpec(parts=2, method="random", seed=s)) for s in (0, 1))
+    assert not np.array_equal(one, two)
+
+
+@settings(deadline=None, max_examples=80)
+@given(graph=graphs(), data=st.data(), balance=st.sampled_from(["nodes", "edges"]))
+def test_late_nodes_join_their_neighbours(graph, data, balance):
+    n, edges = graph
+    count = data.draw(st.integers(1, 3))
+    placed = np.array(data.draw(st.lists(st.integers(-1, count - 1), min_size=n, max_size=n)), np.int32)
+    indptr, indices = csr(n, edges)
+    got = extend_parts(indptr, indices, placed, PartitionSpec(parts=count, balance=balance))
+
+    weight = [1 + (balance == "edges") * sum(i == a for a, _ in edges) for i in range(n)]
+    want = placed.tolist()
+    for i in range(n):
+        if want[i] < 0:
+            load = [sum(w for w, p in zip(weight, want, strict=True) if p == q) for q in range(count)]
+            votes = [sum(want[j] == q for a, j in edges if a == i) for q in range(count)]
+            want[i] = min(range(count), key=lambda q, v=votes, s=load: (-v[q], s[q], q))
+    assert got.tolist() == want
+
+
+def write(path: Path, vector: object) -> Path:
+    np.save(path, vector)
+    return path
+
+
+def by_file(path: Path | None, parts: int = 2) -> np.ndarray:
+    return partition_nodes(*ring(6), PartitionSpec(parts=parts, method="file", file=path))
+
+
+def test_file_is_taken_as_it_is(tmp_path):
+    path = write(tmp_path / "p.npy", np.array([1, 1, 0, 0, 1, 1], np.uint8))
+    assert by_file(path).tolist() == [1, 1, 0, 0, 1, 1]
+    assert by_file(path, parts=4).dtype == np.int32  # parts 2 and 3 are empty: the user's choice
+
+
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [
+        (np.zeros(5, int), "5 entries for 6 nodes"),
+        (np.zeros((6, 1), int), "not a vector of integers"),
+        (np.zeros(6), "not a vector of integers"),
+        (np.array([0, 0, 1, 1, 2, 0]), r"values 0..2 for 2 parts \(0..1\)"),
+        (np.array([0, 0, -1, 1, 1, 0]), "values -1..1 for 2 parts"),
+    ],
+)
+def test_file_that_does_not_fit(tmp_path, vector, message):
+    path = write(tmp_path / "p.npy", vector)
+    with pytest.raises(UserError, match=message) as error:
+        by_file(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+class Trap:
+    """Unpickling it would leave a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+def test_file_is_never_unpickled(tmp_path):
+    mark = tmp_path / "mark"
+    whole = write(tmp_path / "object.npy", np.array([Trap(mark)] * 6, object))
+    bare = tmp_path / "bare.npy"
+    bare.write_bytes(pickle.dumps(Trap(mark)))
+    for path in (whole, bare):
+        with pytest.raises(DataError, match=r"not a whole \.npy"):
+            by_file(path)
+    assert not mark.exists()
+
+
+def test_damaged_or_missing_file(tmp_path):
+    path = write(tmp_path / "p.npy", np.zeros(6, np.int64))
+    data = path.read_bytes()
+    for size in (0, 4, 60, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(DataError):
+            by_file(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        by_file(tmp_path / "absent.npy")
+    with pytest.raises(UserError, match="needs a vector"):
+        by_file(None)
+
+
+def test_the_partitioners_are_found_by_name():
+    assert PARTITIONERS.names() == ["chunk", "file", "metis", "random"]
+
+
+def test_random_parts_are_independent_of_a_split_drawn_with_the_same_seed():
+    nodes = 10_000
+    indptr, indices = np.zeros(nodes + 1, np.int64), np.empty(0, np.int32)
+    train = np.random.default_rng(0).permutation(nodes)[: nodes // 2]
+    parts = partition_nodes(indptr, indices, PartitionSpec(parts=2, method="random", seed=0))
+    assert abs(int(parts[train].sum()) - nodes // 4) < 5 * (nodes / 16) ** 0.5

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from support.fake_nvml import OWN, FakeNvml
+
+from harness.runtime.counters import Absent, find_gpu
+
+
+@pytest.mark.parametrize(
+    ("uuid", "index", "visible"),
+    [
+        ("aa-bb", 0, None),  # by UUID, whatever the number
+        ("unknown", 3, None),
+        ("unknown", 1, "0, 3"),
+        ("unknown", 0, "GPU-aa-bb"),
+    ],
+)
+def test_the_device_is_found_by_uuid_else_among_the_visible(uuid: str, index: int, visible: str | None) -> None:
+    gpu = find_gpu(FakeNvml(), uuid, index, visible, OWN)
+    assert (gpu.memory(), gpu.utilisation(), gpu.power(), gpu.energy()) == (5 * 2**20, 0.5, 250.0, 7000.0)
+
+
+def test_a_device_that_is_not_found_is_absent_and_nvml_is_let_go() -> None:
+    api = FakeNvml()
+    with pytest.raises(Absent, match="NVML knows none of GPU-x, MIG-x, 0: Invalid"):
+        find_gpu(api, "x", 0, None, OWN)
+    assert api.users == 0
+
+
+def test_a_mig_instance_says_that_it_is_one() -> None:
+    api = FakeNvml("MIG-aa-bb", missing=("nvmlDeviceGetUtilizationRates",))
+    gpu = find_gpu(api, "aa-bb", 0, None, OWN)
+    assert gpu.memory() == 5 * 2**20
+    with pytest.raises(Absent, match=r"NVML \(MIG instance\): Not Supported"):
+        gpu.utilisation()
+
+
+def test_no_driver_is_absent() -> None:
+    with pytest.raises(Absent, match="NVML: Not Supported"):
+        find_gpu(FakeNvml(missing=("nvmlInit",)), "aa-bb", 0, None, OWN)
+
+
+def test_memory_of_another_process_is_never_ours() -> None:
+    api = FakeNvml()
+    gpu = find_gpu(api, "aa-bb", 0, None, OWN)
+    api.processes = [(1, 999)]
+    assert gpu.memory() is None
+    api.processes = [(OWN, None)]
+    with pytest.raises(Absent, match="not told by process"):
+        gpu.memory()
