@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ class PluginSource(Spec):
     module: str | None = Field(description="what it is imported as; null: from the file itself")
     cls: str = Field(description="what it is called there")
     sha256: str = Field(description="hash of the file's content when the suite was read")
+
+
+RENAMED: Mapping[str, str] = {"narrow": "transform_before_exchange"}
+"""Options of methods: their names in older suites and records, and today's. A trial's id keeps the older."""
 
 
 def with_options(data: Any, key: str, options: str) -> Any:

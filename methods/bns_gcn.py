@@ -64,7 +64,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
             inputs=worker.features.inner,
             exchange=SyncExchange(worker.comm, halo) if options.rate > 0 else None,
             loss=worker.train_loss,
-            narrow=options.narrow,
+            transform_first=options.transform_before_exchange,
             aggregated=self.aggregated,
             stats={"kept_boundary": kept.size},
         )
@@ -72,13 +72,17 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     @classmethod
     def memory(cls, options: BNSOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: boundary nodes count `rate` times, the sample's block comes on top."""
-        return case.full_graph(kept=options.rate, precompute=options.precompute, narrow=options.narrow)
+        return case.full_graph(
+            kept=options.rate, precompute=options.precompute, transform_first=options.transform_before_exchange
+        )
 
     @classmethod
     def bytes_per_epoch(cls, options: BNSOptions, case: BytesCase) -> Bytes:
         """Return the bytes of the kept nodes' rows and, where there was a choice, of its announcement."""
         kept = case.count("kept_boundary")
-        sent = case.boundary_rows(kept, precompute=options.precompute, narrow=options.narrow)
+        sent = case.boundary_rows(
+            kept, precompute=options.precompute, transform_first=options.transform_before_exchange
+        )
         announced = 4 * kept + 8 * case.pairs if 0 < options.rate < 1 else 0
         return sent | {"control": announced}
 

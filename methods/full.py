@@ -27,11 +27,13 @@ class Full(FullGraphMethod[FullGraphOptions]):
             inputs=worker.features.inner,
             exchange=SyncExchange(worker.comm, worker.partition.full_halo),
             loss=worker.train_loss,
-            narrow=options.narrow,
+            transform_first=options.transform_before_exchange,
             aggregated=self.aggregated,
         )
 
     @classmethod
     def bytes_per_epoch(cls, options: FullGraphOptions, case: BytesCase) -> Bytes:
         """See `BytesCase.boundary_rows`."""
-        return case.boundary_rows(case.boundary, precompute=options.precompute, narrow=options.narrow)
+        return case.boundary_rows(
+            case.boundary, precompute=options.precompute, transform_first=options.transform_before_exchange
+        )

@@ -130,7 +130,7 @@ def select_trials(
 ) -> tuple[Suite, list[TrialConfig]]:
     """Load a suite and return it with the trials that the options select; at least one."""
     from harness.registry import find_plugins, whole_entries
-    from harness.suite.expand import expand
+    from harness.suite.expand import expand, older_names
     from harness.suite.load import load_suite
     from harness.suite.select import matches
 
@@ -140,6 +140,8 @@ def select_trials(
         find_plugins(more)  # a mistake in them is none of the suite's
         suite = suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
     every = expand(suite, device=device_of(device), data_dir=data_dir)
+    for line in older_names(suite):
+        typer.echo(f"note: {line}", err=True)
     options = {key for trial in every for key in trial.method.options}
     trials = [trial for trial in every if only is None or matches(trial, only, options)]
     if not trials:

@@ -55,18 +55,18 @@ class GATLayer(GraphLayer):
         return cls(inputs, outputs, spec.heads, average=last)
 
     def forward(
-        self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
+        self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
         """See `GraphLayer`; nothing can be aggregated before W is known.
 
-        A block that communicates is given H W, whatever `narrow` is: it holds no other rank's H to multiply.
+        A block that communicates is given H W, whatever `transform_first` is: it holds no other rank's H to multiply.
 
         Raises:
             ValueError: `aggregated` is given.
         """
         if aggregated is not None:
             raise ValueError("attention depends on weights: there is no aggregation to be given")
-        early = narrow or block.communicates
+        early = transform_first or block.communicates
         z = fetch(self.linear(h, self.weight)) if early else self.linear(fetch(h), self.weight)
         if not self.average:
             return block.attend(z, self.weight_src, self.weight_dst, self.bias)
@@ -82,17 +82,19 @@ class GATLayer(GraphLayer):
         """
         (size,) = case.blocks
         dst, src, d, w, heads = size.dst, size.src, self.inputs, self.transformed, self.heads
-        spec, exchanged, narrow = case.spec, case.exchanged, case.narrow
-        source = src * d if exchanged and not narrow else 0
+        spec, exchanged, transform_first = case.spec, case.exchanged, case.transform_first
+        source = src * d if exchanged and not transform_first else 0
         plain = not case.keeps_input or (case.first and source)
         own = 0 if plain else (dst if exchanged else src) * d
         shared = spec.norm == "layer" and not self.average and not (spec.residual and d == self.outputs)
         kept = own + source + src * w + 3 * dst * heads + (0 if shared else dst * w)
-        forward = src * heads + (dst * w if narrow or shared else 0) + (dst * self.outputs if self.average else 0)
+        forward = (
+            src * heads + (dst * w if transform_first or shared else 0) + (dst * self.outputs if self.average else 0)
+        )
         states = (4 * dst + 2 * src) * heads
         through = (src + dst) * w + states + (dst * w if self.average else 0)
         to_input = 0 if case.first else dst * d
-        if narrow:
+        if transform_first:
             most = max(through, (src + case.boundary + dst) * w, dst * w + to_input)
             return LayerValues(kept, forward, most)
         to_source = 0 if case.first else src * (w + d)

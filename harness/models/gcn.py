@@ -17,9 +17,9 @@ class GCNLayer(GraphLayer):
     reads_own = False
 
     def forward(
-        self, block: Block, h: Tensor, fetch: Fetch, narrow: bool = False, aggregated: Tensor | None = None
+        self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
         """See `GraphLayer`."""
         if aggregated is not None:
             return self.linear(aggregated, self.weight, self.bias)
-        return self.propagate(block, h, fetch, narrow) + self.bias
+        return self.propagate(block, h, fetch, transform_first) + self.bias

@@ -116,13 +116,13 @@ class GNN(nn.Module):
         """Input and output width of each linear layer."""
         return [(layer.in_features, layer.out_features) for layer in self.linear_layers if isinstance(layer, _Linear)]
 
-    def narrows(self, block: int) -> bool:
+    def transforms_first(self, block: int) -> bool:
         """Whether exchanging H W for a block is possible, and fewer bytes than H.
 
         The input layer's H needs no gradient sent back, its H W does.
         """
         layer, _ = self.layer_of(block)
-        return layer.can_narrow and (2 if block == 0 else 1) * layer.transformed < layer.inputs
+        return layer.can_transform_first and (2 if block == 0 else 1) * layer.transformed < layer.inputs
 
     def layer_of(self, block: int) -> tuple[GraphLayer, int]:
         """Return the graph layer that runs on a block, and which of its hops that is (0-based)."""
@@ -153,7 +153,7 @@ class GNN(nn.Module):
         h: Rows,
         exchange: Exchange | None = None,
         *,
-        narrow: bool = False,
+        transform_first: bool = False,
         aggregated: Rows | None = None,
     ) -> Tensor:
         """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
@@ -165,7 +165,9 @@ class GNN(nn.Module):
             def fetch(rows: Tensor, hop: int, *, first: int = first) -> Tensor:
                 return rows if exchange is None else exchange(rows, first + hop)
 
-            out = layer.run(own, x, fetch, narrow=narrow and self.narrows(first), aggregated=given)
+            out = layer.run(
+                own, x, fetch, transform_first=transform_first and self.transforms_first(first), aggregated=given
+            )
             x = self._between(i, x, out)
         for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
             x = self._between(i, x, linear(x))

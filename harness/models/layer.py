@@ -44,7 +44,7 @@ class LayerCase:
         first: its input are the input features, which need no gradient and are counted elsewhere.
         exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
         aggregated: its first aggregation is given.
-        narrow: H W is exchanged.
+        transform_first: H W is exchanged.
         least: a lower bound, whichever of A (H W) and (A H) W the layer computes.
     """
 
@@ -53,7 +53,7 @@ class LayerCase:
     first: bool = False
     exchanged: bool = False
     aggregated: bool = False
-    narrow: bool = False
+    transform_first: bool = False
     least: bool = False
 
     @property
@@ -80,8 +80,8 @@ class GraphLayer(Registered, nn.Module):
     """A graph layer: how it propagates, what its exchange sends, what it holds in memory.
 
     A model is made of layers of one kind; a subclass with a `name` is a model that suites can name. It sets
-    `propagation` and defines `forward(block, h, fetch, narrow, aggregated)`, which returns [num_dst,
-    outputs]: `h` are the rows that `fetch` turns into the source rows, `narrow` says to exchange H W,
+    `propagation` and defines `forward(block, h, fetch, transform_first, aggregated)`, which returns [num_dst,
+    outputs]: `h` are the rows that `fetch` turns into the source rows, `transform_first` says to exchange H W,
     `aggregated` [num_dst, inputs] replaces the propagation of `h`. `propagate` is A H W for layers that have
     such a product. What is said of memory here follows it, and is for layers that hold no more than SAGE's.
 
@@ -96,7 +96,7 @@ class GraphLayer(Registered, nn.Module):
         propagation: the weighting of edges that it aggregates with, or that samplers take for one.
         attends: its aggregation depends on weights that are learnt.
         reads_own: it reads a node's own row beside the aggregation, which has no self loop for it.
-        can_narrow: H W can be exchanged instead of H.
+        can_transform_first: H W can be exchanged instead of H.
         hops: aggregations one behind the other, each with a block of its own.
     """
 
@@ -107,7 +107,7 @@ class GraphLayer(Registered, nn.Module):
     propagation: ClassVar[Propagation]
     attends: ClassVar[bool] = False
     reads_own: ClassVar[bool] = True
-    can_narrow: ClassVar[bool] = True
+    can_transform_first: ClassVar[bool] = True
     hops: int = 1
 
     def __init__(
@@ -160,29 +160,29 @@ class GraphLayer(Registered, nn.Module):
         h: Tensor,
         fetch: HopFetch,
         *,
-        narrow: bool = False,
+        transform_first: bool = False,
         aggregated: Tensor | None = None,
     ) -> Tensor:
         """Return the output on the blocks of all hops; `fetch` is told the hop, from 0."""
-        out: Tensor = self(blocks[0], h, lambda rows: fetch(rows, 0), narrow, aggregated)
+        out: Tensor = self(blocks[0], h, lambda rows: fetch(rows, 0), transform_first, aggregated)
         return out
 
     def reached(self, hop: int) -> Tensor:
         """Return the weights that multiply what a node's row sends in a hop, [inputs, width]."""
         return self.weight
 
-    def propagate(self, block: Block, h: Tensor, fetch: Fetch, narrow: bool) -> Tensor:
+    def propagate(self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool) -> Tensor:
         """Return A H W [num_dst, outputs], in the order that `transforms_first` says.
 
-        A block that communicates is given H, as the papers send it, but with `narrow`.
+        A block that communicates is given H, as the papers send it, but with `transform_first`.
 
         Args:
             block: the layer's edges.
             h: [rows, inputs], what `fetch` turns into the source rows.
             fetch: the exchange of this layer.
-            narrow: exchange H W.
+            transform_first: exchange H W.
         """
-        if narrow:
+        if transform_first:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
         source = fetch(h)
         weights, inputs = (torch.is_grad_enabled() and x.requires_grad for x in (self.weight, source))
@@ -223,7 +223,7 @@ class GraphLayer(Registered, nn.Module):
         to_input = 0 if case.first else dst * d
         if case.aggregated:
             return LayerValues(2 * own, 2 * dst * o, dst * o)
-        if case.narrow:
+        if case.transform_first:
             through = to_input + (2 * dst + src + case.boundary) * o
             return LayerValues(own, (3 * dst + src) * o, through)
         back = (src + case.boundary + dst) * d if case.exchanged and not case.first else 0

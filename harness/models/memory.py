@@ -24,7 +24,7 @@ def training_values(
     *,
     exchanged: bool,
     precompute: bool = False,
-    narrow: bool = False,
+    transform_first: bool = False,
     inputs_fetched: bool = False,
     loss_rows: int = 0,
     cuda: bool = False,
@@ -38,7 +38,7 @@ def training_values(
         blocks: sizes of each block, input layer first.
         exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
         precompute: the first layer's aggregation is given.
-        narrow: H W is exchanged where it is narrower.
+        transform_first: H W is exchanged where it is narrower.
         inputs_fetched: the first layer's input is fetched for the step.
         loss_rows: rows that the loss reads.
         cuda: dropout keeps a mask (a byte a value), ReLU its output.
@@ -53,8 +53,8 @@ def training_values(
     passes, outputs = list[LayerValues](), list[int]()
     for module, own in model.by_layer(blocks):
         first = not passes
-        narrowed = narrow and model.narrows(len(passes) * module.hops)
-        case = LayerCase(model.spec, own, first, exchanged, precompute and first, narrowed, least)
+        transformed = transform_first and model.transforms_first(len(passes) * module.hops)
+        case = LayerCase(model.spec, own, first, exchanged, precompute and first, transformed, least)
         passes.append(module.training_values(case))
         outputs.append(own[-1].dst * module.outputs)
     rows = blocks[-1].dst

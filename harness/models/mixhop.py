@@ -31,7 +31,7 @@ class MixHopLayer(GraphLayer):
 
     name = "mixhop"
     propagation = SYMMETRIC
-    can_narrow = False  # it aggregates H only
+    can_transform_first = False  # it aggregates H only
 
     def __init__(self, inputs: int, outputs: int, order: int, *, add: bool) -> None:
         self._width = outputs if add else outputs // (order + 1)
@@ -63,7 +63,7 @@ class MixHopLayer(GraphLayer):
         h: Tensor,
         fetch: HopFetch,
         *,
-        narrow: bool = False,
+        transform_first: bool = False,
         aggregated: Tensor | None = None,
     ) -> Tensor:
         """See `GraphLayer`."""

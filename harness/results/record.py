@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import UserError
+from harness.spec import RENAMED
 
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
@@ -43,6 +44,16 @@ class Record(BaseModel):
     partition: list[Json] = Field(default_factory=list, description="a row a part, see partition_table")
     result: Json = Field(default_factory=dict, description="what `results.reduce` returns")
     ranks: list[Json] = Field(default_factory=list, description="what each rank wrote, without its epochs")
+
+    @field_validator("config")
+    @classmethod
+    def _new_names(cls, config: Json) -> Json:
+        """Give options of older records today's names; every full-graph method's are complete."""
+        options = (config.get("method") or {}).get("options") or {}
+        if "precompute" not in options or not RENAMED.keys() & options.keys():
+            return config
+        renamed = {RENAMED.get(key, key): value for key, value in options.items()}
+        return config | {"method": config["method"] | {"options": renamed}}
 
     def to_json(self) -> str:
         """Return the record as strict JSON: what is not finite becomes null."""

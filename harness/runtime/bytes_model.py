@@ -51,7 +51,7 @@ class BytesCase:
         return int(self.stats.get(name, 0))
 
     def boundary_rows(
-        self, rows: int, *, backward: int | None = None, precompute: bool = False, narrow: bool = False
+        self, rows: int, *, backward: int | None = None, precompute: bool = False, transform_first: bool = False
     ) -> Bytes:
         """Return the bytes of a full-graph method whose ranks are sent `rows` rows in each layer.
 
@@ -62,18 +62,18 @@ class BytesCase:
             rows: that all ranks together receive, forward.
             backward: those whose gradients they send; default: the same.
             precompute: the first exchange is left out.
-            narrow: H W is sent where that is fewer bytes, in the first layer backward too.
+            transform_first: H W is sent where that is fewer bytes, in the first layer backward too.
         """
         backward = rows if backward is None else backward
         sent = {"feature": 0, "embedding": 0, "gradient": 0}
         for block, (width, _) in enumerate(self.model.widths):
             layer, _ = self.model.layer_of(block)
-            narrowed = narrow and self.model.narrows(block)
-            row = (layer.transformed if narrowed else width) * self.itemsize
+            transformed = transform_first and self.model.transforms_first(block)
+            row = (layer.transformed if transformed else width) * self.itemsize
             if block or not precompute:
                 sent["feature" if block == 0 else "embedding"] += rows * row
                 # No row of the first layer depends on a weight, unless it is H W that is sent.
-                sent["gradient"] += backward * row if block >= self.model.hops or narrowed else 0
+                sent["gradient"] += backward * row if block >= self.model.hops or transformed else 0
         return sent
 
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:

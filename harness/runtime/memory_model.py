@@ -90,7 +90,7 @@ class MemoryCase:
     torch_engine: bool = False
     least: bool = False
 
-    def full_graph(self, *, kept: float = 1, precompute: bool = False, narrow: bool = False) -> Components:
+    def full_graph(self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False) -> Components:
         """Return the components of a method whose layers run on the inner nodes and a share of the boundary.
 
         - "layers (Eq. 3)": sum over layers of (3 n_in + n_bd) * input width, n_bd = 0 for linear ones (Eq. 3
@@ -104,14 +104,15 @@ class MemoryCase:
         Args:
             kept: share of the boundary nodes in an epoch.
             precompute: the first layer's aggregation is kept, and neither exchanged nor computed again.
-            narrow: H W is exchanged where it is narrower.
+            transform_first: H W is exchanged where it is narrower.
         """
         sampled = kept < 1 and self.parts > 1
         part = self.train.sampled(kept) if sampled else self.train
         blocks = [part.block] * self.model.depth
         peak = training_values(
-            self.model, blocks, exchanged=self.parts > 1 and kept > 0, precompute=precompute, narrow=narrow,
-            loss_rows=self.train_nodes, cuda=self.cuda, itemsize=self.itemsize, least=self.least,
+            self.model, blocks, exchanged=self.parts > 1 and kept > 0, precompute=precompute,
+            transform_first=transform_first, loss_rows=self.train_nodes, cuda=self.cuda, itemsize=self.itemsize,
+            least=self.least,
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
         # A GPU holds the sample only; the whole part stays on the host.

@@ -33,7 +33,7 @@ class FullGraphOptions(MethodOptions):
     precompute: bool = Field(
         False, description="exchange and aggregate the input features once, before the first epoch"
     )
-    narrow: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
+    transform_before_exchange: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
 
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
@@ -163,4 +163,4 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:
         """See `Method.memory`."""
-        return case.full_graph(precompute=options.precompute, narrow=options.narrow)
+        return case.full_graph(precompute=options.precompute, transform_first=options.transform_before_exchange)

@@ -189,7 +189,7 @@ class StaleExchange:
         sent, read: the graphs g_t and g_{t-tau}.
         features: [n_in, F], the input features: layer 0 sends these, not its dropped-out input, and the
             reader drops out what it received, so that a cached row is as good as a sent one. None where
-            layer 0 sends what it is given (`narrow`).
+            layer 0 sends what it is given (`transform_first`).
         rate: of the dropout.
         observe: called with the inner rows of each layer and its number, before they are sent.
     """
@@ -263,7 +263,9 @@ def stale_memory(
     chance = 1 - (1 - rate) ** (whole.cut / whole.boundary) if whole.boundary else 0
     boundary = round(chance * whole.boundary)
     part = replace(whole, boundary=boundary, edges=round(rate * whole.edges), cut=round(rate * whole.cut))
-    found = replace(case, train=part).full_graph(precompute=options.precompute, narrow=options.narrow)
+    found = replace(case, train=part).full_graph(
+        precompute=options.precompute, transform_first=options.transform_before_exchange
+    )
     if rate < 1:
         drawn = replace(case, weighted=True).matrices(part.block)
         found["adjacency"] = case.matrices(whole.block)
@@ -271,7 +273,7 @@ def stale_memory(
     if case.parts == 1:
         return found
     forward = [
-        min(widths) if options.narrow and case.model.narrows(i) else widths[0]
+        min(widths) if options.transform_before_exchange and case.model.transforms_first(i) else widths[0]
         for i, widths in enumerate(case.model.widths)
     ]
     if options.precompute:
@@ -313,7 +315,9 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
     def __init__(self, worker: Worker, options: PipelinedOptionsT, decay: float | None = None) -> None:
         super().__init__(worker, options)
         self.pipeline = Pipeline(worker.comm, options.staleness, options.warmup, decay)
-        self.sends_features = not options.precompute and not (options.narrow and worker.model.narrows(0))
+        self.sends_features = not options.precompute and not (
+            options.transform_before_exchange and worker.model.transforms_first(0)
+        )
 
     def step(
         self,
@@ -338,7 +342,7 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
             inputs=worker.features.inner,
             exchange=exchange,
             loss=worker.train_loss,
-            narrow=self.options.narrow,
+            transform_first=self.options.transform_before_exchange,
             aggregated=self.aggregated,
             stats=stats or {},
         )
@@ -346,7 +350,9 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
     @classmethod
     def bytes_per_epoch(cls, options: PipelinedOptionsT, case: BytesCase) -> Bytes | None:
         """Return the bytes of `full`; synchronous first iterations send their rows twice."""
-        sent = case.boundary_rows(case.boundary, precompute=options.precompute, narrow=options.narrow)
+        sent = case.boundary_rows(
+            case.boundary, precompute=options.precompute, transform_first=options.transform_before_exchange
+        )
         if options.warmup == "sync" and case.epoch < options.staleness:
             return sent | {purpose: 2 * sent[purpose] for purpose in ("feature", "embedding")}
         return sent

@@ -136,7 +136,7 @@ class Step:
         inputs: the features that the first layer reads (of a full-graph method those of the inner rows), or
             what gives them when read.
         exchange: turns a layer's inner rows into its source rows; None where the blocks need no other rows.
-        narrow: exchange H W instead of H where that is fewer bytes.
+        transform_first: exchange H W instead of H where that is fewer bytes.
         aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
         stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the
             step.
@@ -148,7 +148,7 @@ class Step:
     loss: Loss
     inputs: Rows
     exchange: Exchange | None = None
-    narrow: bool = False
+    transform_first: bool = False
     aggregated: Rows | None = None
     stats: dict[str, Any] = field(default_factory=dict)
     around: Callable[[], AbstractContextManager[None]] = nullcontext

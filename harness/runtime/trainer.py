@@ -230,7 +230,11 @@ class Trainer:
         with step.around():
             with clock.phase("forward"):
                 logits = worker.model(
-                    step.blocks, step.inputs, step.exchange, narrow=step.narrow, aggregated=step.aggregated
+                    step.blocks,
+                    step.inputs,
+                    step.exchange,
+                    transform_first=step.transform_first,
+                    aggregated=step.aggregated,
                 )
                 loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):

@@ -20,7 +20,7 @@ from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
 from harness.registry import PluginKey, find_plugins
 from harness.runtime.spec import MethodSpec, TrainSpec
-from harness.spec import PluginSource
+from harness.spec import RENAMED, PluginSource
 from harness.suite.document import ErrorAt, KeyPath, explain, gather
 from harness.suite.pairing import claim_errors
 from harness.suite.schema import DatasetSettings, Suite, TrialConfig, named_in
@@ -285,7 +285,12 @@ def _methods(
             continue
         model = found.value.Options
         listed = {key for key, field in model.model_fields.items() if takes_list(field.annotation)}
-        for options in grid(entry.options, listed):
+        try:
+            written = _with_new_names(entry.options, model)
+        except UserError as error:
+            errors.append(suite.source.error(("methods", i, entry.name, error.key or ""), error.message, error.fix))
+            continue
+        for options in grid(written, listed):
             try:
                 checked = model.model_validate(options)
             except ValidationError as error:
@@ -293,6 +298,35 @@ def _methods(
                 errors.append(explain(error, at, partial(_fields_of, model), depth=1))
                 continue
             yield MethodSpec(name=entry.name, options=checked.model_dump(mode="json")), found.source
+
+
+def _with_new_names(options: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Return a method's options as written, those that were renamed under today's names."""
+    found = dict(options)
+    for old, new in _renamed(options, model).items():
+        if new in found:
+            raise UserError(f"given twice: '{old}' is an older name of '{new}'", key=old, fix=f"keep '{new}'")
+        found[new] = found.pop(old)
+    return found
+
+
+def _renamed(options: Mapping[str, Any], model: type[BaseModel]) -> dict[str, str]:
+    """Return the older names that are written, with today's; a plugin may have an option of an older name."""
+    fields = model.model_fields
+    return {old: new for old, new in RENAMED.items() if old in options and old not in fields and new in fields}
+
+
+def older_names(suite: Suite) -> list[str]:
+    """Return a line for each option that a suite writes under an older name."""
+    from harness.runtime.method import METHODS
+
+    found = []
+    plugins = _plugins(suite, [])
+    for i, entry in enumerate(suite.methods):
+        for old, new in _renamed(entry.options, METHODS.find(entry.name, plugins).value.Options).items():
+            message = f"'{old}' is called '{new}' now; it is read as before"
+            found.append(str(suite.source.error(("methods", i, entry.name, old), message)))
+    return found
 
 
 def _checked(

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
 from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
-from harness.spec import PluginSource, Spec
+from harness.spec import RENAMED, PluginSource, Spec
 from harness.suite.claims import Claim
 from harness.suite.document import SuiteSource
 from harness.suite.network import NetworkSpec
@@ -90,7 +90,8 @@ class TrialConfig(Spec):
     def id(self) -> str:
         """First 12 hex digits of the SHA-256 of the configuration as canonical JSON.
 
-        Keys that came later are left out at their default, so that trials keep their ids.
+        Keys that came later are left out at their default and renamed ones have their first name, so that
+        trials keep their ids.
         """
         config = self.model_dump(mode="json", exclude={"plugin", "plugins"})
         config["network"] = config["network"] or "none"
@@ -99,6 +100,9 @@ class TrialConfig(Spec):
             section = functools.reduce(operator.getitem, above, config)
             if last in section and section[last] == default:
                 del section[last]
+        for old, new in RENAMED.items():
+            if new in config["method"]["options"]:
+                config["method"]["options"][old] = config["method"]["options"].pop(new)
         if self.partition.file is not None:
             config["partition"]["file"] = self.partition.file.name
         text = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -10,6 +10,7 @@ from typing import Any
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
+from harness.spec import RENAMED
 from harness.suite import document
 from harness.suite.schema import TrialConfig
 
@@ -56,7 +57,9 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     known |= {f"model.{field}": value for field, value in trial.model.model_dump().items()}
     known |= {f"train.{field}": value for field, value in trial.train.model_dump().items()}
     if key not in known and key not in trial.method.options:
-        return False
+        key = RENAMED.get(key, key)
+        if key not in trial.method.options:
+            return False
     return (known[key] if key in known else trial.method.options[key]) in values
 
 
@@ -76,7 +79,7 @@ def check_keys(keys: Iterable[str], options: Collection[str] = ()) -> None:
         return
     from harness.runtime.method import METHODS
 
-    known: set[str] = {*KEYS, *options, *(f"model.{field}" for field in ModelSpec.model_fields)}
+    known: set[str] = {*KEYS, *options, *RENAMED, *(f"model.{field}" for field in ModelSpec.model_fields)}
     known |= {f"train.{field}" for field in TrainSpec.model_fields}
     for name in METHODS.names():
         with contextlib.suppress(UserError):  # a broken plugin is not this expression's mistake

@@ -37,16 +37,16 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     rank broadcasts all rows of some groups instead: as many bytes, but c^2 must divide P.) All else a group's
     ranks do alike: they draw the same dropout masks, and each of them counts 1/c in the loss.
 
-    Bytes of a layer that sends width d, over all ranks, of N nodes: forward
-    (P/c - 1 + 2 (c - 1)) N d * itemsize, of which 2 (c - 1) N d are the groups' sums; backward, for all
-    layers but the first, (P/c - 1 + c - 1) N d * itemsize. d is the input width; with `narrow`, where that is
-    fewer bytes, the output width, in the first layer backward too. Set-up with c > 1: (c - 1) N F * itemsize
+    Bytes of a layer that sends width d, over all ranks, of N nodes: forward (P/c - 1 + 2 (c - 1)) N d *
+    itemsize, of which 2 (c - 1) N d are the groups' sums; backward, for all layers but the first, (P/c -
+    1 + c - 1) N d * itemsize. d is the input width; with `transform_before_exchange`, where that is fewer
+    bytes, the output width, in the first layer backward too. Set-up with c > 1: (c - 1) N F * itemsize
     for the features, and as much again with `precompute`, after which the first layer sends nothing.
 
-    With gat, whose weights depend on H W of every row, that is sent, `narrow` or not: w = heads * head width
-    values a row. Its backward pass, in the first layer too, needs those rows again, which are sent again
-    rather than kept. Forward (P/c - 1) N w + 2 (c - 1) N (w + 2 heads), backward (P/c - 1) N (2 w + heads) +
-    (c - 1) N (w + 3 heads), times itemsize.
+    With gat, whose weights depend on H W of every row, that is sent, `transform_before_exchange` or not:
+    w = heads * head width values a row. Its backward pass, in the first layer too, needs those rows
+    again, which are sent again rather than kept. Forward (P/c - 1) N w + 2 (c - 1) N (w + 2 heads),
+    backward (P/c - 1) N (2 w + heads) + (c - 1) N (w + 3 heads), times itemsize.
     """
 
     name = "cagnet"
@@ -83,7 +83,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             blocks=list(self._blocks),
             inputs=self._inputs,
             loss=self._loss,
-            narrow=self.options.narrow,
+            transform_first=self.options.transform_before_exchange,
             aggregated=self.aggregated,
         )
 
@@ -100,7 +100,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         # Without entries the layers are reckoned as A H first, then W, which is how they are computed.
         rows = PartSize(copies * part.inner, foreign, 0, 0)
         components = replace(case, train=rows, train_nodes=copies * case.train_nodes).full_graph(
-            precompute=options.precompute, narrow=options.narrow
+            precompute=options.precompute, transform_first=options.transform_before_exchange
         )
         own = part.inner * case.model.widths[0][0] * case.itemsize
         pointers = 8 * (groups - 1) * (rows.inner + 1)
@@ -119,7 +119,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         if not case.model.attends:
             return case.boundary_rows(
                 (columns + 2 * copies) * case.nodes, backward=(columns + copies) * case.nodes,
-                precompute=options.precompute, narrow=options.narrow,
+                precompute=options.precompute, transform_first=options.transform_before_exchange,
             )  # fmt: skip
         sent, heads = {"feature": 0, "embedding": 0, "gradient": 0}, case.model.spec.heads
         for block in range(case.model.depth):

@@ -186,7 +186,7 @@ def _mask(logits: Tensor) -> Tensor:
 @torch.no_grad()
 def _kept(model: GNN, graph: ExplanationGraph) -> Tensor:
     """Return what the local nodes' mean logits predict, [C]: chances of classes, or of each label."""
-    logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, narrow=True)
+    logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, transform_first=True)
     mean = logits.mean(0)
     return mean.sigmoid() if graph.multilabel else mean.softmax(0)
 
@@ -212,7 +212,9 @@ def _star_logits(model: GNN, graph: ExplanationGraph, nodes: Tensor, features: T
             for name, weight in first.named_parameters()
             if name in INPUT_WEIGHTS
         }
-    logits: Tensor = functional_call(model, folded, (graph.blocks, inputs, exchange), {"narrow": True})
+    logits: Tensor = functional_call(
+        model, folded, (graph.blocks, inputs, exchange), {"transform_before_exchange": True}
+    )
     return logits[0]
 
 

@@ -120,7 +120,7 @@ class EdgeSampler:
         rate: epsilon.
         inner_factor: a_j of inner neighbours; None: all probabilities stay epsilon (random sampling).
         uniform: share of epsilon mixed into the probabilities of Theorem 2.
-        narrow: layers that narrow exchange H W.
+        transform_first: layers that this makes narrower exchange H W.
         cache: which boundary nodes' input features are kept; filled before the first draw, and `inclusion`
             again at every refresh.
         capacity: share of the boundary nodes that are kept.
@@ -133,12 +133,12 @@ class EdgeSampler:
         rate: float,
         inner_factor: float | None,
         uniform: float,
-        narrow: bool,
+        transform_first: bool,
         cache: CachePolicy,
         capacity: float,
     ) -> None:
         self._worker, self._partition = worker, worker.partition
-        self._rate, self._factor, self._uniform, self._narrow = rate, inner_factor, uniform, narrow
+        self._rate, self._factor, self._uniform, self._transform_first = rate, inner_factor, uniform, transform_first
         self._policy = cache
         self._capacity = round(capacity * self._partition.num_boundary)
         # Its own, because it draws in another thread; another for the cache, which changes no draw.
@@ -176,8 +176,8 @@ class EdgeSampler:
         model = self._worker.model
         module, hop = model.layer_of(layer)
         with self._worker.clock.phase("sample"), torch.no_grad():
-            narrowed = self._narrow and model.narrows(layer)
-            product = h if narrowed else module.linear(h, module.reached(hop))
+            transformed = self._transform_first and model.transforms_first(layer)
+            product = h if transformed else module.linear(h, module.reached(hop))
             norms = product.square().sum(1)
             self._norms = norms if self._norms is None else self._norms + norms
 

@@ -33,12 +33,12 @@ class PSCOptions(PipelinedOptions):
 class PSCGCN(PipelinedMethod[PSCOptions]):
     """Pipelined training on sampled edges, with a feature cache (PSC-GCN, Wang et al.).
 
-    Iteration t trains on the graph drawn tau iterations before, with the boundary rows that were sent then
-    and fresh inner rows (Algorithm 1); see `Pipeline` and `EdgeSampler`. Of the input features the cached
-    rows are not sent; with `precompute`, or where `narrow` sends H W of the first layer, there is nothing to
-    cache. Open in the paper, chosen here: a self loop is no edge and is never sampled; gradients are those of
-    the graph trained on, and are sent from the first iteration on; zero rows stand for what is absent.
-    Exact with staleness 0 and rate 1.
+    Iteration t trains on the graph drawn tau iterations before, with the boundary rows that were sent
+    then and fresh inner rows (Algorithm 1); see `Pipeline` and `EdgeSampler`. Of the input features the
+    cached rows are not sent; with `precompute`, or where `transform_before_exchange` sends H W of the
+    first layer, there is nothing to cache. Open in the paper, chosen here: a self loop is no edge and is
+    never sampled; gradients are those of the graph trained on, and are sent from the first iteration on;
+    zero rows stand for what is absent. Exact with staleness 0 and rate 1.
 
     Bytes of an iteration: forward those of `full` with the boundary nodes of the new graph g_t for |B_i|
     (at layer 0 without the cached ones), backward with those of g_{t-tau}; control: 4 for each node of g_t
@@ -64,7 +64,7 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
             rate=options.rate,
             inner_factor=options.inner_factor if options.sampler == "variance" else None,
             uniform=options.uniform,
-            narrow=options.narrow,
+            transform_first=options.transform_before_exchange,
             cache=options.cache if self.sends_features else "none",
             capacity=options.capacity,
         )

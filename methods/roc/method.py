@@ -82,7 +82,7 @@ class ROC(FullGraphMethod[ROCOptions]):
             inputs=partial(self.offloader.load, self._features),
             exchange=self._exchange,
             loss=worker.train_loss,
-            narrow=self.options.narrow,
+            transform_first=self.options.transform_before_exchange,
             aggregated=None if self.aggregated is None else partial(self.offloader.load, self.aggregated),
             stats=stats,
             around=partial(self.offloader.step, stats),
@@ -100,7 +100,7 @@ class ROC(FullGraphMethod[ROCOptions]):
     @classmethod
     def memory(cls, options: ROCOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: rows up to the budget on the device, on a CPU the host's copies too."""
-        full = case.full_graph(precompute=options.precompute, narrow=options.narrow)
+        full = case.full_graph(precompute=options.precompute, transform_first=options.transform_before_exchange)
         layers = full.pop("layers (Eq. 3)") + full.pop("layers, beside Eq. 3")
         homes = full.pop("input features") + full.pop("aggregated features", 0)
         limit = None if options.budget_mib is None else int(options.budget_mib * MIB)
@@ -126,7 +126,9 @@ class ROC(FullGraphMethod[ROCOptions]):
         if options.budget_mib is not None:
             return None
         inputs = case.nodes * case.model.widths[0][0] * case.itemsize * (1 + options.precompute)
-        sent = case.boundary_rows(case.boundary, precompute=options.precompute, narrow=options.narrow)
+        sent = case.boundary_rows(
+            case.boundary, precompute=options.precompute, transform_first=options.transform_before_exchange
+        )
         return sent | {"swap": inputs}
 
     def _home(self, tensor: Tensor) -> Tensor:

@@ -19,13 +19,14 @@ GRAPH = random_graph(11, NODES, degree=6, features=FEATURES, classes=CLASSES)
 PARTS = np.random.default_rng(0).integers(0, WORLD, NODES)
 MODEL = ModelSpec(name="sage", layers=3, hidden=HIDDEN, dropout=0.5)
 WIDTHS = [FEATURES, HIDDEN, HIDDEN]
-# Two hops a layer, orders of width 2; `narrow` does nothing, and no hop of the input layer needs a gradient.
+# Two hops a layer, orders of width 2; `transform_before_exchange` does nothing, and no hop of the
+# input layer needs a gradient.
 MIXHOP = ModelSpec(name="mixhop", layers=2, order=2, hidden=6, dropout=0.5)
 HOPS, HOPS_BACK = [FEATURES, FEATURES, 6, 6], [6, 6]
 EPOCHS = 4
 OPTIONS = {
     "full": ("full", {}),
-    "full narrow": ("full", {"narrow": True}),
+    "full transformed": ("full", {"transform_before_exchange": True}),
     "full precompute": ("full", {"precompute": True}),
     "bns bernoulli": ("bns-gcn", {"rate": 0.4}),
     "bns fixed": ("bns-gcn", {"rate": 0.4, "sampler": "fixed"}),
@@ -35,7 +36,7 @@ OPTIONS = {
     "psc": ("psc-gcn", {"staleness": 2, "refresh": 1}),
     "graphsage": ("graphsage", {"fanouts": 2, "batch_size": 4}),
     "graphsage all": ("graphsage", {"fanouts": -1, "batch_size": 0}),
-    "mixhop": ("full", {"narrow": True}),
+    "mixhop": ("full", {"transform_before_exchange": True}),
     "mixhop precompute": ("full", {"precompute": True}),
     "mixhop bns 1": ("bns-gcn", {"rate": 1}),
     "mixhop pipegcn": ("pipegcn", {}),
@@ -97,8 +98,8 @@ def full_graph(rows: int, forward: list[int], backward: list[int], parameters: i
     ("name", "forward", "backward"),
     [
         ("full", WIDTHS, WIDTHS[1:]),
-        # The last layer narrows 5 to 4; the first does not, since H W would have to send gradients back.
-        ("full narrow", [FEATURES, HIDDEN, CLASSES], [HIDDEN, CLASSES]),
+        # The last layer goes from 5 to 4; the first does not, since H W would have to send gradients back.
+        ("full transformed", [FEATURES, HIDDEN, CLASSES], [HIDDEN, CLASSES]),
         ("full precompute", [0, HIDDEN, HIDDEN], [HIDDEN, HIDDEN]),
         ("bns 1", WIDTHS, WIDTHS[1:]),
         ("pipegcn", WIDTHS, WIDTHS[1:]),

@@ -16,10 +16,11 @@ from harness.runtime.method import METHODS
 
 WORLDS = [1, 4]
 MORE = 4  # ranks on which `full` runs every model on every graph, and every full-graph method its options
-# The options of all full-graph methods run on one model a graph, in turn; in the models that `narrow` leaves
-# out no product is narrower (in mixhop it does nothing), those of gat are never precomputed.
+# The options of all full-graph methods run on one model a graph, in turn; in the models that
+# `transform_before_exchange` leaves out no product is narrower (in mixhop it does nothing), those of gat are never
+# precomputed.
 EXTRA = {
-    "narrow": ["sage", "gcn-narrow-input", "gcn", "gat-tail", "mixhop"],
+    "transform_before_exchange": ["sage", "gcn-narrow-input", "gcn", "gat-tail", "mixhop"],
     "precompute": [name for name, model in MODELS.items() if model.name != "gat"],
 }
 

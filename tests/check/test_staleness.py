@@ -48,14 +48,14 @@ METHODS: dict[str, tuple[str, dict[str, Any], Rule]] = {
     ),
     "psc sync": ("psc-gcn", {"staleness": 2, "warmup": "sync", **SAMPLED}, Rule(2, "sync")),
     "psc precompute": ("psc-gcn", {"staleness": 2, "precompute": True, **SAMPLED}, Rule(2)),
-    "psc narrow": ("psc-gcn", {"staleness": 2, "narrow": True, **SAMPLED}, Rule(2)),
+    "psc transformed": ("psc-gcn", {"staleness": 2, "transform_before_exchange": True, **SAMPLED}, Rule(2)),
     "pipe": ("pipegcn", {}, Rule(1)),
     "pipe sync smooth": (
         "pipegcn",
         {"staleness": 3, "warmup": "sync", "smoothing": True, "decay": 0.8},
         Rule(3, "sync", 0.8),
     ),
-    "pipe smooth narrow": ("pipegcn", {"smoothing": True, "narrow": True}, Rule(1, decay=0.95)),
+    "pipe smooth transformed": ("pipegcn", {"smoothing": True, "transform_before_exchange": True}, Rule(1, decay=0.95)),
 }
 MIXED = {"psc 1", "psc sampled 2", "pipe sync smooth"}  # methods that run mixhop, too
 FAULTS = {name: (f"support.methods:{name}", WHOLE, Rule(1)) for name in ("Older", "Doubled", "Dropped")}
@@ -116,7 +116,7 @@ def simulated(run: Run, world: int, options: dict[str, Any], rule: Rule, model: 
         stale.Model(
             MODELS[model].name,
             MODELS[model].norm == "layer",
-            NARROW[model] if options.get("narrow") else (),
+            NARROW[model] if options.get("transform_before_exchange") else (),
             MODELS[model].order,
         ),
         rule,

@@ -107,7 +107,12 @@ def test_results_have_the_documented_columns(done: Done) -> None:
 
 def test_options_are_complete(done: Done) -> None:
     options = {row.method: row.options for row in done.results.itertuples()}
-    assert options["bns-gcn"] == {"rate": 0.5, "sampler": "bernoulli", "precompute": False, "narrow": False}
+    assert options["bns-gcn"] == {
+        "rate": 0.5,
+        "sampler": "bernoulli",
+        "precompute": False,
+        "transform_before_exchange": False,
+    }
     assert options["graphsage"] == {
         "prefetch": 0,
         "storage": "sharded",

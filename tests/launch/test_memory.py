@@ -75,7 +75,7 @@ def test_no_evaluation_no_memory_for_it(table) -> None:
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("full", {}), ("full", {"narrow": True}), ("graphsage", {})]
+    [("full", {}), ("full", {"transform_before_exchange": True}), ("graphsage", {})]
     + [("bns-gcn", {"rate": rate, "precompute": True}) for rate in (0, 0.1, 1)],
 )
 @pytest.mark.parametrize("parts", [1, 2, 8])

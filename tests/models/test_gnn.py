@@ -46,10 +46,10 @@ def test_heads_stand_side_by_side_but_for_logits() -> None:
     assert [tuple(layer.weight.shape) for layer in model.graph_layers] == [(10, 3 * 2), (6, 3 * 5)]
     assert model.widths == [(10, 6), (6, 5)]
     # Sent are H W of 6 with their gradients, or 10; H of 6, or H W of 15.
-    assert [model.narrows(layer) for layer in range(2)] == [False, False]
+    assert [model.transforms_first(layer) for layer in range(2)] == [False, False]
     tail = GNN(ModelSpec(name="gat", layers=1, linear_layers=1, hidden=6, heads=3), 13, 5, seed=0, dtype=torch.float32)
     assert tail.graph_layers[0].weight.shape == (13, 6)
-    assert tail.narrows(0)
+    assert tail.transforms_first(0)
     with pytest.raises(ValidationError, match="heads: a hidden width of 6 is not divisible by 4"):
         ModelSpec(name="gat", hidden=6)
 
@@ -61,7 +61,7 @@ def test_orders_stand_side_by_side_but_for_logits() -> None:
     assert [tuple(layer.weight.shape) for layer in model.graph_layers] == [(40, 4 * 3), (12, 4 * 5)]
     assert model.depth == 6
     assert model.widths == [(40, 40), (40, 40), (40, 12), (12, 12), (12, 12), (12, 5)]
-    assert not any(model.narrows(block) for block in range(model.depth))
+    assert not any(model.transforms_first(block) for block in range(model.depth))
     assert [model.layer_of(block)[1] for block in range(6)] == [0, 1, 2, 0, 1, 2]
     # What a hop sends meets no weights of the powers below.
     layer = model.graph_layers[1]

@@ -83,3 +83,14 @@ def test_unknown_keys_of_the_same_schema_are_ignored(make_record, tmp_path: Path
     content = json.loads(make_record().to_json()) | {"added": 1}
     (tmp_path / "record.json").write_text(json.dumps(content))
     assert isinstance(read_record(tmp_path / "record.json"), Record)
+
+
+def test_an_older_record_has_todays_names(make_record) -> None:
+    kept = {"name": "full", "options": {"precompute": False, "narrow": True}}
+    record = Record.model_validate_json(make_record(config={"method": kept}).to_json())
+    assert record.config["method"] == {
+        "name": "full",
+        "options": {"precompute": False, "transform_before_exchange": True},
+    }
+    mine = {"name": "mine", "options": {"narrow": 3}}  # a plugin's own option of that name
+    assert Record.model_validate_json(make_record(config={"method": mine}).to_json()).config["method"] == mine

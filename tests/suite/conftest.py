@@ -33,7 +33,7 @@ DATASETS = {
 
 class FullOptions(MethodOptions):
     precompute: bool = False
-    narrow: bool = False
+    transform_before_exchange: bool = False
 
 
 class BoundaryOptions(MethodOptions):

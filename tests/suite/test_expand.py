@@ -104,7 +104,9 @@ def test_list_typed_options_are_values_and_lists_of_lists_are_grids() -> None:
 
 
 def test_duplicates_are_merged() -> None:
-    assert len(expand(suite(methods=["full", {"full": {"narrow": [False, True]}}], seeds=[0, 0]))) == 2
+    assert (
+        len(expand(suite(methods=["full", {"full": {"transform_before_exchange": [False, True]}}], seeds=[0, 0]))) == 2
+    )
     grid = {"method": ["random", "metis"], "objective": ["cut", "volume"], "parts": 2}
     assert len(expand(suite(partition=grid))) == 3  # `random` reads no objective
 

@@ -161,8 +161,8 @@ def test_several_mistakes_are_several_lines_in_the_order_of_the_file(write) -> N
         ("a..b=3", "--set a..b=3: not of the form section.key=value"),
         ("name.x=3", "--set name.x=3: 'name' is not a section"),
         ("name.x.y=3", "--set name.x.y=3: 'name' is not a section"),
-        ("methods.9.full.narrow=1",
-         "--set methods.9.full.narrow=1: 'methods' is a list; '9' is not one of its items "
+        ("methods.9.full.transform_before_exchange=1",
+         "--set methods.9.full.transform_before_exchange=1: 'methods' is a list; '9' is not one of its items "
          "(number them 0 to 1)"),
         ("methods.full=1",
          "--set methods.full=1: 'methods' is a list; 'full' is not one of its items (number them 0 to 1)"),
@@ -182,7 +182,7 @@ def test_overrides_replace_add_and_reach_into_lists(write) -> None:
             "train.lr=1e-3",
             "timeouts.trial_s=5",
             "seeds=[4]",
-            "methods.0.full.narrow=true",
+            "methods.0.full.transform_before_exchange=true",
             "methods.1.bns-gcn.rate=0.5",
             "model.0.hidden=8",
             "train.patience=null",
@@ -190,7 +190,7 @@ def test_overrides_replace_add_and_reach_into_lists(write) -> None:
     )
     assert (suite.train[0].epochs, suite.train[0].lr, suite.timeouts.trial_s, suite.seeds) == (3, 0.001, 5, (4,))
     assert suite.methods == (
-        MethodSpec(name="full", options={"narrow": True}),
+        MethodSpec(name="full", options={"transform_before_exchange": True}),
         MethodSpec(name="bns-gcn", options={"rate": 0.5}),
     )
     assert [m.hidden for m in suite.model] == [8, 64]

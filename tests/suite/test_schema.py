@@ -82,7 +82,7 @@ def test_an_id_depends_on_each_setting_and_on_nothing_else() -> None:
         suite(**base, train={"sampled_eval": True}),
         suite(**base, train={"products": "transform-first"}),
         suite(**base, partition={"parts": 2}),
-        suite(**{**base, "methods": [{"full": {"narrow": True}}]}),
+        suite(**{**base, "methods": [{"full": {"transform_before_exchange": True}}]}),
         suite(**base, seeds=[1]),
         suite(**{**base, "device": "cuda"}),
         suite(**base, timing="breakdown"),

@@ -33,7 +33,7 @@ TRIAL = TrialConfig(
         ("rate=0.5|1e-1", True),
         ("rate=0.5", False),
         ("sampler=bernoulli, precompute=false", True),
-        ("narrow=true", False),
+        ("transform_before_exchange=true", False),
         ("fanouts=[10,5]", False),
         ("dataset=twin,model=sage,partitioner=metis,seed=0", True),
         ("seed=1", False),
@@ -80,4 +80,4 @@ def test_malformed_expressions_golden(expr: str, message: str) -> None:
 
 def test_a_broken_plugin_does_not_break_an_expression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(METHODS, "names", lambda: ["broken", "full"])
-    assert not matches(TRIAL, "narrow=true")
+    assert not matches(TRIAL, "transform_before_exchange=true")

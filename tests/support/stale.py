@@ -33,7 +33,7 @@ class Model:
 
     name: Literal["sage", "gcn", "mixhop"]
     norm: bool
-    narrow: Collection[int] = ()
+    transform_first: Collection[int] = ()
     order: int = 1
 
 
@@ -92,7 +92,7 @@ def train(
         history.begin(t)
         h = torch.from_numpy(x)
         for i in range(depth):
-            w, narrow = weights[f"graph_layers.{i}.weight"], i in model.narrow
+            w, transform_first = weights[f"graph_layers.{i}.weight"], i in model.transform_first
             if model.name == "mixhop":
                 powers = [h]
                 for hop in range(model.order):
@@ -103,9 +103,9 @@ def train(
             elif i == 0 and aggregated is not None:
                 out = aggregated @ w
             else:
-                sent = h @ w if narrow else h
+                sent = h @ w if transform_first else h
                 out = (matrix * same) @ sent + (matrix * ~same) @ history.read(i, sent)
-                out = out if narrow else out @ w
+                out = out if transform_first else out @ w
             out = out + weights[f"graph_layers.{i}.bias"]
             if model.name == "sage":
                 out = out + h @ weights[f"graph_layers.{i}.weight_self"]

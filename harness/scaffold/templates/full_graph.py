@@ -43,7 +43,7 @@ class NewMethod(FullGraphMethod[NewMethodOptions]):
             inputs=worker.features.inner,
             exchange=SyncExchange(worker.comm, announce(worker.comm, partition, kept)),
             loss=worker.train_loss,
-            narrow=self.options.narrow,
+            transform_first=self.options.transform_before_exchange,
             aggregated=self.aggregated,
             stats={"kept_boundary": kept.size},
         )
@@ -52,5 +52,7 @@ class NewMethod(FullGraphMethod[NewMethodOptions]):
     def bytes_per_epoch(cls, options: NewMethodOptions, case: BytesCase) -> Bytes:
         """Return the bytes that all ranks send in an epoch, by purpose; leave it out to make no claim."""
         kept = case.count("kept_boundary")
-        rows = case.boundary_rows(kept, precompute=options.precompute, narrow=options.narrow)
+        rows = case.boundary_rows(
+            kept, precompute=options.precompute, transform_first=options.transform_before_exchange
+        )
         return rows | {"control": 4 * kept + 8 * case.pairs}

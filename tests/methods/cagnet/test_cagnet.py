@@ -34,19 +34,23 @@ MODELS = [
     ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0, norm="layer"),
     ModelSpec(name="mixhop", layers=2, order=2, hidden=6, dropout=0),
 ]
-OPTIONS = {"gat": ["", "narrow"], "mixhop": ["precompute"]}  # attention cannot be precomputed
+OPTIONS = {"gat": ["", "transform_before_exchange"], "mixhop": ["precompute"]}  # attention cannot be precomputed
 # Numbers of models, and options.
 RUNS = [
     (number, {option: True} if option else {})
     for number, model in enumerate(MODELS)
-    for option in OPTIONS.get(model.name, ["", "narrow", "precompute"])
+    for option in OPTIONS.get(model.name, ["", "transform_before_exchange", "precompute"])
 ]
 
 
 COUNTED_GRAPH = directed_graph(66)
 COUNTED = {
     "plain": ({}, [FEATURES, HIDDEN, HIDDEN], [0, HIDDEN, HIDDEN]),
-    "narrow": ({"narrow": True}, [FEATURES, HIDDEN, CLASSES], [0, HIDDEN, CLASSES]),
+    "transform_before_exchange": (
+        {"transform_before_exchange": True},
+        [FEATURES, HIDDEN, CLASSES],
+        [0, HIDDEN, CLASSES],
+    ),
     "precompute": ({"precompute": True}, [0, HIDDEN, HIDDEN], [0, HIDDEN, HIDDEN]),
     "mixhop": ({}, [FEATURES, FEATURES, 6, 6], [0, 0, 6, 6]),
 }

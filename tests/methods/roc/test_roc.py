@@ -75,7 +75,11 @@ CASES = {
     "gcn": (ModelSpec(name="gcn", layers=4, hidden=8, linear_layers=1, residual=True), {}, 9),
     "gat": (ModelSpec(name="gat", layers=3, hidden=8, heads=2, norm="layer"), {}, 11),
     "mixhop": (ModelSpec(name="mixhop", layers=2, hidden=9, norm="layer"), {}, 10.5),
-    "precompute": (ModelSpec(name="sage", layers=2, hidden=8), {"precompute": True, "narrow": True}, 5),
+    "precompute": (
+        ModelSpec(name="sage", layers=2, hidden=8),
+        {"precompute": True, "transform_before_exchange": True},
+        5,
+    ),
 }
 
 
