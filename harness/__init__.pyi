@@ -13,9 +13,9 @@ from .models.layer import LayerValues as LayerValues
 from .models.spec import ModelSpec as ModelSpec
 from .results.frames import load_epochs as load_epochs
 from .results.frames import load_results as load_results
-from .runtime.bytes_model import Bytes as Bytes
-from .runtime.bytes_model import BytesCase as BytesCase
-from .runtime.memory_model import MemoryCase as MemoryCase
+from .runtime.cost_models import Bytes as Bytes
+from .runtime.cost_models import BytesCase as BytesCase
+from .runtime.cost_models import MemoryCase as MemoryCase
 from .runtime.method import FullGraphMethod as FullGraphMethod
 from .runtime.method import FullGraphOptions as FullGraphOptions
 from .runtime.method import Method as Method

@@ -19,7 +19,7 @@ from harness.check.training import Moments, RankOutcome
 from harness.metrics import PURPOSES
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.bytes_model import Bytes, BytesCase
+from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.method import Family, Method
 from harness.runtime.spec import TrainSpec
 

@@ -30,13 +30,12 @@ def export(
     sent anywhere, but by MLflow to a MLFLOW_TRACKING_URI; `wandb sync` uploads runs of Weights & Biases.
     """
     import os
-    from importlib import import_module
 
-    from harness.trackers.runs import read_runs
+    from harness.trackers import TRACKERS, read_runs
 
     runs = read_runs(results)
     if out is None and not (to == "mlflow" and os.environ.get("MLFLOW_TRACKING_URI")):
         out = Path("exports") / to
-    written = import_module(f"harness.trackers.{to}").write(runs, out)
+    written = TRACKERS[to](runs, out)
     typer.echo(f"{written} trials written, {len(runs) - written} were there")
     typer.echo(f"{to}: {out or os.environ['MLFLOW_TRACKING_URI']}")

@@ -26,7 +26,7 @@ def method(
 
     What is written works: it passes `harness check` before anything is changed.
     """
-    from harness.scaffold.package import new_method
+    from harness.scaffold import new_method
 
     files = new_method(name, family, directory)
     home = directory / name

@@ -8,6 +8,7 @@ from .csr import CSR as CSR
 from .csr import induce_columns as induce_columns
 from .partition import Halo as Halo
 from .partition import Partition as Partition
+from .partition import View as View
 from .prefetching import fetch_ahead as fetch_ahead
 from .prefetching import gather as gather
 from .prefetching import prefetch as prefetch
@@ -17,4 +18,3 @@ from .random import next_u64 as next_u64
 from .random import stream as stream
 from .random import uniform as uniform
 from .topology import Topology as Topology
-from .view import View as View

@@ -9,7 +9,7 @@ from typing import Any
 from harness.data.catalog import DatasetInfo
 from harness.launch.oom import memory_limit
 from harness.models.gnn import GNN
-from harness.runtime.memory_model import Components, MemoryCase, PartSize, uses_torch
+from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of
 from harness.suite.schema import TrialConfig

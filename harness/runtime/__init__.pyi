@@ -9,11 +9,11 @@ from .cache import CachePolicy as CachePolicy
 from .cache import choose as choose
 from .clock import Clock as Clock
 from .comm import Communicator as Communicator
+from .cost_models import Components as Components
+from .cost_models import PartSize as PartSize
 from .features import FeatureStore as FeatureStore
 from .features import HostStore as HostStore
 from .features import RowStore as RowStore
-from .memory_model import Components as Components
-from .memory_model import PartSize as PartSize
 from .minibatch import Drawn as Drawn
 from .minibatch import Loaded as Loaded
 from .pipelined import BoundaryInputs as BoundaryInputs

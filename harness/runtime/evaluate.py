@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from harness.graph.view import SPLITS, View
+from harness.graph.partition import SPLITS, View
 from harness.models.gnn import GNN
 from harness.runtime.comm import Communicator
 from harness.runtime.step import SyncExchange

@@ -12,8 +12,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.metrics import Metric, as_declared
 from harness.registry import Registered, Registry
-from harness.runtime.bytes_model import Bytes, BytesCase
-from harness.runtime.memory_model import Components, MemoryCase, case_of
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
 from harness.runtime.step import Step
 from harness.spec import Spec
 

@@ -15,14 +15,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.graph.block import Block
+from harness.graph.partition import View
 from harness.graph.random import batch_seed
-from harness.graph.view import View
 from harness.metrics import Metric
 from harness.models.functional import drop_values
 from harness.runtime.batches import SCORED, Batch, Loader, node_batches
-from harness.runtime.bytes_model import Bytes, BytesCase
 from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
+from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.evaluate import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.method import Method, MethodOptions

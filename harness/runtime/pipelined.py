@@ -19,9 +19,8 @@ from harness.graph.partition import Halo
 from harness.metrics import Metric, Purpose
 from harness.models.functional import dropout
 from harness.runtime.background import Background, Pending
-from harness.runtime.bytes_model import Bytes, BytesCase
 from harness.runtime.comm import Communicator
-from harness.runtime.memory_model import Components, MemoryCase
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.method import FullGraphMethod, FullGraphOptions
 from harness.runtime.step import Step
 from harness.runtime.traffic import Direction

@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 
 from harness.data.store import open_graph
-from harness.graph.partition import Partition
-from harness.graph.view import View
+from harness.graph.partition import Partition, View
 from harness.models.gnn import GNN
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator
 from harness.runtime.features import FeatureStore
-from harness.runtime.interface import TrafficCheck
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
 from harness.runtime.step import Loss, SyncExchange
-from harness.runtime.traffic import Traffic
+from harness.runtime.traffic import Traffic, TrafficCheck
 
 
 class Worker:

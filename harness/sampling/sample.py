@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.graph.block import Block
 from harness.graph.csr import CSR
+from harness.graph.partition import View
 from harness.graph.propagation import Propagation
 from harness.graph.topology import Topology
-from harness.graph.view import View
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,84 @@
-"""What `harness new` writes, and the templates that it is written from."""
+"""What `harness new` writes: a package for a method of one's own, from templates."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import keyword
+import re
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.runtime.method import METHODS, Family
+
+NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+LONGEST = 50
+MODULES: dict[Family, str] = {"full-graph": "full_graph.py", "mini-batch": "mini_batch.py"}
+TEST = "test_method.py"
+
+
+def new_method(name: str, family: Family, directory: Path) -> list[Path]:
+    """Write the package `name` into `directory`, whole or not at all, and return its files.
+
+    Raises:
+        UserError: a name that is none or is taken, a directory that is there already or cannot be written to.
+    """
+    module = _module_of(name)
+    cls = "".join(part.capitalize() for part in module.split("_"))
+    files = _files(family, {"new-method": name, "new_method": module, "NewMethod": cls})
+    _check_class(cls, family)
+    home = directory / name
+    if home.exists() or home.is_symlink():
+        raise UserError("is there already", file=home, fix="choose another name, or another --dir")
+    try:
+        with tempfile.TemporaryDirectory(dir=directory, prefix=f".{name}-") as work:
+            built = Path(work) / name
+            for path, text in files.items():
+                (built / path).parent.mkdir(parents=True, exist_ok=True)
+                (built / path).write_text(text, encoding="utf-8")
+            built.rename(home)
+    except OSError as error:
+        what = f"cannot write there: {error.strerror}"
+        raise UserError(what, file=directory, key="--dir", fix="name another directory") from error
+    return [home / path for path in files]
+
+
+def _module_of(name: str) -> str:
+    """Return the module that a method's name becomes; UserError if it cannot be one."""
+    if not NAME.fullmatch(name) or len(name) > LONGEST:
+        fix = f"small letters and digits, '-' between words, a letter first, at most {LONGEST}: my-method"
+        raise UserError(f"bad name {name!r}", fix=fix)
+    if name in METHODS.names():
+        raise UserError(f"method '{name}' is installed already", fix="choose another name")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module) or importlib.util.find_spec(module) is not None:
+        raise UserError(f"'{module}' is a module of Python or of a package", fix="choose another name")
+    return module
+
+
+def _check_class(cls: str, family: Family) -> None:
+    """Refuse a class's name that the template's own code uses for something else."""
+    nodes = ast.walk(ast.parse(_template(MODULES[family])))
+    taken = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+    if clash := {cls, f"{cls}Options", f"{cls}Sampler"} & taken:
+        what = f"its class would be called {clash.pop()}, as one that it needs"
+        raise UserError(what, fix="choose another name")
+
+
+def _files(family: Family, words: dict[str, str]) -> dict[str, str]:
+    """Return the text of each file of the package, by its path in it."""
+    module = words["new_method"]
+    templates = {
+        f"{module}.py": MODULES[family],
+        f"tests/test_{module}.py": TEST,
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+    }
+    pattern = re.compile("|".join(words))
+    return {path: pattern.sub(lambda found: words[found.group()], _template(name)) for path, name in templates.items()}
+
+
+def _template(name: str) -> str:
+    return (resources.files("harness.scaffold") / "templates" / name).read_text(encoding="utf-8")

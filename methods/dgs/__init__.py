@@ -1,5 +1,265 @@
-"""DGS: sampling of nodes and features guided by explanations."""
+"""DGS: neighbour sampling guided by explanations of the model."""
 
-from .method import DGS
+from __future__ import annotations
 
-__all__ = ["DGS"]
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from harness import (
+    Bytes,
+    BytesCase,
+    FanoutSampler,
+    MemoryCase,
+    Metric,
+    MiniBatchMethod,
+    NodeBatchOptions,
+    Sampler,
+    Source,
+    Step,
+    Worker,
+    per_layer,
+)
+from harness.graph import View
+from harness.runtime import Batch, Communicator, Drawn, FeatureStore, HostStore, Loaded, RowPlan, fresh, take, upload
+
+from .explainer import COUNTED, Explainer, Guidance, explanation_memory
+from .explanation_graph import ExplanationGraph
+from .guided_sampling import GuidedSampler
+from .masks import ExplainSpec
+
+# The upper half of a number of rows says which columns: those told before, all, or _NEW + n: n new ones.
+_TOLD, _ALL, _NEW = 0, 1, 2
+
+_HALF = 32
+
+
+class ColumnStore(FeatureStore):
+    """A `FeatureStore` whose `columns` may differ between ranks, in number too, and from call to call.
+
+    The owners keep each rank's columns and are told them by the first call that has others than the one
+    before; calls for all columns, which may come in between, tell nothing. Calls must come one at a time and
+    in the same order on all ranks, from whichever thread. `columns` are distinct, on the store's device.
+
+    Traffic: as for `RowStore.gather`, with the rank's own columns; and, where they are new, 4 bytes a column
+    to each peer (control).
+    """
+
+    @cached_property
+    def _told(self) -> list[Tensor | None]:
+        """The columns that each rank has told, this one too."""
+        return [None] * self.comm.world
+
+    def _fetch(self, plan: RowPlan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+        news = self._news(columns) << _HALF
+        received = comm.exchange_counts([count | news for count in plan.counts])
+        wanted, said = [n & (1 << _HALF) - 1 for n in received], [n >> _HALF for n in received]
+        if max(said) >= _NEW:  # what a rank says it says to all: they all are here, or none
+            self._tell(columns, said, comm)
+        chosen = [None if s == _ALL else told for s, told in zip(said, self._told, strict=True)]
+        widths = [self.width if c is None else c.numel() for c in chosen]
+        asked = comm.exchange_rows(upload(plan.asked, comm.device), plan.counts, wanted, purpose="control")
+        if out is None:
+            out = fresh(self.inner, sum(plan.counts), widths[comm.rank])
+        # Rows of different ranks are not equally wide: they are sent value by value.
+        sizes = [count * width for count, width in zip(wanted, widths, strict=True)]
+        sent = fresh(self.inner, sum(sizes))
+        parts = zip(asked.split(wanted), chosen, widths, sent.split(sizes), strict=True)
+        for rows, theirs, width, part in parts:
+            take(self.inner, rows, theirs, out=part.view(rows.numel(), width))
+        self._move(sent, sizes, [count * out.shape[1] for count in plan.counts], comm, out.view(-1))
+        return out
+
+    def _news(self, columns: Tensor | None) -> int:
+        if columns is None:
+            return _ALL
+        told = self._told[self.comm.rank]
+        return _TOLD if told is not None and torch.equal(told, columns) else _NEW + columns.numel()
+
+    def _tell(self, columns: Tensor | None, said: list[int], comm: Communicator) -> None:
+        """Exchange the columns of the ranks that say they have new ones."""
+        sizes = [max(s - _NEW, 0) for s in said]
+        size = sizes[comm.rank]
+        own = torch.empty(0, device=comm.device) if columns is None else columns[:size]
+        received = comm.exchange_rows(own.int().repeat(comm.world), [size] * comm.world, sizes, purpose="control")
+        for rank, new in enumerate(received.split(sizes)):
+            if said[rank] >= _NEW:
+                self._told[rank] = new.long()
+
+
+class DGSOptions(NodeBatchOptions):
+    """Options of explanation-guided sampling; defaults are the paper's (section V)."""
+
+    variant: Literal["both", "ns-only", "fs-only"] = Field(
+        "both", description="sample nodes and features by explanations, or only one of them"
+    )
+    fanouts: int | list[int] = Field(
+        64, description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them"
+    )
+    feature_rate: float = Field(
+        0.85,
+        gt=0,
+        le=1,
+        description="N_f: share of the feature dimensions of remote nodes that travels, the most important",
+    )
+    deviation: float = Field(
+        0.1, ge=0, le=1, description="eps: share of the fan-out moved from local to remote neighbours"
+    )
+    estimator: Literal["mean", "unbiased"] = Field(
+        "mean", description="drawn neighbours are averaged, as in the paper, or count 1/p"
+    )
+    period: int = Field(30, ge=1, description="T_ex: steps between explanations")
+    explain_steps: int = Field(50, ge=1, description="T_E: steps of an explanation at most")
+    threshold: float = Field(0.01, ge=0, description="loss at which an explanation ends")
+    explain: Literal["background", "inline"] = Field(
+        "background", description="beside the training, or in line: slower, the same bits each time"
+    )
+    hops: int | None = Field(
+        None, ge=1, description="remote nodes so many edges away are explained; default: the graph layers"
+    )
+
+    @model_validator(mode="after")
+    def _something_travels(self) -> Self:
+        if self.storage == "host":
+            raise ValueError("storage: with 'host' no row is remote, and nothing to explain; use 'sharded'")
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class GuidedBatch(Batch):
+    """A batch, and what guides its draws: the latest when it was handed out."""
+
+    guidance: Guidance | None
+
+
+class DGS(MiniBatchMethod[DGSOptions]):
+    """Sampling of nodes and features guided by explanations (DGS, Wan, Chen and Zhang, ICNP 2022).
+
+    Each rank explains its model to itself (Algorithm 1). Its explanation graph is one node v_G, all local
+    nodes shrunk to the mean of their features and predictions, linked to itself and to every remote node
+    within K hops (section III-B). After every `period` steps the model of the lowest loss so far is taken,
+    and two masks are trained with GNNExplainer's objective: SN over the remote nodes, SF over the feature
+    dimensions. The training does not wait; batches that are handed out after that follow them, earlier ones
+    are drawn uniformly (`graphsage`). With `prefetch` k a batch is handed out k steps before its training.
+
+    Guided, a target's neighbours are drawn by weight, local ones 1, remote ones SN_j; `deviation` of the
+    fan-out is moved from the local to the remote quota. Of the remote rows the `feature_rate` dimensions with
+    the highest SF travel, the others read 0. Drawn neighbours are averaged, which is biased towards local
+    nodes; `estimator: unbiased` lets them count 1/p. Inference by samples is drawn uniformly.
+
+    Exact with all neighbours, all features and all training nodes in one batch. Bytes: see `MiniBatchMethod`,
+    with max(1, round(`feature_rate` F)) columns for F once a rank is guided; as control 4 bytes a column to
+    each peer when its columns change. Set-up: the features of all explained remote nodes, once.
+    """
+
+    name = "dgs"
+    Options = DGSOptions
+    exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}
+    unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8, "estimator": "unbiased"}
+    metrics = (
+        *COUNTED,
+        Metric.of_method("guided_steps", "training steps drawn by masks"),
+        Metric.of_method(
+            "mask_age", "over guided steps the sum of the steps since the explained model: / "
+            "`stat_guided_steps` is the mean age",
+        ),
+    )  # fmt: skip
+
+    def __init__(self, worker: Worker, options: DGSOptions) -> None:
+        super().__init__(worker, options)
+        assert isinstance(self.store, ColumnStore)
+        graph = ExplanationGraph.build(
+            worker.view,
+            self.store,
+            hops=options.hops or worker.model.depth,
+            depth=worker.model.depth,
+            dtype=worker.dtype,
+        )
+        self.explainer = Explainer(
+            graph,
+            ExplainSpec(steps=options.explain_steps, threshold=options.threshold),
+            worker.model,
+            worker.clock,
+            self.source.topology.num_nodes,
+            period=options.period,
+            where=options.explain,
+        )
+
+    def make_sampler(self, source: Source) -> Sampler:
+        """See `MiniBatchMethod`; the conventional sampler, of batches without guidance."""
+        return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"))
+
+    def make_store(self, view: View) -> FeatureStore | HostStore:
+        """See `MiniBatchMethod`; every rank is sent columns of its own choice."""
+        store = super().make_store(view)
+        if view is not self.worker.view:
+            return store
+        assert isinstance(store, FeatureStore)
+        return ColumnStore(store.comm, store.inner, store.owner, store.row, tables=store.tables)
+
+    def hand_out(self, batch: Batch) -> GuidedBatch:
+        """See `MiniBatchMethod`; explanations begin and end here, between two steps."""
+        return GuidedBatch(**vars(batch), guidance=self.explainer.advance())
+
+    def on_step_end(self, loss: Tensor) -> None:
+        """See `Method`."""
+        with self.worker.clock.phase("explain"):
+            self.explainer.observe(self.worker.model, loss)
+
+    def sampler_for(self, batch: Batch) -> Sampler:
+        """See `MiniBatchMethod`."""
+        assert isinstance(batch, GuidedBatch)
+        if batch.guidance is None or self.options.variant == "fs-only":
+            return self.sampler
+        return GuidedSampler(
+            self.source,
+            per_layer(self.options.fanouts, self.source.depth, "fanouts"),
+            batch.guidance.importance,
+            deviation=self.options.deviation,
+            unbiased=self.options.estimator == "unbiased",
+        )
+
+    def columns(self, drawn: Drawn) -> Tensor | None:
+        """See `MiniBatchMethod`; the most important ones of those that explained them, in ascending order."""
+        assert isinstance(drawn.batch, GuidedBatch)
+        guidance, options = drawn.batch.guidance, self.options
+        if guidance is None or options.variant == "ns-only" or options.feature_rate == 1:
+            return None
+        order = guidance.features.argsort(descending=True, stable=True)
+        return order[: self.kept_columns].sort().values.to(self.worker.device)
+
+    def step(self, loaded: Loaded) -> Step:
+        """See `MiniBatchMethod`."""
+        batch, step = loaded.drawn.batch, super().step(loaded)
+        assert isinstance(batch, GuidedBatch)
+        guidance = batch.guidance
+        age = 0 if guidance is None else self.explainer.steps - guidance.step
+        step.stats.update(self.explainer.news(), guided_steps=int(guidance is not None), mask_age=age)
+        return step
+
+    @property
+    def remarks(self) -> list[str]:
+        """See `Method`."""
+        return self.explainer.remarks
+
+    def close(self) -> None:
+        """See `Method`."""
+        self.explainer.close()
+        super().close()
+
+    @classmethod
+    def bytes_per_epoch(cls, options: DGSOptions, case: BytesCase) -> Bytes | None:
+        """See `BytesCase.mini_batch`, all columns; no metric tells how many travel once a rank is guided."""
+        if case.count("guided_steps"):
+            return None
+        return case.mini_batch(options.model_copy(update={"feature_rate": 1.0}))
+
+    @classmethod
+    def memory(cls, options: DGSOptions, case: MemoryCase) -> dict[str, int]:
+        """See `MemoryCase.drawn` and `explanation_memory`."""
+        drawn = case.drawn(options, options.fanouts, "fanouts", each=True)
+        return drawn | explanation_memory(case)

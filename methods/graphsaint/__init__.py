@@ -1,5 +1,167 @@
-"""GraphSAINT: training on subgraphs that are drawn by nodes, edges, walks and frontiers."""
+"""GraphSAINT: training on drawn subgraphs of the whole graph, or of each rank's own part."""
 
-from .method import GraphSAINT
+from __future__ import annotations
 
-__all__ = ["GraphSAINT"]
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from harness import Bytes, BytesCase, MemoryCase, Metric, MiniBatchMethod, Sampler, Source, Step
+from harness.runtime import Batch, Drawn, FeatureStore, Loaded, common_order, subgraph_batches
+from harness.sampling import clusters
+
+from .subgraphs import SubgraphDraws, SubgraphOptions
+
+if TYPE_CHECKING:
+    from harness import Worker
+    from harness.runtime import Communicator
+
+
+COUNTING = (
+    "what drawing, inducing and counting them took, and the threads that did it; none where the cache had "
+    "the counts. Of scope local the largest of the ranks"
+)
+
+
+class GraphSAINTOptions(SubgraphOptions):
+    """Options of GraphSAINT."""
+
+    steps: int | None = Field(None, ge=1, description="steps of an epoch; default: as many nodes as the graph has")
+    scope: Literal["global", "local"] = Field(
+        "global", description="draw from the whole graph, or from the rank's own part of it"
+    )
+    reshuffle: int = Field(0, ge=0, description="scope local: epochs between new parts; 0: never")
+    pieces: int = Field(16, ge=1, repr=False, description="reshuffle: METIS clusters a rank is dealt")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.reshuffle and self.scope != "local":
+            raise ValueError("reshuffle: belongs to scope 'local'; set it, or leave reshuffle at 0")
+        if self.cache != "none" and self.scope == "local":
+            raise ValueError("cache: scope 'local' reads no remote node; leave cache at 'none'")
+        return self
+
+
+class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
+    """Training on drawn subgraphs (GraphSAINT; Zeng et al., JPDC 2021; normalisation: ICLR 2020).
+
+    Each step every rank draws a subgraph of its own, all layers run on it. `sampler` draws the nodes, then
+    all edges between them are taken: frontier (Algorithms 2 to 4), rw and edge (Algorithm 5), mrw and
+    forest-fire (section 3.3), node (ICLR 2020, section 3.4). `size` is the budget of all: rw has
+    size // (length + 1) walks, edge draws size // 2 edges.
+
+    With `normalise` C subgraphs are drawn before the training, C size = `coverage` N, which count how often
+    there are node v (C_v) and edge u -> v (C_uv): the edge counts A_vu C_v / C_uv, the loss of v C / C_v
+    (ICLR 2020, section 3.2; what was never seen counts as seen once); node's chances are known and
+    need no counts. The step's loss is divided by all training nodes, in scope global also by P. Without,
+    a node's neighbours that are there are averaged, degrees being the full graph's, and the loss is the
+    mean over ranks of the mean over the subgraph's training nodes.
+
+    `scope: local` draws from the rank's part alone: no feature is sent, edges between parts count nothing,
+    their weight goes to those within. Every `reshuffle` epochs parts are made anew, of METIS clusters dealt
+    at random; features of nodes that were not there are fetched once, labels with every batch.
+
+    An epoch has ceil(N / (P size)) steps, or `steps`. Exact with all nodes, on which every rank then trains.
+    Bytes of S steps, R nodes of whose subgraphs are other ranks' (`stat_remote_nodes`, of all ranks): R rows
+    of features; as control 4 R + 8 S P (P - 1) with their ids and, for their labels, 12 R + 8 S P (P - 1), or
+    with rows of classes (4 + row) R + 8 S P (P - 1). What a cache or `storage: host` changes: see
+    `MiniBatchMethod`. A reshuffle: for M nodes that were not there M rows, as control 4 M + 8 P (P - 1).
+    """
+
+    name = "graphsaint"
+    Options = GraphSAINTOptions
+    exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
+    unbiased: ClassVar[dict[str, Any]] = {"sampler": "node", "size": 25}
+    metrics = (
+        Metric.of_setup(
+            "presampled", "subgraphs that were drawn before the training, to count how often nodes and edges "
+            "are in one", heading="Subgraphs counted",
+        ),
+        Metric.of_setup("presample_s", COUNTING, "s", better="less", machine=True, heading="Counting"),
+        Metric.of_setup("presample_threads", COUNTING, heading="Threads that count"),
+    )  # fmt: skip
+
+    def __init__(self, worker: Worker, options: GraphSAINTOptions) -> None:
+        self._draws = SubgraphDraws(worker, options)
+        self._pieces: NDArray[np.int32] | None = None
+        if options.reshuffle:
+            count = min(options.pieces * worker.world, worker.view.topology.num_nodes)
+            self._pieces = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
+        super().__init__(worker, options)
+
+    def make_sampler(self, source: Source) -> Sampler:
+        """See `MiniBatchMethod`."""
+        if self.options.scope == "global":
+            return self._draws.of_graph(source)
+        inner = np.asarray(self.worker.partition.inner).astype(np.int64)
+        return self._draws.of_part(source, inner, self.worker.partition.view)
+
+    def setup_metrics(self) -> dict[str, float | None]:
+        """See `Method`: of the first counting."""
+        return self._draws.metrics
+
+    def batches(self, epoch: int) -> list[Batch]:
+        """See `subgraph_batches`."""
+        worker, options = self.worker, self.options
+        total = worker.world
+        if options.normalise:
+            total = worker.train_total * (1 if options.scope == "local" else worker.world)
+        return subgraph_batches(worker, epoch, options.size, total=total, steps=options.steps)
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """See `MiniBatchMethod`."""
+        every = self.options.reshuffle
+        if every and epoch and epoch % every == 0:
+            self._reshuffle(epoch)
+        yield from super().steps(epoch)
+
+    def _reshuffle(self, epoch: int) -> None:
+        """Deal the clusters anew, fetch the features of nodes that were not there; every rank must call."""
+        worker, pieces = self.worker, self._pieces
+        assert pieces is not None
+        order = common_order(worker, epoch, int(pieces.max()) + 1)
+        dealt = np.zeros(order.size, bool)
+        dealt[order[worker.rank :: worker.world]] = True
+        nodes = np.flatnonzero(dealt[pieces])
+        self.sampler = self._draws.of_part(self.source, nodes, None)
+        if isinstance(self.store, FeatureStore):
+            self.store.fill(nodes)
+
+    def fetch(self, drawn: Drawn, comm: Communicator) -> Loaded:
+        """See `MiniBatchMethod`; without normalisation a rank's loss is a mean."""
+        loaded = super().fetch(drawn, comm)
+        if self.options.normalise:
+            return loaded
+        rows = loaded.loss.rows.numel()
+        weights = loaded.inputs.new_full((rows,), 1 / max(rows, 1))
+        return replace(loaded, loss=replace(loaded.loss, weights=weights))
+
+    @property
+    def samples_targets(self) -> bool:
+        """A subgraph is drawn for nobody."""
+        return False
+
+    @classmethod
+    def bytes_per_epoch(cls, options: GraphSAINTOptions, case: BytesCase) -> Bytes | None:
+        """See `BytesCase.mini_batch`; a loss reads rows of other ranks. None with `reshuffle`."""
+        return None if options.reshuffle else case.mini_batch(options, labels=True)
+
+    @classmethod
+    def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:
+        """See `MemoryCase.subgraphs`; what the counts of the whole graph take is page cache.
+
+        "part" is the rank's own graph, "reshuffled features" are those of nodes that came from other parts.
+        """
+        components = case.subgraphs(options, options.size, chances=options.sampler == "node")
+        if options.scope == "local":
+            inner, edges = case.train.inner, case.train.edges - case.train.cut
+            entry = 4 + (4 if case.weighted else 0) + (4 if options.normalise else 0)
+            components["part"] = 0 if case.cuda else 8 * 4 * inner + entry * edges
+        if options.reshuffle and options.storage == "sharded":
+            row = case.model.widths[0][0] * case.itemsize
+            components["reshuffled features"] = case.train.inner * row + 4 * case.nodes
+        return components

@@ -10,7 +10,7 @@ from docs.pages import TUTORIALS, block
 from harness.check import Subject, check_methods
 from harness.registry import find_plugins
 from harness.runtime.method import METHODS, Family
-from harness.scaffold.package import new_method
+from harness.scaffold import new_method
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

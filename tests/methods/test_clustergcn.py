@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.graph.topology import Topology
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.memory_model import MemoryCase, PartSize
+from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.spec import TrainSpec
 from harness.sampling.subgraphs import clusters
 

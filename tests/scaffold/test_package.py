@@ -14,7 +14,7 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.registry import find_plugins
 from harness.runtime.method import METHODS, Family
-from harness.scaffold.package import new_method
+from harness.scaffold import new_method
 
 FAMILIES: tuple[Family, ...] = ("full-graph", "mini-batch")
 FILES = ["README.md", "my_own.py", "pyproject.toml", "tests/test_my_own.py"]

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from harness_methods.cagnet.broadcast import Mesh, broadcast_block
-from harness_methods.cagnet.method import CAGNET
+from harness_methods.cagnet import CAGNET, Mesh, broadcast_block
 from support.wire import CPU, communicator
 
 from harness import Step
@@ -16,8 +15,8 @@ from harness.check.graphs import OnDisk, random_graph
 from harness.check.training import Case
 from harness.data.graph import GraphData
 from harness.data.store import open_graph
+from harness.graph.partition import View
 from harness.graph.propagation import Propagation
-from harness.graph.view import View
 
 
 def directed_graph(seed: int, nodes: int = 60, *, degree: float = 5, weighted: bool = False) -> GraphData:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from harness_methods.vrgcn.history import HistorySample
-from harness_methods.vrgcn.method import VRGCN
+from harness_methods.vrgcn import VRGCN, HistorySample
 from numpy.typing import NDArray
 
 from harness.check.training import Case

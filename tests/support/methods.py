@@ -18,7 +18,7 @@ from harness_methods.dgs.guided_sampling import GuidedSampler
 from harness_methods.full import Full
 from harness_methods.graphsage import GraphSAGE
 from harness_methods.ladies import LADIES
-from harness_methods.psc_gcn.method import PSCGCN, PSCOptions
+from harness_methods.psc_gcn import PSCGCN, PSCOptions
 from numpy.typing import NDArray
 from torch import Tensor
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness_methods.dgs.column_store import ColumnStore
+from harness_methods.dgs import ColumnStore
 from numpy.typing import NDArray
 from support.wire import communicator
 from torch import Tensor

@@ -10,7 +10,7 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.results.record import Record
 from harness.results.store import ResultStore
-from harness.trackers.runs import import_extra, read_runs
+from harness.trackers import import_extra, read_runs
 
 TRIAL = "0123456789ab"
 STARTED = 1767323045  # 2026-01-02T03:04:05 UTC

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_methods.cagnet.broadcast import rank_groups
+from harness_methods.cagnet import rank_groups
 from support.broadcasts import aggregated, broadcasts, directed_graph
 
 from harness.check.graphs import dense_adjacency, on_disk

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_methods.cagnet.method import CAGNET
+from harness_methods.cagnet import CAGNET
 from support.broadcasts import directed_graph, group_bits
 
 from harness.check.graphs import on_disk, random_graph
@@ -18,7 +18,7 @@ from harness.check.training import Case, RankOutcome, train
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.memory_model import MemoryCase, PartSize
+from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.spec import TrainSpec
 
 NODES, FEATURES, HIDDEN, CLASSES, ITEM, EPOCHS = 60, 7, 5, 4, 4, 3

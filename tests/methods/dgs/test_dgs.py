@@ -22,7 +22,7 @@ PARTS = np.random.default_rng(3).integers(0, WORLD, NODES)
 MODEL = ModelSpec(name="sage", layers=2, hidden=5, dropout=0)
 SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1, eval_every=0)
 Report = dict[str, Any]
-METHOD = "harness_methods.dgs.method:DGS"
+METHOD = "harness_methods.dgs:DGS"
 SMALL: dict[str, Any] = {"fanouts": 2, "batch_size": 3, "explain": "inline", "explain_steps": 5}
 STEPS = max(  # of an epoch
     -(-np.flatnonzero(GRAPH.train_mask & (rank == PARTS)).size // 3) for rank in range(WORLD)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.graphsaint.method import GraphSAINT
+from harness_methods.graphsaint import GraphSAINT
 from pydantic import ValidationError
 from scipy import optimize
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
@@ -19,7 +19,7 @@ from harness.check.ranks import run_ranks
 from harness.check.training import Case
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.memory_model import MemoryCase, PartSize
+from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.spec import TrainSpec
 
 WORLD, NODES, FEATURES, CLASSES, ITEM, EPOCHS, SIZE = 3, 60, 7, 4, 8, 2, 8
@@ -31,7 +31,7 @@ GRAPHS = {
 PARTS = np.minimum(np.arange(NODES) // 20, WORLD - 1)
 MODEL = ModelSpec(name="gcn", layers=2, hidden=6, dropout=0)
 SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1)
-METHOD = "harness_methods.graphsaint.method:GraphSAINT"
+METHOD = "harness_methods.graphsaint:GraphSAINT"
 
 NODE: dict[str, Any] = {"sampler": "node", "size": SIZE}
 COUNTED: dict[str, Any] = {"size": SIZE, "frontier": 4, "coverage": 40}

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from harness_methods.roc.offloading import Offloader
+from harness_methods.roc import Offloader
 from torch import Tensor
 
 from harness.runtime.clock import Clock

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 from harness_methods.full import Full
-from harness_methods.roc.method import ROC
+from harness_methods.roc import ROC
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.ranks import run_ranks
 from harness.check.training import Case, RankOutcome, run_to_the_end, train
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.memory_model import MemoryCase, PartSize
+from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.report import TrialError
 from harness.runtime.spec import TrainSpec
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from harness_methods.vrgcn.history import HistorySample, with_history
+from harness_methods.vrgcn import HistorySample, with_history
 
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, random_graph

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.vrgcn.method import VRGCN, VRGCNOptions
+from harness_methods.vrgcn import VRGCN, VRGCNOptions
 from support.histories import Remembered, remember
 
 from harness.check import oracle
@@ -20,7 +20,7 @@ from harness.data.graph import GraphData
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.memory_model import MemoryCase, PartSize
+from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.spec import TrainSpec
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
@@ -28,7 +28,7 @@ from harness.suite.load import load_suite
 WORLD, NODES, FEATURES, CLASSES, HIDDEN, EPOCHS = 3, 60, 7, 4, 4, 4
 GRAPH = random_graph(31, NODES, degree=8, features=FEATURES, classes=CLASSES)
 PARTS = np.random.default_rng(0).integers(0, WORLD, NODES)
-METHOD = "harness_methods.vrgcn.method:VRGCN"
+METHOD = "harness_methods.vrgcn:VRGCN"
 FROZEN, ONCE, TWICE = (
     TrainSpec(epochs=epochs, lr=lr, precision=precision, threads=1, spmm="torch")
     for epochs, lr, precision in ((EPOCHS, 1e-30, "float64"), (1, 0.01, "float64"), (2, 0.01, "float32"))

@@ -1,0 +1,215 @@
+"""Finished trials written for other tools to show: TensorBoard, MLflow, Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.errors import UserError
+from harness.results.epochs import read_epochs
+from harness.results.frames import record_places, row_of
+from harness.results.pairs import flat_config
+from harness.results.record import Record
+from harness.results.store import read_at
+from harness.suite.schema import PLAIN_NAME
+
+FIRST = ("loss", "lr", "train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")
+SUMS = ("bytes_", "stat_", "energy_")  # beginnings of what ranks have a share of
+_ODD = re.compile(r"[^\w\-./ ]")  # what not every tracker takes in a name
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A trial; `started`: seconds since 1970; `epochs`: row by row, index from 1, NaN where there is none.
+
+    `params`: the configuration as `section.key`; `metrics`: its numbers, as in `load_results`. An epoch has
+    the slowest rank's time, sums of bytes and the method's metrics, means of the phases' times over ranks.
+    """
+
+    suite: str
+    trial: str
+    label: str
+    status: str
+    started: float
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    epochs: pd.DataFrame
+
+    def steps(self) -> Iterator[tuple[int, float, dict[str, float]]]:
+        """Yield each epoch's number, the time of its end (since 1970, training alone) and its metrics."""
+        now = self.started
+        for epoch, row in self.epochs.iterrows():
+            known = {str(key): float(value) for key, value in row.items() if np.isfinite(value)}
+            now += known.get("epoch_time_s", 0.0)
+            yield int(str(epoch)), now, known
+
+
+def read_runs(path: Path) -> list[TrackedRun]:
+    """Read the trials of a results directory, a suite's or a trial's, as they started; UserError if none."""
+    found = sorted((_run(read_at(p), p) for p in record_places(path)), key=lambda run: run.started)
+    if not found:
+        raise UserError("holds no finished trial", file=path, fix="run `harness run SUITE` first")
+    return found
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import what an extra installs; UserError that names the extra if it is not there."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        what = f"{extra} is not installed"
+        raise UserError(what, key="--to", fix=f"python -m pip install '.[{extra}]'") from error
+
+
+def _run(record: Record, place: Path) -> TrackedRun:
+    if not all(re.fullmatch(PLAIN_NAME, name) for name in (record.suite, record.trial)):
+        raise UserError("its suite and trial cannot name directories", file=place)
+    numbers = {
+        _ODD.sub("_", key): float(value)
+        for key, value in row_of(record).items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+    }
+    for key in ("parts", "seed"):  # of the configuration
+        numbers.pop(key, None)
+    return TrackedRun(
+        record.suite,
+        record.trial,
+        record.label,
+        record.status,
+        datetime.fromisoformat(record.started).timestamp(),
+        {_ODD.sub("_", key): value for key, value in flat_config(record.config).items()},
+        numbers,
+        _by_epoch(read_epochs(place / "epochs.parquet")),
+    )
+
+
+def _by_epoch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row an epoch of the rows of its ranks."""
+    if rows.empty:
+        return pd.DataFrame()
+    groups: Any = rows.groupby("epoch", sort=True)
+    columns: dict[str, Any] = {"epoch_time_s": groups["epoch_time_s"].max()}
+    for name in map(str, rows.select_dtypes("number")):
+        if name in FIRST:
+            columns[name] = groups[name].first()
+        elif name.startswith(SUMS):
+            columns[_ODD.sub("_", name)] = groups[name].sum(min_count=1)
+        elif name.startswith("time_"):
+            columns[name] = groups[name].mean()
+    frame = pd.DataFrame(columns)
+    return frame.set_axis(frame.index + 1)
+
+
+AT_ONCE = {"metrics": 1000, "params": 100}  # what MLflow takes in one call
+LONGEST = 500  # characters of a parameter that every store takes
+
+
+def write_mlflow(runs: Iterable[TrackedRun], out: Path | None) -> int:
+    """Write each run that is not there yet; returns how many.
+
+    `out`: a directory that gets an `mlflow.db`; None: wherever MLFLOW_TRACKING_URI says.
+    """
+    mlflow, entities = import_extra("mlflow", "mlflow"), import_extra("mlflow.entities", "mlflow")
+    client = mlflow.MlflowClient(tracking_uri=None if out is None else _database(out))
+    written = 0
+    for run in runs:
+        experiment = client.get_experiment_by_name(run.suite)
+        experiment_id = experiment.experiment_id if experiment else client.create_experiment(run.suite)
+        if _there(client, experiment_id, run):
+            continue
+        start, end = _milliseconds(run.started), _milliseconds(run.started)
+        tags = {"trial": run.trial, "started": str(run.started), "status": run.status}
+        new = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.label).info.run_id
+        metrics = [entities.Metric(f"final/{name}", value, start, 0) for name, value in run.metrics.items()]
+        for epoch, now, values in run.steps():
+            end = _milliseconds(now)
+            metrics += [entities.Metric(name, value, end, epoch) for name, value in values.items()]
+        params = [entities.Param(key, str(value)[:LONGEST]) for key, value in run.params.items()]
+        for kind, items in (("params", params), ("metrics", metrics)):
+            for some in _batches(items, AT_ONCE[kind]):
+                client.log_batch(new, **{kind: some})
+        client.set_terminated(new, "FINISHED" if run.status == "ok" else "FAILED", end_time=end)
+        written += 1
+    return written
+
+
+def _database(out: Path) -> str:
+    """Return the address of a store in a directory; MLflow has given up the one of plain files."""
+    import_extra("sqlalchemy", "mlflow")
+    out.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{out.resolve() / 'mlflow.db'}"
+
+
+def _there(client: Any, experiment_id: str, run: TrackedRun) -> bool:
+    asked = f"tags.trial = '{run.trial}' and tags.started = '{run.started}'"
+    return bool(client.search_runs([experiment_id], asked, max_results=1))
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(1000 * seconds)
+
+
+def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+    rest = iter(items)
+    while some := list(itertools.islice(rest, size)):
+        yield some
+
+
+def write_tensorboard(runs: Iterable[TrackedRun], out: Path) -> int:
+    """Write `out/SUITE/TRIAL/events...` of each run that has no directory there; returns how many."""
+    writers = import_extra("torch.utils.tensorboard", "tensorboard")
+    written = 0
+    for run in runs:
+        directory = out / run.suite / run.trial
+        if directory.exists():
+            continue
+        with writers.SummaryWriter(log_dir=str(directory)) as writer:
+            for epoch, now, metrics in run.steps():
+                for name, value in metrics.items():
+                    writer.add_scalar(name, value, epoch, walltime=now)
+            params = {key: value if value is not None else "none" for key, value in run.params.items()}
+            metrics = {f"final/{name}": value for name, value in run.metrics.items()}
+            labels = {"label": run.label, "status": run.status}
+            writer.add_hparams(params | labels, metrics, run_name=".", global_step=0)
+        written += 1
+    return written
+
+
+def write_wandb(runs: Iterable[TrackedRun], out: Path) -> int:
+    """Write `out/wandb/offline-run-...` of each run that has none there; returns how many."""
+    wandb = import_extra("wandb", "wandb")
+    out.mkdir(parents=True, exist_ok=True)  # or wandb takes another place
+    written = 0
+    for run in runs:
+        if any(out.glob(f"wandb/offline-run-*-{run.trial}")):
+            continue
+        settings = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
+        with wandb.init(
+            project=run.suite,
+            id=run.trial,
+            name=run.label,
+            config=dict(run.params),
+            dir=str(out),
+            mode="offline",
+            settings=settings,
+        ) as logged:
+            for epoch, now, metrics in run.steps():
+                logged.log(metrics | {"training_s": now - run.started}, step=epoch)
+            logged.summary.update({f"final/{name}": value for name, value in run.metrics.items()})
+            logged.summary["status"] = run.status
+        written += 1
+    return written
+
+
+Writer = Callable[[Sequence[TrackedRun], Any], int]
+TRACKERS: Mapping[str, Writer] = {"mlflow": write_mlflow, "tensorboard": write_tensorboard, "wandb": write_wandb}
+"""What writes for each tool: into a directory; for MLflow it may be None."""

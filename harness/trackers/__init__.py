@@ -1,1 +1,0 @@
-"""Finished trials written for other tools to show: TensorBoard, MLflow, Weights & Biases."""

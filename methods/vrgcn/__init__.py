@@ -1,5 +1,0 @@
-"""VR-GCN: few neighbours, and historical activations as control variate."""
-
-from .method import VRGCN
-
-__all__ = ["VRGCN"]
