@@ -1,4 +1,4 @@
-"""The `harness` command: one subcommand a file; what is slow to import is imported where it is used."""
+"""The `harness` command: subcommands by what they work on; what is slow to import is imported where it is used."""
 
 from __future__ import annotations
 
@@ -8,23 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import (
-    check,
-    check_claims,
-    compare,
-    data,
-    doctor,
-    export,
-    list,
-    merge,
-    new,
-    partition,
-    plan,
-    project,
-    report,
-    run,
-    schema,
-)
+from harness.cli import check_claims, compare, data, doctor, export, list, merge, method, plan, project, report, run
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -55,7 +39,7 @@ def _root(
 
 for _command in (
     run.run,
-    check.check,
+    method.check,
     plan.plan,
     report.report,
     check_claims.check_claims,
@@ -63,14 +47,14 @@ for _command in (
     merge.merge,
     export.export,
     project.project,
-    partition.partition,
-    schema.schema,
+    data.partition,
+    plan.schema,
     doctor.doctor,
 ):
     app.command()(_command)
 app.add_typer(list.app, name="list")
-app.add_typer(new.app, name="new")
-app.add_typer(data.app, name="data")
+app.add_typer(method.new_app, name="new")
+app.add_typer(data.data_app, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,21 +1,30 @@
-"""`harness data`: what a data set is, and getting it."""
+"""`harness data` and `harness partition`: what a graph is, getting it, and how well it splits."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.list import default_text, type_text
-from harness.cli.options import DataDir, DatasetOptions, dataset_options, use_data_dir
+from harness.cli.options import DataDir, DatasetOptions, Plugin, counts_of, dataset_options, use_data_dir
 from harness.cli.show import bytes_text, table
-from harness.errors import DataUnavailable
+from harness.errors import DataUnavailable, UserError, nearest
 
-app = typer.Typer(no_args_is_help=True, help="Get a data set or describe it.")
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.data.spec import DatasetSpec, PartitionSpec
+    from harness.registry import PluginKey
+    from harness.spec import PluginSource
+
+
+data_app = typer.Typer(no_args_is_help=True, help="Get a data set or describe it.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness list datasets`.")]
 
 
-@app.command()
+@data_app.command()
 def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> None:
     """Download a data set if need be, check it and prepare it; print where it is."""
     from harness.data.registry import dataset_info, prepare
@@ -28,7 +37,7 @@ def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> 
     typer.echo(str(prepare(spec, data_dir=use_data_dir(data_dir), download=True)))
 
 
-@app.command()
+@data_app.command()
 def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> None:
     """Print a data set's published figures, its options, and whether it is on this machine."""
     from harness.data.registry import dataset_info
@@ -63,3 +72,99 @@ def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) ->
 
 def _where(missing: DataUnavailable | None) -> str:
     return "yes, or made when it is needed" if missing is None else f"no: {missing}"
+
+
+PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
+TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut share", "volume")
+
+
+def partition(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name of `harness list datasets`.")],
+    parts: Annotated[str, typer.Option("--parts", metavar="P,...", help="Numbers of parts.")] = "2,4,8",
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME,...", help="Partitioners (`harness list partitioners`).")
+    ] = "metis,random,chunk",
+    objective: Annotated[
+        str, typer.Option("--objective", metavar="volume|cut", help="What METIS minimises.")
+    ] = "volume",
+    balance: Annotated[
+        str, typer.Option("--balance", metavar="nodes|edges", help="What parts have equally much of.")
+    ] = "nodes",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the partitioner.")] = 0,
+    inductive: Annotated[
+        bool | None,
+        typer.Option(
+            "--inductive/--transductive",
+            help="Partition the training subgraph only, or the whole graph.",
+            show_default="the data set's",
+        ),
+    ] = None,
+    option: DatasetOptions = None,
+    plugin: Plugin = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show how well a graph splits.
+
+    Each part's inner and boundary nodes, then each partition's quality: ratio = boundary / inner; volume =
+    sum of boundary nodes = rows sent per layer and direction; a cut edge counts once. Partitions are
+    cached, so a later run of a suite finds them.
+    """
+    from harness.data.registry import dataset_info, prepare
+    from harness.data.spec import DatasetSpec
+    from harness.registry import find_plugins
+
+    counts, plugins = counts_of(parts, "--parts"), find_plugins(plugin or [])
+    fixed = {"objective": objective, "balance": balance, "seed": seed}
+    specs = [_spec(count, name, fixed) for name in _methods(method, plugins) for count in counts]
+    dataset_spec = DatasetSpec(name=dataset, options=dataset_options(option))
+    mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
+    graph = prepare(dataset_spec, data_dir=use_data_dir(data_dir))
+    totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
+    table(TOTALS, totals, title=f"{dataset}: partitions")
+
+
+def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:
+    from harness.data.partition.partitioner import PARTITIONERS
+
+    known = {*PARTITIONERS.names(), *(name for kind, name in plugins if kind == PARTITIONERS.kind)} - {"file"}
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown partitioner '{name}'", key="--method", fix=nearest(name, known))
+    return names
+
+
+def _spec(parts: int, method: str, fixed: dict[str, Any]) -> PartitionSpec:
+    from pydantic import ValidationError
+
+    from harness.data.spec import PartitionSpec
+
+    try:
+        return PartitionSpec.model_validate({"parts": parts, "method": method, **fixed})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"'{first['input']}': {first['msg']}", key=f"--{first['loc'][0]}") from error
+
+
+def _show(
+    graph: Path, dataset: DatasetSpec, spec: PartitionSpec, inductive: bool, source: PluginSource | None
+) -> list[Any]:
+    """Print the table of one partition; return its row of the last table."""
+    from harness.data.partition.store import ensure_partitioned, partition_table
+
+    views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
+    *rows, total = partition_table(views.train)
+    title = f"{dataset.name}, {spec.method}, {spec.parts} parts" + (", training subgraph" if inductive else "")
+    table(PER_PART, [[_value(row, key) for key in PER_PART] for row in rows], title=title)
+    typer.echo("")
+    cut, edges = total["edges_cut"], total["edges"]
+    share = cut / edges if edges else 0.0
+    # A graph is symmetric: both directions of a cut edge are entries.
+    quality = [total["imbalance"], total["edge_imbalance"], cut // 2, share, total["volume"]]
+    return [spec.parts, spec.method, *quality]
+
+
+def _value(row: dict[str, Any], key: str) -> Any:
+    if key == "ratio":
+        return row["boundary"] / row["inner"] if row["inner"] else None
+    return row[key]

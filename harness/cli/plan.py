@@ -1,7 +1,8 @@
-"""`harness plan`: what a run would do, without doing it."""
+"""`harness plan` and `harness schema`: what a suite would do, and what it may say."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +23,11 @@ from harness.cli.options import (
     use_data_dir,
 )
 from harness.cli.show import bytes_text, table
+from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.launch.planner import PlannedTrial
+
 
 Memory = Annotated[
     bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
@@ -99,3 +102,26 @@ def _show_components(planned: PlannedTrial) -> None:
     rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
     typer.echo("")
     table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)
+
+
+def schema(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it there instead of printing it.")
+    ] = None,
+) -> None:
+    """Print the JSON schema of suite files, installed methods' options included.
+
+    With `# yaml-language-server: $schema=FILE` as a suite's first line, editors complete and check its keys.
+    """
+    from harness.suite.json_schema import suite_schema
+
+    text = json.dumps(suite_schema(), indent=2) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror}", file=out, key="--out") from error
+    typer.echo(f"{out}: write `# yaml-language-server: $schema={out}` as a suite's first line")
