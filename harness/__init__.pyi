@@ -2,9 +2,9 @@ __version__: str
 
 from .data.partition.partitioner import Partitioner as Partitioner
 from .errors import UserError as UserError
-from .graph.propagation import MEAN as MEAN
-from .graph.propagation import SYMMETRIC as SYMMETRIC
-from .graph.propagation import Propagation as Propagation
+from .graph.block import MEAN as MEAN
+from .graph.block import SYMMETRIC as SYMMETRIC
+from .graph.block import Propagation as Propagation
 from .graph.random import batch_seed as batch_seed
 from .metrics import Metric as Metric
 from .models.layer import GraphLayer as GraphLayer

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.check.graphs import Tiny
-from harness.check.ranks import RankError, RankGroup, rank_group
-from harness.check.training import Case, Moments, RankOutcome, aggregations, train
+from harness.check.training import Case, Moments, RankError, RankGroup, RankOutcome, aggregations, rank_group, train
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import PluginSource

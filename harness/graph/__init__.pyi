@@ -4,7 +4,9 @@ from .attention import Sums as Sums
 from .attention import by_head as by_head
 from .attention import spread as spread
 from .block import Block as Block
+from .block import Propagation as Propagation
 from .csr import CSR as CSR
+from .csr import Topology as Topology
 from .csr import induce_columns as induce_columns
 from .partition import Halo as Halo
 from .partition import Partition as Partition
@@ -12,9 +14,7 @@ from .partition import View as View
 from .prefetching import fetch_ahead as fetch_ahead
 from .prefetching import gather as gather
 from .prefetching import prefetch as prefetch
-from .propagation import Propagation as Propagation
 from .random import below as below
 from .random import next_u64 as next_u64
 from .random import stream as stream
 from .random import uniform as uniform
-from .topology import Topology as Topology

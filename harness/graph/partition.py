@@ -15,9 +15,8 @@ from torch import Tensor
 
 from harness.data.graph import GraphData
 from harness.graph.block import Block
-from harness.graph.csr import CSR, induce_columns, select_rows
+from harness.graph.csr import CSR, Topology, induce_columns, select_rows
 from harness.graph.spmm import choose_engine
-from harness.graph.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from harness.graph.block import Block
-from harness.graph.propagation import MEAN
+from harness.graph.block import MEAN, Block
 from harness.models.layer import BlockSize, Fetch, GraphLayer, LayerCase, LayerValues
 from harness.models.spec import ModelSpec, Products
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from harness.graph.block import Block
-from harness.graph.propagation import SYMMETRIC
+from harness.graph.block import SYMMETRIC, Block
 from harness.models.layer import Fetch, GraphLayer
 
 

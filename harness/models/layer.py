@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.errors import UserError
-from harness.graph.block import Block
-from harness.graph.propagation import Propagation
+from harness.graph.block import Block, Propagation
 from harness.models.functional import Linear
 from harness.models.spec import ModelSpec, Products
 from harness.registry import Registered, Registry

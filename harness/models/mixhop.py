@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from harness.graph.block import Block
-from harness.graph.propagation import SYMMETRIC
+from harness.graph.block import SYMMETRIC, Block
 from harness.models.layer import BlockSize, GraphLayer, HopFetch, LayerCase, LayerValues
 from harness.models.spec import ModelSpec, Products
 

@@ -18,7 +18,7 @@ from harness.graph.block import Block
 from harness.graph.partition import Halo
 from harness.metrics import Metric, Purpose
 from harness.models.functional import dropout
-from harness.runtime.background import Background, Pending
+from harness.runtime.batches import Background, Pending
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.method import FullGraphMethod, FullGraphOptions

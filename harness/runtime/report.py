@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from harness.errors import UserError
-from harness.runtime.traffic import describe
+from harness.runtime.interface import describe
 
 if TYPE_CHECKING:
     from harness.runtime.method import Method

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 
@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from harness.data.store import open_graph
-from harness.graph.partition import Partition, View
+from harness.graph.partition import SPLITS, Partition, View
 from harness.models.gnn import GNN
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator
 from harness.runtime.features import FeatureStore
+from harness.runtime.interface import TrafficCheck
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
 from harness.runtime.step import Loss, SyncExchange
-from harness.runtime.traffic import Traffic, TrafficCheck
+from harness.runtime.traffic import Traffic
 
 
 class Worker:
@@ -121,3 +122,56 @@ class Worker:
         with torch.no_grad(), self.traffic.during("setup"):
             source = exchange(self.features.inner, 0)
             return self.partition.full_block.aggregate(source, self.model.propagation)
+
+
+def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | None]:
+    """Return the score of each split: accuracy, or micro-F1 if multi-label; None for an empty split.
+
+    Traffic is counted under the scope `eval`, apart from the epochs'. Every rank must call.
+    """
+    with inference(model, comm):
+        block = view.partition.full_block
+        exchange = SyncExchange(comm, view.partition.full_halo)
+        logits = model([block] * model.depth, view.features(), exchange)
+        counts = [score_counts(logits[rows], view.labels[rows]) for rows in _rows(view)]
+        return scores_of_all(SPLITS, counts, comm)
+
+
+@contextmanager
+def inference(model: GNN, comm: Communicator) -> Iterator[None]:
+    """Let the model infer, without dropout and gradients; traffic is counted under the scope `eval`."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), comm.traffic.during("eval"):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def scores_of_all(splits: Sequence[str], counts: Sequence[Tensor], comm: Communicator) -> dict[str, float | None]:
+    """Return the score of each split, given this rank's `score_counts` of each; every rank must call."""
+    summed = comm.all_reduce(torch.stack(list(counts)), purpose="control")
+    return dict(zip(splits, (_score(row) for row in summed.tolist()), strict=True))
+
+
+def _rows(view: View) -> list[Tensor]:
+    return [view.rows[split] for split in SPLITS]
+
+
+def score_counts(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return (numerator, denominator) of the score as float64, which add up over ranks.
+
+    Micro-F1 is 2 TP / (2 TP + FP + FN); accuracy is right / all.
+    """
+    if labels.dim() == 1:
+        right = (logits.argmax(1) == labels).sum()
+        return torch.stack([right, torch.tensor(labels.numel(), device=right.device)]).double()
+    predicted, true = logits > 0, labels > 0.5
+    hits = 2 * (predicted & true).sum()
+    return torch.stack([hits, predicted.sum() + true.sum()]).double()
+
+
+def _score(counts: list[float]) -> float | None:
+    numerator, denominator = counts
+    return numerator / denominator if denominator else None

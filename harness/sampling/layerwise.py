@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.graph.propagation import Propagation
-from harness.graph.topology import Topology
+from harness.graph.block import Propagation
+from harness.graph.csr import Topology
 from harness.metrics import Metric
 from harness.sampling import layer_kernels as kernels
 from harness.sampling.poisson import solve

@@ -8,9 +8,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.graph.propagation import Propagation
+from harness.graph.block import Propagation
+from harness.graph.csr import Topology
 from harness.graph.random import next_u64, stream, uniform
-from harness.graph.topology import Topology
 from harness.sampling.layer_kernels import global_weights
 from harness.sampling.layerwise import AlphaRule, Scaled
 from harness.sampling.poisson import inclusion

@@ -14,11 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.graph.block import Block
-from harness.graph.csr import CSR
+from harness.graph.block import Block, Propagation
+from harness.graph.csr import CSR, Topology
 from harness.graph.partition import View
-from harness.graph.propagation import Propagation
-from harness.graph.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 
 
 def case_topology(name: str) -> Topology:

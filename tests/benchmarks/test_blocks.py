@@ -13,8 +13,8 @@ from benchmarks.conftest import edges_of
 from benchmarks.growth import measure
 
 from harness.check.graphs import OnDisk
+from harness.graph.csr import Topology
 from harness.graph.partition import Partition
-from harness.graph.topology import Topology
 from harness.sampling.neighbours import draw_neighbours
 from harness.sampling.sample import Tables
 

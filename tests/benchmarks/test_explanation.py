@@ -18,8 +18,7 @@ from harness_methods.dgs.masks import ExplainSpec, explain
 from harness.data.generated.twin import make
 from harness.data.graph import GraphData
 from harness.graph.block import Block
-from harness.graph.csr import CSR
-from harness.graph.topology import Topology
+from harness.graph.csr import CSR, Topology
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.sampling.neighbours import draw_neighbours

@@ -18,8 +18,8 @@ from benchmarks.growth import WARMUP, slope
 from harness_methods.fastgcn import GlobalSampler
 from scipy import sparse
 
-from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
-from harness.graph.topology import Topology
+from harness.graph.block import MEAN, SYMMETRIC, Propagation
+from harness.graph.csr import Topology
 from harness.sampling.layerwise import LayerSampler
 from harness.sampling.sample import Tables
 

@@ -20,11 +20,9 @@ import torch
 from benchmarks.cases import case_topology
 from numpy.typing import NDArray
 
-from harness.graph.block import Block
-from harness.graph.csr import CSR
-from harness.graph.propagation import MEAN
+from harness.graph.block import MEAN, Block
+from harness.graph.csr import CSR, Topology
 from harness.graph.spmm import SLAB, NumbaEngine
-from harness.graph.topology import Topology
 from harness.models.functional import Linear
 from harness.models.sage import SageLayer
 from harness.models.spec import Products

@@ -21,8 +21,8 @@ from benchmarks.cases import case_topology
 from benchmarks.growth import WARMUP, slope
 from harness_methods.dgs.guided_sampling import draw_guided
 
+from harness.graph.csr import Topology
 from harness.graph.spmm import dgl_problem
-from harness.graph.topology import Topology
 from harness.sampling.neighbours import draw_neighbours
 from harness.sampling.sample import LayerSample, Tables
 

@@ -20,8 +20,8 @@ from harness_methods.graphsaint.node_samplers import EdgeEndsSampler, ForestFire
 from scipy import stats
 
 from harness.check.graphs import OnDisk
-from harness.graph.propagation import MEAN
-from harness.graph.topology import Topology
+from harness.graph.block import MEAN
+from harness.graph.csr import Topology
 from harness.sampling.nodes import ImportanceSubgraphs
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import NodeSampler, induced

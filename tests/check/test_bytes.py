@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome, train
+from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, run_all_to_the_end
+from harness.check.training import Case, run_all_to_the_end, run_ranks
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

@@ -11,8 +11,7 @@ import pytest
 from support.training import read_inputs
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome, run_all_to_the_end, train
+from harness.check.training import Case, RankOutcome, run_all_to_the_end, run_ranks, train
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.spec import TrainSpec

@@ -9,8 +9,7 @@ import pytest
 from support.training import Drawn, train_and_watch
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome
+from harness.check.training import Case, RankOutcome, run_ranks
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

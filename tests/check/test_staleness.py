@@ -16,8 +16,7 @@ from support.training import Drawn, train_and_watch
 
 from harness.check import oracle
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome
+from harness.check.training import Case, RankOutcome, run_ranks
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from harness.check.graphs import TinyGraphs
 from harness.check.limit import SPEC, difference, train_dense
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome, train
+from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.launch.planner import plan
 from harness.launch.runner import RunOptions
 from harness.models.gnn import GNN

@@ -10,8 +10,7 @@ from docs.pages import block
 
 from harness.check.graphs import OnDisk, random_graph
 from harness.check.limit import SPEC
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome, train
+from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.data.partition.partitioner import partition_nodes
 from harness.data.partition.store import ensure_partitioned, partition_table
 from harness.data.spec import PartitionSpec

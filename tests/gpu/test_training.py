@@ -10,8 +10,7 @@ import pytest
 from support.training import unsynchronised_epochs
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, train
+from harness.check.training import Case, run_ranks, train
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec

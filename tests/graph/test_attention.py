@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.oracle import attention
+from harness.check.limit import attention
 from harness.graph import spmm as parts
 from harness.graph.attention import Edges, add, add_by_torch, spread, spread_by_torch
-from harness.graph.block import Block
+from harness.graph.block import MEAN, Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
-from harness.graph.propagation import MEAN
 
 HEADS, WIDTH = 3, 5
 CPU = torch.device("cpu")

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from harness.check.graphs import dense_adjacency, random_graph
-from harness.check.oracle import propagation_matrix
-from harness.graph.block import Block
+from harness.check.limit import propagation_matrix
+from harness.graph.block import MEAN, SYMMETRIC, Block, Propagation
 from harness.graph.csr import CSR
-from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
 
 GRAPH = random_graph(41, nodes=30, degree=6)
 DENSE = dense_adjacency(GRAPH)

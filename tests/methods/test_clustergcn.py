@@ -11,10 +11,9 @@ from harness_methods.clustergcn import ClusterGCN
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.errors import UserError
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize

@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.check import oracle
 from harness.check.graphs import on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.models.gcn import GCNLayer

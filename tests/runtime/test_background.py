@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from support.wire import beside, broken_background
 
-from harness.check.ranks import run_ranks
+from harness.check.training import run_ranks
 
 STEPS, SIZE = 4, 1000
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from support.stores import Gathered, Sharded, gather_each, put_and_read, put_twice
 from support.wire import communicator
 
-from harness.check.ranks import run_ranks
+from harness.check.training import run_ranks
 from harness.runtime.features import HostStore
 
 NODES, WIDTH, ITEM = 60, 5, 4

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support.wire import verified
 
-from harness.check.ranks import run_ranks
-from harness.runtime.traffic import Counters, read_counters
+from harness.check.training import run_ranks
+from harness.runtime.interface import Counters, read_counters
 
 TABLE = """\
 Inter-|   Receive                                                |  Transmit

@@ -11,8 +11,7 @@ import torch
 from support.training import memory_peaks
 
 from harness.check.graphs import on_disk
-from harness.check.ranks import run_ranks
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.data.generated import GENERATORS
 from harness.errors import UserError
 from harness.models.gnn import GNN

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import FILTER_BITS, Induced, induced
 

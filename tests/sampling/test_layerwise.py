@@ -14,9 +14,9 @@ from harness_methods.fastgcn import GlobalSampler
 from harness_methods.skewed import Skew
 from scipy import stats
 
-from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
+from harness.graph.block import MEAN, SYMMETRIC, Propagation
+from harness.graph.csr import Topology
 from harness.graph.random import stream, uniform
-from harness.graph.topology import Topology
 from harness.sampling.layerwise import LayerBatch, LayerSampler
 from harness.sampling.poisson import inclusion
 from harness.sampling.sample import LayerSample, Tables, propagation_scales

@@ -11,8 +11,8 @@ from scipy import stats
 from support.draws import square, sums_over
 
 from harness.check.graphs import dense_adjacency, random_graph
-from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
-from harness.graph.topology import Topology
+from harness.graph.block import MEAN, SYMMETRIC, Propagation
+from harness.graph.csr import Topology
 from harness.sampling.nodes import ImportanceSubgraphs
 from harness.sampling.sample import Tables
 

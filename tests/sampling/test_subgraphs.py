@@ -13,7 +13,7 @@ from support.draws import square
 
 from harness.check.graphs import dense_adjacency, random_graph
 from harness.errors import UserError
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 from harness.sampling import subgraphs as subgraph
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import clusters, induce

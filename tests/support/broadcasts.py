@@ -15,8 +15,8 @@ from harness.check.graphs import OnDisk, random_graph
 from harness.check.training import Case
 from harness.data.graph import GraphData
 from harness.data.store import open_graph
+from harness.graph.block import Propagation
 from harness.graph.partition import View
-from harness.graph.propagation import Propagation
 
 
 def directed_graph(seed: int, nodes: int = 60, *, degree: float = 5, weighted: bool = False) -> GraphData:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from harness.check.graphs import dense_adjacency, random_graph
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 from harness.sampling.sample import LayerSample, Tables
 from harness.sampling.subgraphs import Subgraphs
 

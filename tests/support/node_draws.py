@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from scipy import stats
 
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 from harness.sampling.subgraphs import NodeSampler
 
 Nodes = frozenset[int]

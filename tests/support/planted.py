@@ -15,8 +15,8 @@ from support.wire import communicator
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
 from harness.data.graph import GraphData
+from harness.graph.block import MEAN
 from harness.graph.partition import View
-from harness.graph.propagation import MEAN
 from harness.runtime.features import FeatureStore
 
 

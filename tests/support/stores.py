@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from support.wire import communicator
 from torch import Tensor
 
-from harness.runtime.background import Background
+from harness.runtime.batches import Background
 from harness.runtime.comm import Communicator
 from harness.runtime.features import FeatureStore, RowStore
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
-from harness.runtime.background import Background
+from harness.runtime.batches import Background
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator
-from harness.runtime.traffic import Traffic, TrafficCheck
+from harness.runtime.interface import TrafficCheck
+from harness.runtime.traffic import Traffic
 
 CPU = torch.device("cpu")
 

@@ -23,7 +23,7 @@ from harness.data.generated.common import (
     split_masks,
 )
 from harness.data.graph import GraphData, csr_from_edges
-from harness.data.partition.kernels import compiled
+from harness.data.partition.view import compiled
 from harness.errors import UserError
 
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.data.partition.kernels import Ints, join_neighbours
+from harness.data.partition.view import Ints, join_neighbours
 from harness.data.spec import PartitionSpec
 from harness.errors import UserError
 from harness.registry import Registered, Registry

@@ -11,10 +11,10 @@ from harness_methods.cagnet import rank_groups
 from support.broadcasts import aggregated, broadcasts, directed_graph
 
 from harness.check.graphs import dense_adjacency, on_disk
-from harness.check.oracle import propagation_matrix
-from harness.check.ranks import run_ranks
+from harness.check.limit import propagation_matrix
+from harness.check.training import run_ranks
 from harness.errors import UserError
-from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
+from harness.graph.block import MEAN, SYMMETRIC, Propagation
 
 WORLD, NODES = 4, 60
 # Uneven parts; rank 2 has one node.

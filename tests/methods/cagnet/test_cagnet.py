@@ -13,8 +13,7 @@ from harness_methods.cagnet import CAGNET
 from support.broadcasts import directed_graph, group_bits
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome, train
+from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from support.stores import Asked, Sharded, gather_columns
 
-from harness.check.ranks import run_ranks
+from harness.check.training import run_ranks
 from harness.runtime.row_plan import take
 
 NODES, WIDTH, ITEM = 50, 9, 4

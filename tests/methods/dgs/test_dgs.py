@@ -11,8 +11,7 @@ from support.explanations import learnt_guidance, run_with_faults
 from support.planted import auc, planted
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome, train
+from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

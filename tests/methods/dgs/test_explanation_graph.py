@@ -12,9 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from support.planted import Built, build_each
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case
-from harness.graph.propagation import MEAN, SYMMETRIC
+from harness.check.training import Case, run_ranks
+from harness.graph.block import MEAN, SYMMETRIC
 from harness.models.spec import ModelSpec
 
 NODES, WIDTH = 60, 7

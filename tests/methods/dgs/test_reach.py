@@ -8,7 +8,7 @@ from harness_methods.dgs.explanation_graph import within_hops
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 
 NODES = 80
 

@@ -13,8 +13,8 @@ from harness_methods.graphsaint.counts import Counts, count, saved_counts
 from numpy.typing import NDArray
 
 from harness.check.graphs import random_graph
+from harness.graph.csr import Topology
 from harness.graph.random import batch_seed
-from harness.graph.topology import Topology
 from harness.sampling.sample import Tables
 
 NODES = 40

@@ -8,7 +8,7 @@ from harness_methods.graphsaint.node_samplers import EdgeEndsSampler
 from support.node_draws import assert_chances, assert_seed_decides, drawn, neighbours, topology_of, unions
 
 from harness.errors import UserError
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 
 # A hub with a tail, a pair, and nodes without neighbours: the first, the last and one between.
 EDGES = [(1, 2), (1, 3), (1, 4), (2, 3), (4, 5), (7, 8)]

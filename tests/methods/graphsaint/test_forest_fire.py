@@ -9,7 +9,7 @@ import pytest
 from harness_methods.graphsaint.node_samplers import ForestFireSampler
 from support.node_draws import Nodes, assert_alike, assert_chances, assert_seed_decides, drawn, neighbours, topology_of
 
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 
 # A fan, a triangle of its own, and a node without neighbours.
 EDGES = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (5, 6), (6, 7), (5, 7)]

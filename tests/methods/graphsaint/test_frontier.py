@@ -12,7 +12,7 @@ from harness_methods.graphsaint.frontier import FrontierSampler
 from scipy import sparse, stats
 from support.node_draws import Nodes, assert_alike, assert_chances, assert_seed_decides, drawn, neighbours, topology_of
 
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import induced
 

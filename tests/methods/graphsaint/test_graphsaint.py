@@ -15,8 +15,7 @@ from scipy import optimize
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
 
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize

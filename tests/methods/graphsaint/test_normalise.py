@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from support.draws import square, sums_over
 
 from harness.check.graphs import random_graph
-from harness.graph.propagation import MEAN, SYMMETRIC, Propagation
-from harness.graph.topology import Topology
+from harness.graph.block import MEAN, SYMMETRIC, Propagation
+from harness.graph.csr import Topology
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import Induced, NodeSampler, Normaliser, SubgraphBatch, Subgraphs, induced
 

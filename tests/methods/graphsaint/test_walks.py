@@ -19,7 +19,7 @@ from support.node_draws import (
     unions,
 )
 
-from harness.graph.topology import Topology
+from harness.graph.csr import Topology
 
 # A hub with a tail, a triangle of its own, and a node without neighbours.
 GRAPH = topology_of(9, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4), (5, 6), (6, 7), (5, 7)])

@@ -16,8 +16,7 @@ from harness_methods.full import Full
 from harness_methods.roc import ROC
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case, RankOutcome, run_to_the_end, train
+from harness.check.training import Case, RankOutcome, run_ranks, run_to_the_end, train
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize

@@ -7,8 +7,8 @@ from harness_methods.vrgcn import HistorySample, with_history
 
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, random_graph
-from harness.graph.propagation import MEAN, SYMMETRIC
-from harness.graph.topology import Topology
+from harness.graph.block import MEAN, SYMMETRIC
+from harness.graph.csr import Topology
 from harness.sampling.neighbours import draw_neighbours
 from harness.sampling.sample import LayerSample, Tables
 

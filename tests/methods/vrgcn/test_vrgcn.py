@@ -14,8 +14,7 @@ from support.histories import Remembered, remember
 
 from harness.check import oracle
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.ranks import run_ranks
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.data.graph import GraphData
 from harness.errors import UserError
 from harness.models.gnn import GNN
