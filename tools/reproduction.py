@@ -43,10 +43,10 @@ page; [reproduction.yaml](reproduction.yaml) lists tables and figures.
 A claim is a sentence of the paper with the figure that would make it true; it holds, fails, or is not
 measured because its trials were not run or lack the figure. Claims count as run on
 
-- **the paper's graphs**: its own data, and all settings that it gives. Only these reproduce its figures.
+- **the paper's graphs**: its own data, and all settings that it gives. Only these reproduce its numbers.
 - **another real graph**, or **smaller** graphs of the paper's kind: they can show an order or a difference.
 - **a twin**: a generated graph with degrees, homophily and widths of the paper's. It shows what depends on
-  structure, and says nothing of the paper's absolute figures.
+  structure, and says nothing of the paper's absolute numbers.
 
 What the papers leave open, and why some claims fail, is told in [papers.md](papers.md).
 """

@@ -39,7 +39,7 @@ def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> 
 
 @data_app.command()
 def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> None:
-    """Print a data set's published figures, its options, and whether it is on this machine."""
+    """Print a data set's published sizes, its options, and whether it is on this machine."""
     from harness.data.registry import dataset_info
     from harness.data.spec import DatasetSpec
     from harness.launch.inputs import missing_data

@@ -26,7 +26,7 @@ def export(
 ) -> None:
     """Write finished trials for TensorBoard, MLflow or Weights & Biases.
 
-    Configuration, figures, and those of every epoch. Trials that are there already are left out. Nothing is
+    Configuration, metrics, and those of every epoch. Trials that are there already are left out. Nothing is
     sent anywhere, but by MLflow to a MLFLOW_TRACKING_URI; `wandb sync` uploads runs of Weights & Biases.
     """
     import os

@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
 
 @app.command()
 def datasets(data_dir: DataDir = None) -> None:
-    """Data sets with their published figures, and the graphs of the data directory."""
+    """Data sets with their published sizes, and the graphs of the data directory."""
     from harness.data.registry import dataset_info, dataset_names
     from harness.data.spec import DatasetSpec
 

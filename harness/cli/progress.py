@@ -26,11 +26,11 @@ def view() -> Bars | Lines:
 
 @dataclass
 class Latest:
-    """The figures seen last of a trial; evaluations are rarer than epochs."""
+    """The values seen last of a trial; evaluations are rarer than epochs."""
 
     epoch: int = 0
     epochs: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
     stage: str = ""
 
     def take(self, event: dict[str, Any]) -> None:
@@ -41,12 +41,12 @@ class Latest:
         self.epochs = int(event.get("epochs") or self.epochs)
         for key in ("loss", "val", "s_per_epoch"):
             if isinstance(event.get(key), int | float):
-                self.figures[key] = float(event[key])
+                self.values[key] = float(event[key])
 
     def text(self) -> str:
         """Return loss, validation score and seconds per epoch, those that are known."""
         shown = {"loss": "loss {:.4f}", "val": "val {:.4f}", "s_per_epoch": "{:.3g} s/epoch"}
-        return "  ".join(shown[key].format(self.figures[key]) for key in shown if key in self.figures)
+        return "  ".join(shown[key].format(self.values[key]) for key in shown if key in self.values)
 
     def line(self) -> str:
         """Return how far the trial is: the stage, or the epoch; "" before there is either."""
@@ -121,7 +121,7 @@ class Bars:
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}", markup=False),
+            TextColumn("{task.fields[values]}", markup=False),
             TimeRemainingColumn(),
             console=console or Console(),
             refresh_per_second=2,  # the ranks share the cores
@@ -144,28 +144,28 @@ class Bars:
 
     def suite_started(self, total: int, done: int) -> None:
         """Draw the suite's bar, with what is done already."""
-        figures = f"{done} done already" if done else ""
-        self._suite = self._progress.add_task("suite", total=total, completed=done, figures=figures)
+        values = f"{done} done already" if done else ""
+        self._suite = self._progress.add_task("suite", total=total, completed=done, values=values)
 
     def trial_started(self, number: int, trial: TrialConfig) -> None:
         """Draw the trial's bar."""
         self._latest = Latest()
         if self._trial is not None:
             self._progress.remove_task(self._trial)
-        self._trial = self._progress.add_task(trial.label, total=None, figures="")
+        self._trial = self._progress.add_task(trial.label, total=None, values="")
 
     def trial_stage(self, text: str) -> None:
         """Show what is done before training."""
         if self._trial is not None:
-            self._progress.update(self._trial, figures=text)
+            self._progress.update(self._trial, values=text)
 
     def trial_event(self, event: dict[str, Any]) -> None:
         """Move the trial's bar."""
         self._latest.take(event)
         if self._trial is not None:
             now = self._latest
-            figures = now.stage or now.text()
-            self._progress.update(self._trial, total=now.epochs or None, completed=now.epoch, figures=figures)
+            values = now.stage or now.text()
+            self._progress.update(self._trial, total=now.epochs or None, completed=now.epoch, values=values)
 
     def trial_finished(self, number: int, record: Record) -> None:
         """Write the trial's line and move the suite's bar."""

@@ -1,4 +1,4 @@
-"""The published sets: their figures as their publishers give them, and where their files are."""
+"""The published sets: their sizes as their publishers give them, and where their files are."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Published:
-    """A published set: its figures, the format of its files, and where they are."""
+    """A published set: its sizes, the format of its files, and where they are."""
 
     info: DatasetInfo
     format: str
@@ -64,8 +64,8 @@ def normalize_option(default: str) -> Option:
     return Option(str, default, f"how features are scaled: {', '.join(NORMALIZERS)}")
 
 
-def _info(name: str, figures: tuple[int, int, int, int], summary: str, source: str, **others: Any) -> DatasetInfo:
-    nodes, edges, features, classes = figures
+def _info(name: str, sizes: tuple[int, int, int, int], summary: str, source: str, **others: Any) -> DatasetInfo:
+    nodes, edges, features, classes = sizes
     defaults: dict[str, Any] = {
         "multilabel": False,
         "inductive": False,
@@ -90,25 +90,25 @@ _MISLOVE_URL = "http://socialnetworks.mpi-sws.mpg.de/data"
 _DRIVE = "published on Google Drive only (see github.com/GraphSAINT/GraphSAINT), which has no direct link"
 
 
-def _planetoid(name: str, figures: tuple[int, int, int, int], size: int, summary: str) -> Published:
+def _planetoid(name: str, sizes: tuple[int, int, int, int], size: int, summary: str) -> Published:
     source = "Planetoid (Yang et al. 2016), github.com/kimiyoung/planetoid, MIT"
-    info = _info(name, figures, summary, source, normalize="row", size_bytes=size)
+    info = _info(name, sizes, summary, source, normalize="row", size_bytes=size)
     info = replace(info, options={**info.options, "split": Option(str, SPLITS[0], _SPLIT_SUMMARY)})
     urls = tuple(f"{_PLANETOID_URL}/ind.{name}.{part}" for part in _PLANETOID_PARTS)
     return Published(info, "planetoid", f"ind.{name}.graph", urls)
 
 
 def _graphsaint(
-    name: str, figures: tuple[int, int, int, int], summary: str, *, mirror: bool, multilabel: bool
+    name: str, sizes: tuple[int, int, int, int], summary: str, *, mirror: bool, multilabel: bool
 ) -> Published:
     source = "GraphSAINT (Zeng et al. 2020), github.com/GraphSAINT/GraphSAINT, no licence stated for the data"
-    info = _info(name, figures, summary, source, multilabel=multilabel, inductive=True, normalize="standard")
+    info = _info(name, sizes, summary, source, multilabel=multilabel, inductive=True, normalize="standard")
     urls = (f"{_DGL_URL}/{name}.zip",) if mirror else ()
     return Published(info, "graphsaint", "adj_full.npz", urls, manual="" if mirror else _DRIVE)
 
 
-def _ogb(name: str, file: str, figures: tuple[int, int, int, int], size: int, licence: str, summary: str) -> Published:
-    info = _info(name, figures, summary, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size)
+def _ogb(name: str, file: str, sizes: tuple[int, int, int, int], size: int, licence: str, summary: str) -> Published:
+    info = _info(name, sizes, summary, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size)
     folders = (name.replace("-", "_").replace("papers100m", "papers100M"), file)
     return Published(info, "ogb", "raw", (f"{_OGB_URL}/{file}.zip",), folders=folders)
 

@@ -107,7 +107,7 @@ def dataset_names(data_dir: Path | None = None) -> list[str]:
 
 
 def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo:
-    """Figures of a set without having it; those of a generated set are computed from its options.
+    """What is known of a set without having it; those of a generated set are computed from its options.
 
     Raises:
         UserError: an unknown set (with the nearest name), or an unknown or ill-typed option.
@@ -239,7 +239,7 @@ def _read_info(name: str, data_dir: Path | None) -> DatasetInfo:
         if not fix.startswith("did you mean"):
             fix = f"put {name}.npz into the data directory, --data-dir or HARNESS_DATA; {fix}"
         raise UserError(f"unknown data set '{name}'", key="datasets", fix=fix)
-    found = neutral.figures(path)
+    found = neutral.sizes(path)
     return DatasetInfo(
         name=name,
         nodes=found.nodes,

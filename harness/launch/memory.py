@@ -78,7 +78,7 @@ def estimate(
 
     Args:
         trial: what would run.
-        graph: the data set's figures.
+        graph: the data set's sizes.
         model: the trial's model, for its sizes.
         inductive: whether training sees the training subgraph only.
         train: table of the partition that is trained on, if it is known.

@@ -30,7 +30,7 @@ SMALLEST_PACKET, LARGEST_PACKET = 4096, 65536  # bytes; two frames, and the kern
 HEADERS = 1.1  # a packet is at most this much longer as frames, each with 66 bytes of headers to 1448
 # Never full: what is under way is bounded by TCP's windows. A lost packet would cost a time-out of 0.2 s.
 LIMIT_BYTES, LIMIT_PACKETS = 2**30, 2**20
-# Not the machine's default, which would make figures depend on it.
+# Not the machine's default, which would make metrics depend on it.
 CONGESTION_CONTROL = "cubic"
 
 

@@ -132,7 +132,7 @@ NVML_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "energy_gpu
 
 SAMPLED_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "by_phase")
 
-METRICS = (
+MEASURED = (
     *("peak_rss_bytes", "peak_pss_bytes", "allocator_peak_bytes"),
     *(*NVML_METRICS, "energy_cpu_j", "by_phase", "by_phase.peak_rss_bytes"),
 )
@@ -199,7 +199,7 @@ class Meters:
         """Give up what this rank cannot have or is not to count."""
         reasons = self._reasons
         if not self._enabled:
-            reasons.add(METRICS, "timing: wall")
+            reasons.add(MEASURED, "timing: wall")
         if device.type != "cuda":
             reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
         elif "energy_gpu_j" not in self._counts_for:

@@ -304,7 +304,7 @@ LAYERWISE_METRICS = (
 class LayerwiseSampler:
     """Draws so many nodes a layer, for all of its destinations together.
 
-    Figures: `stat_candidates`, nodes that could be drawn; `stat_alpha`, the factors of local nodes, of which
+    Metrics: `stat_candidates`, nodes that could be drawn; `stat_alpha`, the factors of local nodes, of which
     `stat_alphas` are summed: all three over an epoch's steps and layers.
 
     Args:

@@ -68,7 +68,7 @@ def subgraphs() -> tuple[Subgraph, Subgraph]:
     topology = case_topology("case233k")
     tables = Tables(topology.num_nodes)
     sampler = ImportanceSubgraphs(topology, MEAN, tables, SIZE)
-    nodes = next(n for n in map(sampler.sampler.pick, range(1000)) if n.size % LINE == EXTRA)
+    nodes = next(n for n in map(sampler.sampler.sample, range(1000)) if n.size % LINE == EXTRA)
     dropped = np.random.default_rng(0).choice(nodes.size, EXTRA, replace=False)
     return Subgraph.of(topology, nodes, tables), Subgraph.of(topology, np.delete(nodes, dropped), tables)
 

@@ -67,7 +67,7 @@ def test_induction_on_nodes_of_a_frontier(benchmark: Any, places: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NODE_SAMPLERS)
-def test_pickers(benchmark: Any, name: str) -> None:
+def test_node_samplers(benchmark: Any, name: str) -> None:
     """Nodes picked and their edges induced, by a thread and by two in turns (A B B A), beside public code.
 
     Rates are of the least time of a turn. CPU time tells whether two threads cost more than one, or whether
@@ -129,12 +129,12 @@ def test_what_subgraphs_keep(benchmark: Any) -> None:
     tables, degrees = Tables(topology.num_nodes), np.diff(topology.indptr)
     some = rng.choice(topology.num_nodes, 4000, replace=False)
     print(f"\nthe graph: mean degree {degrees.mean():.1f}, clustering {clustering(topology, some, tables):.3f}")
-    pickers = {name: NODE_SAMPLERS[name](topology).pick for name in ("frontier", "rw", "edge", "node")}
-    pickers["uniform nodes"] = lambda seed: np.sort(
+    samplers = {name: NODE_SAMPLERS[name](topology).sample for name in ("frontier", "rw", "edge", "node")}
+    samplers["uniform nodes"] = lambda seed: np.sort(
         np.random.default_rng(seed).choice(topology.num_nodes, 8000, replace=False)
     )
-    for name, pick in pickers.items():
-        found = [induced(topology, pick(seed), tables) for seed in range(5)]
+    for name, sample in samplers.items():
+        found = [induced(topology, sample(seed), tables) for seed in range(5)]
         subgraphs = [Topology(one.indptr, one.columns) for one in found]
         inside = np.concatenate([np.diff(one.indptr) for one in found])
         plain = stats.ks_2samp(inside, degrees).statistic
@@ -144,7 +144,7 @@ def test_what_subgraphs_keep(benchmark: Any) -> None:
             f"{name}: mean degree {inside.mean():.1f}, distance {plain:.3f}, over the mean {scaled:.3f};"
             f" clustering {closed:.3f}"
         )
-    benchmark.pedantic(lambda: pickers["frontier"](0), rounds=5, warmup_rounds=WARMUP)
+    benchmark.pedantic(lambda: samplers["frontier"](0), rounds=5, warmup_rounds=WARMUP)
 
 
 def clustering(topology: Topology, nodes: np.ndarray, tables: Tables) -> float:

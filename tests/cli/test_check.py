@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import harness.check
-from harness.check import CheckReport, Finding
+from harness.check import CheckFinding, CheckReport
 from harness.cli import app, main
 
 
@@ -18,7 +18,7 @@ def test_the_exit_code_is_that_of_the_findings(state: Any, code: int, monkeypatc
 
     def checked(name: str, **options: Any) -> CheckReport:
         asked.update(options, name=name)
-        return CheckReport(name, (Finding("exact", state, "the claim", ("expected 1, seen 2",)),))
+        return CheckReport(name, (CheckFinding("exact", state, "the claim", ("expected 1, seen 2",)),))
 
     monkeypatch.setattr(harness.check, "check_method", checked)
     result = CliRunner().invoke(app, ["check", "mine", "--plugin", "mine.py", "-o", "rate=0.5"])

@@ -38,7 +38,7 @@ def test_neutral(tmp_path: Path, work: Path, multilabel: bool) -> None:
     known = raw.known(multilabel=multilabel)
     path = raw.write_neutral(tmp_path / "g.npz", known)
     assert_equal(neutral.read(path, "g", work), known)
-    assert neutral.figures(path) == neutral.Figures(
+    assert neutral.sizes(path) == neutral.GraphSizes(
         20, int(known.adjacency.sum()), 5, 4 if multilabel else 3, multilabel
     )
 

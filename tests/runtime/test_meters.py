@@ -15,7 +15,7 @@ import torch
 from support.fake_nvml import OWN, FakeNvml
 
 from harness.runtime.counters import Absent, Gpu, find_gpu
-from harness.runtime.meters import FIGURES, Meters, Sources
+from harness.runtime.meters import MEASURED, Meters, Sources
 
 BLOCK = 200 * 2**20
 CPU = torch.device("cpu")
@@ -130,7 +130,7 @@ def test_a_process_that_the_driver_does_not_list_has_no_peak(make: Make) -> None
 
 def absent(report: dict[str, Any]) -> set[str]:
     """Names of figures that are None or empty."""
-    return {name for name in FIGURES if "." not in name and not report.get(name)}
+    return {name for name in MEASURED if "." not in name and not report.get(name)}
 
 
 def test_where_nothing_is_to_be_had_everything_has_a_reason(make: Make, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_wall_reads_nothing(make: Make, tmp_path: Path) -> None:
         pass
     report = meters.report()
     assert set(figures.values()) == {None}
-    assert report["unavailable"] == dict.fromkeys(FIGURES, "timing: wall")
+    assert report["unavailable"] == dict.fromkeys(MEASURED, "timing: wall")
     assert absent(report) == set(report["unavailable"]) - {"by_phase.peak_rss_bytes"}
     assert report["samples"] is report["interval_s"] is None
 

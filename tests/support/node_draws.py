@@ -1,4 +1,4 @@
-"""What pickers of nodes are tested by: how often each set of nodes comes, against chances and references."""
+"""What node samplers are tested by: how often each set of nodes comes, against chances and references."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def assert_seed_decides(sampler: NodeSampler) -> None:
     """Whatever thread draws, and whatever was drawn before; other seeds find other nodes."""
     alone = [sampler.sample(seed).tolist() for seed in range(200)]
     with ThreadPoolExecutor(4) as pool:
-        together = [nodes.tolist() for nodes in pool.map(sampler.pick, reversed(range(200)))]
+        together = [nodes.tolist() for nodes in pool.map(sampler.sample, reversed(range(200)))]
     assert alone == together[::-1]
     assert len(set(map(tuple, alone))) > 150

@@ -53,7 +53,7 @@ def test_what_is_told_of_a_trial(results: Path) -> None:
     [run] = read_runs(results)
     assert (run.suite, run.trial, run.started) == ("demo", TRIAL, STARTED)
     assert run.params == {"method.name": "full", "method.options.rate": 0.5, "network": None, "seed": 3}
-    assert run.figures == {"epoch_time_s": 2.5, "best_val": 0.75}
+    assert run.metrics == {"epoch_time_s": 2.5, "best_val": 0.75}
     first, second = run.steps()
     assert first == (1, STARTED + 2.0, {
         "epoch_time_s": 2.0, "loss": 2.0, "time_forward_s": 0.75, "bytes_feature": 200.0, "stat_a_b": 6.0,

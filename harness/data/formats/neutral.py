@@ -22,7 +22,7 @@ from harness.errors import DataError
 
 
 @dataclass(frozen=True)
-class Figures:
+class GraphSizes:
     """What a neutral file holds, without its arrays."""
 
     nodes: int
@@ -32,13 +32,13 @@ class Figures:
     multilabel: bool
 
 
-def figures(path: Path) -> Figures:
-    """Figures of a neutral file from its array headers and labels alone."""
+def sizes(path: Path) -> GraphSizes:
+    """Sizes of a neutral file from its array headers and labels alone."""
     with Npz(path) as npz:
         nodes, width = _nodes(npz), _feature_shape(npz)[1]
         edges = npz.shape("indices", "i", (None,))[0]
         _, classes, multilabel = _labels(npz, nodes)
-    return Figures(nodes, edges, width, classes, multilabel)
+    return GraphSizes(nodes, edges, width, classes, multilabel)
 
 
 def read(source: Path, name: str, work: Path) -> GraphData:

@@ -86,7 +86,7 @@ def test_as_many_draws_as_an_int32_counts(draws: int) -> None:
         counted(Recorder(), draws)
 
 
-def test_a_picker_that_fails_ends_the_counting() -> None:
+def test_a_node_sampler_that_fails_ends_the_counting() -> None:
     class Broken(Recorder):
         def sample(self, seed: int) -> NDArray[np.int64]:
             if len(self.picked) == 9:
