@@ -22,10 +22,11 @@ quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write it
 test: $(VENV)/.ready-test  ## Install and run the tests, two files at a time.
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(VENV)/.ready-lint  ## Check style, formatting, types and the links of the documentation.
+lint: $(VENV)/.ready-lint  ## Check style, formatting, types, layers and the links of the documentation.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/mkdocs build --quiet --site-dir $(abspath $(VENV))/site
 
 docs: $(VENV)/.ready-docs  ## Build the documentation's site: site/index.html.

@@ -16,12 +16,16 @@ from typer.testing import CliRunner
 from harness.cli import app
 from harness.cli.list import default_text, type_text
 from harness.data.catalog import DatasetInfo
+from harness.data.partition.partitioner import PARTITIONERS
 from harness.data.registry import dataset_info, shipped_names
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.metrics import EPOCH_METRICS, METRICS, Metric
+from harness.models.layer import MODELS
 from harness.models.spec import ModelSpec
+from harness.registry import Registry
 from harness.runtime.method import METHODS, Method
 from harness.runtime.minibatch import MiniBatchMethod
+from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.spec import TrainSpec
 from harness.suite.claims import Claim, Expect
@@ -188,6 +192,37 @@ an option that is a list itself (`fanouts`), a list of lists does. Options of me
 """
 
 
+def names_page() -> str:
+    """Return the reference of models, partitioners, optimizers and schedules that come with the tool."""
+    registries: dict[str, tuple[Registry[Any], str]] = {
+        "Models": (MODELS, "model: {name: NAME}"),
+        "Partitioners": (PARTITIONERS, "partition: {method: NAME}"),
+        "Optimizers": (OPTIMIZERS, "train: {optimizer: NAME}"),
+        "Schedules of the learning rate": (SCHEDULES, "train: {schedule: NAME}"),
+    }
+    sections = []
+    for heading, (registry, written) in registries.items():
+        found = [each.value for each in map(registry.find, registry.names()) if each.source is None]
+        rows = [(f"`{each.name}`", each.summary(), options_text(each.Options.model_fields)) for each in found]
+        sections.append(f"## {heading}\n\n`{written}`\n\n{table(['name', 'what it is', 'its own options'], rows)}")
+    return (
+        f"""{GENERATED}
+# Models, partitioners, optimizers, schedules
+
+Options of its own go below the name: `model: {{name: {{NAME: {{option: value}}}}}}`. Plugins bring more of each
+([plugins](../plugins.md)); `harness list models` and the like list them too.
+
+"""
+        + "\n\n".join(sections)
+        + "\n"
+    )
+
+
+def options_text(fields: Mapping[str, FieldInfo]) -> str:
+    """Return options in one cell of a table."""
+    return "<br>".join(f"`{key}` ({_default(field)}): {_limits(field)}" for key, field in fields.items()) or "none"
+
+
 def _top() -> list[tuple[str, str]]:
     """Return a row a key of the file; what has a section of its own links to it."""
     return [
@@ -246,7 +281,7 @@ def pages() -> dict[str, str]:
     """Return the text of every page by its path in the directory of the reference."""
     methods = {f"methods/{method.name}.md": method_page(method) for method in shipped_methods()}
     fixed = {"suite.md": suite_page(), "commands.md": commands_page(), "methods/index.md": index_page()}
-    return fixed | methods
+    return fixed | {"names.md": names_page()} | methods
 
 
 START, END = "<!-- columns: made from the code by `make reference` -->\n", "<!-- end of columns -->\n"

@@ -100,7 +100,8 @@ def row_of(record: Record) -> dict[str, Any]:
     }
     stats = record.result.get("stats") or {}
     row |= numbers | {f"{STAT}{name}": value for name, value in stats.items()}
-    return row | {metric.name: Formula.parse(metric.formula).value(row) for metric in own.values() if metric.formula}
+    formulas = (metric for metric in (*METRICS.values(), *own.values()) if metric.formula)
+    return row | {metric.name: Formula.parse(metric.formula).value(row) for metric in formulas}
 
 
 def declared_metrics(record: Record) -> dict[str, Metric]:

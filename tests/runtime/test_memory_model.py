@@ -105,7 +105,7 @@ def test_mixed_powers_by_hand() -> None:
     assert components("pipegcn", case, precompute=True)["late rows"] == late - 2 * 4 * 20 * 10
     # Given the first hop, the input layer keeps as much.
     assert components(case=case, precompute=True)["layers (Eq. 3)"] == found["layers (Eq. 3)"]
-    assert components(case=case, transform_first=True) == found
+    assert components(case=case, transform_before_exchange=True) == found
 
 
 def test_sgd_has_no_moments_and_torch_copies_matrices() -> None:
@@ -143,7 +143,7 @@ def test_options_of_full_graph_methods() -> None:
     precomputed = components(precompute=True)
     assert precomputed["aggregated features"] == precomputed["input features"]
     wide = replace(CASE, model=gnn(features=100, layers=2, hidden=8))
-    assert size(case=wide, transform_first=True) < size(case=wide)
+    assert size(case=wide, transform_before_exchange=True) < size(case=wide)
 
 
 def test_pipelines_keep_late_rows() -> None:
