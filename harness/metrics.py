@@ -296,7 +296,7 @@ def _table() -> Iterable[Metric]:
         "cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores",
         "CPU use",
     )  # fmt: skip
-    use = "of this epoch; a device that ranks share is told of by one of them"
+    use = "of this epoch; of ranks that share a device one reports it"
     yield Metric(
         "gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of the "
         "samples in timed epochs, mean over ranks", "fraction", "GPU use", ranks="mean", epochs="plain",

@@ -342,7 +342,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     exact: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
-        rank_groups(options.replication, worker.world)  # a user's mistake is told before anything is sent
+        rank_groups(options.replication, worker.world)  # a user's mistake ends the trial before anything is sent
         super().__init__(worker, options)
         sizes = [row["inner"] for row in worker.partition.meta["table"][: worker.world]]
         job = worker.job
@@ -419,7 +419,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         return sent
 
     def _draw_alike(self, epoch: int) -> None:
-        """Have the ranks of a group draw the same random numbers in this epoch."""
+        """Seed the ranks of a group alike, so that they draw the same random numbers in this epoch."""
         copies = self.options.replication
         if copies > 1:
             key = (self.worker.job.config.seed, self.worker.rank // copies, epoch)

@@ -73,7 +73,7 @@ class Offloader:
             stats |= {"swap_in_bytes": self._in, "swap_out_bytes": self._out, "arena_peak_bytes": self._peak}
 
     def enter(self, layer: int) -> None:
-        """Say which layer of the model the forward pass is in; moves are counted by it."""
+        """Note which layer the forward pass is in; moves are counted by layer."""
         self._layer = layer
 
     def load(self, home: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Offloader:
             self._live[storage._cdata] = _Live(StorageWeakRef(storage), storage.nbytes(), home)
 
     def _make_room(self, wanted: int) -> None:
-        """Let storages leave until the living ones and `wanted` bytes more are within the budget."""
+        """Move storages to host memory until the rest and `wanted` bytes more fit the budget."""
         for key in [key for key, live in self._live.items() if live.storage.expired()]:
             del self._live[key]
         needed = sum(live.nbytes for live in self._live.values()) + wanted

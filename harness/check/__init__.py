@@ -99,7 +99,7 @@ class _Plan:
 def _plan(
     subject: Subject, method: type[Method[Any]], options: dict[str, Any], graphs: TinyGraphs, worlds: Sequence[int]
 ) -> _Plan:
-    # Options that are none are told with the others; they cannot be run.
+    # Unknown options are reported with the other findings; they cannot be run.
     exact = method.exact if _is_valid(method, method.exact) else None
     unbiased = method.unbiased if _is_valid(method, method.unbiased) else None
     settings = [options] if unbiased is None else [options, unbiased]

@@ -35,7 +35,7 @@ SPEC = TrainSpec(epochs=4, threads=1)
 
 
 def options_finding(method: type[Method[Any]]) -> CheckFinding:
-    """Hold what a user is told of the method: its line, its options, their defaults."""
+    """Check what a user reads of the method: its line, its options, their defaults."""
     fields = method.Options.model_fields
     problems = [
         f"option {name}: expected a description (Field(..., description=...)), seen none"

@@ -147,7 +147,7 @@ def _told(output: str) -> str:
 State = Literal["ok", "FAIL", "not claimed", "not run"]
 Judged = Sequence[tuple[CheckRun, list[RankOutcome] | list[Moments]]]
 """Runs that came to a result, with what each of their ranks saw."""
-SHOWN_LINES = 3  # problems of a check that are told
+SHOWN_LINES = 3  # problems of a check that are printed
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class CheckReport:
 
 
 def find_all(checks: Sequence[Check], results: Mapping[str, Result]) -> list[CheckFinding]:
-    """Judge checks by the results of their runs; a run that failed is told by the first check that has it."""
+    """Judge checks by the results of their runs; a run that failed is reported by the first check that has it."""
     told: set[str] = set()
     return [_find(check, results, told) for check in checks]
 

@@ -300,7 +300,7 @@ class RankGroup:
         return results
 
     def _dump(self, ranks: Iterable[int]) -> None:
-        """Have ranks write where they are, innermost call first."""
+        """Make ranks write their stacks, innermost call first."""
         for rank in ranks:
             os.kill(self._processes[rank].pid or 0, signal.SIGUSR1)
         time.sleep(0.5)
@@ -312,7 +312,7 @@ class RankGroup:
 
 
 def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
-    """Be a rank: start, then do what is asked for, until nobody asks any more."""
+    """Run as a rank: start, then do what is asked for, until nobody asks any more."""
     log = os.open(folder / f"rank{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -40,7 +40,7 @@ def csr_from_edges(edges: EdgeChunks, nodes: int, *, symmetrise: bool) -> tuple[
 
 
 def check_csr(indptr: Numbers, indices: Numbers) -> str | None:
-    """Say what is wrong with a CSR of ascending, unique, loop-free rows, or None when nothing is."""
+    """Return what is wrong with a CSR that should have ascending, unique, loop-free rows; None if nothing is."""
     nodes = len(indptr) - 1
     if indptr[0] != 0 or indptr[-1] != len(indices):
         return f"indptr spans {indptr[0]}..{indptr[-1]}, expected 0..{len(indices)}"

@@ -205,7 +205,7 @@ def _obtain(name: str, entry: Published | None, cache: Path, download: bool) -> 
 
 
 def _with_note(graph: GraphData, source: DataSource) -> GraphData:
-    """Say so when a published set's name is borne by a neutral file, whose content nobody vouches for."""
+    """Warn of a neutral file that has a published set's name; its content may be anything."""
     entry = published().get(graph.name.replace("_", "-"))
     if entry is None or source.format != "neutral":
         return graph

@@ -162,7 +162,7 @@ class GraphLayer(Registered, nn.Module):
         transform_first: bool = False,
         aggregated: Tensor | None = None,
     ) -> Tensor:
-        """Return the output on the blocks of all hops; `fetch` is told the hop, from 0."""
+        """Return the output on the blocks of all hops; `fetch` is called with the hop, from 0."""
         out: Tensor = self(blocks[0], h, lambda rows: fetch(rows, 0), transform_first, aggregated)
         return out
 

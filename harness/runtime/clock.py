@@ -124,7 +124,7 @@ class Clock:
             self._background_s += seconds
 
     def stood_still(self, seconds: float) -> None:
-        """Say how much of the phase `comm` was waiting for transfers that `transferred` counts."""
+        """Count how much of the phase `comm` waited for transfers that `transferred` counts."""
         with self._lock:
             self._stood_s += seconds
 

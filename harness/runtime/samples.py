@@ -188,7 +188,7 @@ class SamplingThread:
         self.pss_interval_s = PSS_INTERVAL_S
 
     def run(self, stop: Event) -> None:
-        """Look at each interval until `stop` is set or a look fails."""
+        """Take a sample at each interval until `stop` is set or one fails."""
         while self.failure is None and not stop.wait(INTERVAL_S):
             self.look()
 

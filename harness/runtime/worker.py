@@ -39,7 +39,7 @@ class Worker:
         train_counts: training nodes of each rank.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
-        tell: is told, in words, how far work is that takes long before the first epoch.
+        tell: called with a line on work that takes long before the first epoch.
     """
 
     def __init__(self, job: Job, rank: int, world: int, tell: Callable[[str], None] = lambda text: None) -> None:
@@ -139,7 +139,7 @@ def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | No
 
 @contextmanager
 def inference(model: GNN, comm: Communicator) -> Iterator[None]:
-    """Let the model infer, without dropout and gradients; traffic is counted under the scope `eval`."""
+    """Run the model without dropout and gradients; its traffic is counted under the scope `eval`."""
     was_training = model.training
     model.eval()
     try:

@@ -62,7 +62,7 @@ def _closed(properties: Json) -> Json:
 
 
 def _grid_of(schema: Json) -> Json:
-    """Let every key of a section hold a list of its values too."""
+    """Allow every key of a section to hold a list of values, too."""
     return _closed({key: _or_list(value) for key, value in schema["properties"].items()})
 
 

@@ -167,7 +167,7 @@ def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:
 
 
 def _number_entries(data: Mapping[str, Any], source: SuiteSource) -> None:
-    """Let a section of one entry (`methods: full`) be found as entry 0, as the Suite numbers it."""
+    """Number the only entry of a section (`methods: full`) 0, as the Suite does."""
     for section in LISTS:
         if isinstance(data[section], list):
             continue

@@ -41,8 +41,8 @@ _HALF = 32
 class ColumnStore(FeatureStore):
     """A `FeatureStore` whose `columns` may differ between ranks, in number too, and from call to call.
 
-    The owners keep each rank's columns and are told them by the first call that has others than the one
-    before; calls for all columns, which may come in between, tell nothing. Calls must come one at a time and
+    The owners keep each rank's columns; the first call that has others than the one before sends them to
+    the owners; calls for all columns, which may come in between, tell nothing. Calls must come one at a time and
     in the same order on all ranks, from whichever thread. `columns` are distinct, on the store's device.
 
     Traffic: as for `RowStore.gather`, with the rank's own columns; and, where they are new, 4 bytes a column

@@ -139,7 +139,7 @@ class Explainer:
         self._problems: list[str] = []
 
     def observe(self, model: GNN, loss: Tensor) -> None:
-        """Be told a step's loss of all ranks and the model that it is of, not yet updated."""
+        """Note a step's loss, summed over ranks, and the model before its update."""
         if self._graph.remote.size:
             self._best.observe(model, loss, self.steps)
         self.steps += 1

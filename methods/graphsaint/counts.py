@@ -70,7 +70,7 @@ def count(
         draws: subgraphs, 1 to 2^31 - 1.
         seed: non-negative.
         threads: that draw, and count by turns.
-        told: is told now and then how many are counted.
+        told: called now and then with the number that is counted.
 
     Raises:
         ValueError: `draws` is out of its bounds.
