@@ -212,9 +212,7 @@ def _star_logits(model: GNN, graph: ExplanationGraph, nodes: Tensor, features: T
             for name, weight in first.named_parameters()
             if name in INPUT_WEIGHTS
         }
-    logits: Tensor = functional_call(
-        model, folded, (graph.blocks, inputs, exchange), {"transform_before_exchange": True}
-    )
+    logits: Tensor = functional_call(model, folded, (graph.blocks, inputs, exchange), {"transform_first": True})
     return logits[0]
 
 

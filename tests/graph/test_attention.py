@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
-from harness.check.limit import attention
+from harness.check.oracle import attention
 from harness.graph import spmm as parts
 from harness.graph.attention import Edges, add, add_by_torch, spread, spread_by_torch
 from harness.graph.block import MEAN, Block

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from harness.check.graphs import dense_adjacency, random_graph
-from harness.check.limit import propagation_matrix
+from harness.check.oracle import propagation_matrix
 from harness.graph.block import MEAN, SYMMETRIC, Block, Propagation
 from harness.graph.csr import CSR
 

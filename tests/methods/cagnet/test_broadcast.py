@@ -11,7 +11,7 @@ from harness_methods.cagnet import rank_groups
 from support.broadcasts import aggregated, broadcasts, directed_graph
 
 from harness.check.graphs import dense_adjacency, on_disk
-from harness.check.limit import propagation_matrix
+from harness.check.oracle import propagation_matrix
 from harness.check.training import run_ranks
 from harness.errors import UserError
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
