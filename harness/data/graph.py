@@ -58,11 +58,13 @@ def is_symmetric(indptr: Numbers, indices: Numbers) -> bool:
 
 @njit(cache=True, nogil=True)
 def _count(source, destination, counts, symmetrise):  # type: ignore[no-untyped-def]
+    # Faults are returned: an exception from a kernel could name neither the file nor the edge.
     nodes = len(counts) - 1
     for k in range(len(source)):
         i, j = np.int64(destination[k]), np.int64(source[k])
         if i < 0 or j < 0 or i >= nodes or j >= nodes:
             return True
+        # One place on: the running sum of the counts is then the row pointers.
         if i != j:
             counts[i + 1] += 1
             if symmetrise:
@@ -75,6 +77,7 @@ def _place(source, destination, cursor, indices, symmetrise):  # type: ignore[no
     for k in range(len(source)):
         i, j = np.int64(destination[k]), np.int64(source[k])
         if i != j:
+            # The same order as in `_count`, so that no row runs over its end.
             indices[cursor[i]] = j
             cursor[i] += 1
             if symmetrise:
@@ -84,6 +87,7 @@ def _place(source, destination, cursor, indices, symmetrise):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def _sort_unique(indptr, indices):  # type: ignore[no-untyped-def]
+    # In place, since edges are what memory is short for: what is written never overtakes what is read.
     write = np.int64(0)
     start = np.int64(0)
     for row in range(len(indptr) - 1):
@@ -104,6 +108,7 @@ def _sort_unique(indptr, indices):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _first_fault(indptr, indices, nodes):  # type: ignore[no-untyped-def]
+    # All faults in one pass: the file may be larger than memory, and is read only once.
     for row in range(nodes):
         last = np.int64(-1)
         for k in range(indptr[row], indptr[row + 1]):

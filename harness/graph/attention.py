@@ -1,9 +1,8 @@
 """Attention over the in-neighbours of a block.
 
-`add` and `spread` choose by device; `harness.graph.attention` says what is computed. On a CPU each thread
-has a part of the rows, all with about as many edges, so that sums depend on the number of threads only.
-
-Makes matrices [edges, heads], and for each head [edges, width].
+`add` and `spread` choose by device. On a CPU each thread has a chunk of the rows, all with about as many
+edges, so that sums depend on the number of threads only. On others torch makes matrices [edges, heads], and
+for each head [edges, width].
 
 Destination i has for each head the weights alpha_ij = v_ij exp(e_ij) / sum_k v_ik exp(e_ik) over its
 in-neighbours and itself, e_ij = LeakyReLU(query_i + key_j) (Velickovic et al., ICLR 2018, Eq. 3 and 4); v_ij
@@ -98,6 +97,7 @@ def spread(
     """
     if z.device.type != "cpu":
         return spread_by_torch(edges, z, key, grad, state, own)
+    # By rows of sources every thread writes rows of its own in `to_z` and `to_key`.
     bounds = row_chunks(edges.matrix)
     to_z, to_key = torch.zeros_like(z), torch.zeros_like(key)
     to_query = key.new_zeros((bounds.size - 1, grad.shape[0], key.shape[1]))
@@ -127,12 +127,15 @@ def _add_rows(  # type: ignore[no-untyped-def]
     part, bounds, indptr, indices, values, value_step, row_scale, row_step, column_scale, column_step,
     z, key, query, rows, total, peak,
 ):  # fmt: skip
+    # Of the matrix's dtype: a float64 constant would make every float32 sum a float64 one.
     slope = z.dtype.type(SLOPE)
     start, stop = bounds[part], bounds[part + 1]
+    # One scratch a thread, of its longest row: no allocation in the loop, no matrix by edge.
     terms = np.empty((_longest(indptr, start, stop), key.shape[1]), z.dtype)
     for r in range(start, stop):
         first = indptr[r]
         sources = indices[first : indptr[r + 1]]
+        # Before any exponential, so that none overflows and the row is read for its peak only once.
         _raise(sources, key, query[r], rows[r], total[r], peak[r], slope)
         for k in range(sources.size):
             j = sources[k]
@@ -142,6 +145,7 @@ def _add_rows(  # type: ignore[no-untyped-def]
                 score = score if score > 0 else slope * score
                 terms[k, h] = count * math.exp(score - peak[r, h])
                 total[r, h] += terms[k, h]
+        # Terms of the whole row first: the sum can then take eight sources at a time.
         _add_weighted(sources, terms, z, rows[r])
 
 
@@ -164,6 +168,7 @@ def _raise(sources, key, query, rows, total, peak, slope):  # type: ignore[no-un
             top = max(top, key[sources[k], h])
         top += query[h]
         top = top if top > 0 else slope * top
+        # What was added against a smaller peak is scaled down to the new one.
         if top > peak[h]:
             kept = math.exp(peak[h] - top)
             peak[h] = top
@@ -174,6 +179,7 @@ def _raise(sources, key, query, rows, total, peak, slope):  # type: ignore[no-un
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _add_weighted(columns, weights, x, out):  # type: ignore[no-untyped-def]
     """Add to out [heads, width] the rows x[columns], weighted for each head."""
+    # Eight sources a turn: the row is loaded and stored once for eight products.
     e = 0
     while e + 8 <= columns.size:
         for h in range(out.shape[0]):
@@ -208,11 +214,13 @@ def _spread_rows(  # type: ignore[no-untyped-def]
     for j in range(start, stop):
         first, edges = indptr[j], indptr[j + 1] - indptr[j]
         everyone[:edges] = indices[first : first + edges]
+        # The self loop goes last, where those that have none leave it out of the slice.
         everyone[edges] = j
         targets = everyone[: edges + (first_own <= j < last_own)]
         _multiply(targets, grad, z[j], products)
         for k in range(targets.size):
             i, count = targets[k], one
+            # The self loop counts 1 and has no entry in the matrix.
             if k < edges:
                 count = values[(first + k) * value_step] * row_scale[j * row_step] * column_scale[i * column_step]
             for h in range(heads):
@@ -222,6 +230,7 @@ def _spread_rows(  # type: ignore[no-untyped-def]
                 change = weight * (products[k, h] - state[i, 3, h]) * steep
                 weights[k, h] = weight
                 to_key[j, h] += change
+                # Threads share destinations, hence a copy of the gradient for each of them.
                 to_query[part, i, h] += change
         _add_weighted(targets, weights, grad, to_z[j])
 
@@ -230,6 +239,7 @@ def _spread_rows(  # type: ignore[no-untyped-def]
 def _multiply(columns, x, y, out):  # type: ignore[no-untyped-def]
     """Write the products of y [heads, width] and the rows x[columns], for each head, to out [rows, heads]."""
     e, zero = 0, x.dtype.type(0)
+    # Four products a turn share the loads of `row`; more sums than that do not fit the registers.
     while e + 4 <= columns.size:
         for h in range(y.shape[0]):
             row = y[h]
@@ -254,15 +264,17 @@ def _multiply(columns, x, y, out):  # type: ignore[no-untyped-def]
 def add_by_torch(
     edges: Edges, z: Tensor, key: Tensor, query: Tensor, rows: Tensor, total: Tensor, peak: Tensor
 ) -> None:
-    """See `attention_kernels.add`."""
+    """Do what `add` does, by torch's operations, on any device."""
     target, source, count = edges.spelled_out(z)
     score = leaky(query[target] + key[source])
     highest = peak.scatter_reduce(0, target.unsqueeze(1).expand_as(score), score, "amax")
+    # Sums so far are relative to the peaks so far.
     kept = (peak - highest).exp_()
     peak.copy_(highest)
     term = score.sub_(highest[target]).exp_().mul_(count)
     total.mul_(kept).index_add_(0, target, term)
     rows.mul_(kept.unsqueeze(2))
+    # A product a head: sparse products take no batch of values.
     for head in range(z.shape[1]):
         rows[:, head] += _product(edges.matrix, term[:, head], z[:, head])
 
@@ -270,7 +282,7 @@ def add_by_torch(
 def spread_by_torch(
     edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `attention_kernels.spread`."""
+    """Do what `spread` does, by torch's operations, on any device."""
     to_z, to_key = torch.empty_like(z), torch.zeros_like(key)
     to_query = key.new_zeros((grad.shape[0], key.shape[1]))
     loops = torch.arange(own.start, own.stop, device=z.device)
@@ -329,7 +341,7 @@ class Sums:
         return cls(rows, total, peak)
 
     def add(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
-        """Add the terms of `edges`, by rows of destinations; see `attention_kernels.add`."""
+        """Add the terms of `edges`, by rows of destinations; see `add`."""
         add(edges, z, key, query, self.rows, self.total, self.peak)
 
     def merge(self, other: Sums) -> None:
@@ -393,6 +405,7 @@ class _Attend(torch.autograd.Function):
         heads, own = len(to_key), z[: block.num_dst]
         product = grad * (out if bias is None else out - bias)
         state = torch.stack([query, peak, 1 / total, by_head(product, heads).sum(2)], 1)
+        # The backward pass of the rows needs their memory.
         del product, out
         to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
         to_z.addmm_(keys, _matrix(to_key).t())

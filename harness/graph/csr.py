@@ -75,6 +75,8 @@ class CSR:
 
 @numba.njit(cache=True, nogil=True)
 def _transpose(indptr, indices, num_cols, with_order):  # type: ignore[no-untyped-def]
+    # Counting sort: degrees, their running sums, then each entry goes to its column's next place. Rows are
+    # read in order, so that columns of the transpose ascend without a sort.
     out_ptr = np.zeros(num_cols + 1, np.int64)
     for e in range(indices.size):
         out_ptr[indices[e] + 1] += 1
@@ -98,9 +100,11 @@ def _permute(indptr, indices, values):  # type: ignore[no-untyped-def]
     """Return the values of the transpose, and whether the structure is symmetric with ascending columns."""
     cursor = indptr[:-1].copy()
     out = np.empty_like(values)
+    # Entry (r, c) belongs into row c; rows ascend, so that the next free place of row c has to be column r.
     for r in range(indptr.size - 1):
         for e in range(np.uint64(indptr[r]), np.uint64(indptr[r + 1])):
             column = np.uint32(indices[e])
+            # Checked where it is used: a pass of its own would read all indices again.
             if column >= cursor.size:
                 return out, False
             at = np.uint64(cursor[column])
@@ -134,6 +138,7 @@ def induce_columns(indptr, indices, first, new_column, with_order):  # type: ign
                     order[at] = e
                 at += 1
         out_ptr[r + 1] = at
+    # A copy, or the view would keep memory for all entries.
     return out_ptr, out[:at].copy(), order[:at] if with_order else order
 
 
@@ -146,6 +151,7 @@ def select_rows(indptr, indices, first, kept):  # type: ignore[no-untyped-def]
         row = first + kept[k]
         out_ptr[first + k + 1] = out_ptr[first + k] + indptr[row + 1] - indptr[row]
     out = np.empty(out_ptr[-1], np.int32)
+    # The rows below `first` lie together and are copied as one.
     head = indptr[first]
     out[:head] = indices[:head]
     for k in range(kept.size):

@@ -34,6 +34,7 @@ def _mix(state):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def stream(seed, index):  # type: ignore[no-untyped-def]
     """Return the uint64 state where the stream `index` of `seed` (both int64 >= 0) starts."""
+    # Mixed twice: neighbouring indices must not start neighbouring states.
     return _mix(_mix(np.uint64(seed)) + np.uint64(index) * _GOLDEN)
 
 
@@ -47,6 +48,7 @@ def next_u64(state):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def uniform(value):  # type: ignore[no-untyped-def]
     """Return 64 random bits as a float64 in [0, 1), a multiple of 2^-53."""
+    # 53 bits are what a float64 holds.
     return np.float64(value >> _11) * (1.0 / (1 << 53))
 
 
@@ -56,6 +58,7 @@ def below(value, bound):  # type: ignore[no-untyped-def]
 
     The chances of two results differ by 2^-64 at most.
     """
+    # Lemire's multiplication in place of a remainder, which needs a division; 64 x 32 bits by halves.
     size = np.uint64(bound)
     low = ((value & _LOW) * size) >> _32
     return np.int64(((value >> _32) * size + low) >> _32)

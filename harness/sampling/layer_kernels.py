@@ -26,6 +26,7 @@ def meet(indptr, indices, fresh, first, number, known, node, starts, edges):  # 
 
     Writes `number` by node, -1 before; `node` by number; `starts`, `edges`.
     """
+    # Rows are anywhere in a graph that fits no cache; the numbering below waits for each, this loop for none.
     _read_ahead(indptr, indices, fresh)
     unnumbered, at = U(known), U(starts[first])
     for i in range(fresh.size):
@@ -37,6 +38,8 @@ def meet(indptr, indices, fresh, first, number, known, node, starts, edges):  # 
         for e in range(U(indptr[fresh[i]]), U(indptr[fresh[i] + 1])):
             j = U(indices[e])
             k = number[j]
+            # Without a branch: whether a neighbour is new is as good as random to the processor. What
+            # is written past the last node is overwritten by the next new one.
             new = k < 0
             k = np.int32(unnumbered) if new else k
             number[j] = k
@@ -78,6 +81,7 @@ def add_rows(  # type: ignore[no-untyped-def]
     step = U(weight_step)
     for i in range(fresh.size):
         row[number[fresh[i]]] = first + i
+        # Squares are summed in float64, whatever the weights are.
         scale = left[fresh[i]] * left[fresh[i]]
         place = U(indptr[fresh[i]]) * step
         for e in range(U(starts[first + i]), U(starts[first + i + 1])):
@@ -93,6 +97,7 @@ def tally(node, factor, norm, local):  # type: ignore[no-untyped-def]
     for k in range(node.size):
         q = norm[k] * (factor[k] * factor[k])
         side = np.int64(not local[node[k]])
+        # Nodes that `keep` leaves out have q = 0 and are no candidates.
         count[side] += q > 0
         total[side] += q
     return count[0], count[1], total[0], total[1]
@@ -108,6 +113,7 @@ def weigh(node, factor, norm, local, alpha, out):  # type: ignore[no-untyped-def
     for k in range(node.size):
         out[k] = norm[k] * (factor[k] * factor[k])
         positive += out[k] > 0
+    # At 1 no side is asked for, which spares a read of `local` at a random place for every node.
     if alpha != 1:
         for k in range(node.size):
             if local[node[k]]:
@@ -118,6 +124,7 @@ def weigh(node, factor, norm, local, alpha, out):  # type: ignore[no-untyped-def
 @numba.njit(cache=True, nogil=True)
 def forget(number, node):  # type: ignore[no-untyped-def]
     """Leave `number` as it was before the batch."""
+    # Only what the batch wrote: `number` is as long as the graph.
     for k in range(node.size):
         number[U(node[k])] = -1
 
@@ -130,6 +137,7 @@ def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def
     """
     drawn[node.size :] = False
     chosen = np.empty(_decide(node, weights, c, seed, depth, drawn) + 1, np.int64)
+    # Eight flags at a time.
     eights, count = drawn.view(np.uint64), 0  # most are 0
     for eight in range(eights.size):
         if eights[eight] != 0:
@@ -161,6 +169,8 @@ def waits(node, weights, seed, depth):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def node_uniform(seed, depth, node):  # type: ignore[no-untyped-def]
     """The number u_j in [0, 1) that decides on a node in a layer of the batch of this seed."""
+    # A stream of the seed and the layer, and of it one of the node: every rank draws the same number without
+    # a message.
     return uniform(stream(np.int64(stream(seed, depth) >> U(1)), node))
 
 
@@ -170,6 +180,7 @@ def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no
 
     Those that are no sources yet get the rows from `first` on; returns these nodes.
     """
+    # A bit a number: the set of candidates stays in the cache while all edges are looked up in it.
     bits[: (node.size >> 6) + 1] = 0
     fresh, count = np.empty(chosen.size, np.int64), 0
     for c in range(chosen.size):
@@ -195,6 +206,7 @@ def gather(  # type: ignore[no-untyped-def]
         first = U(starts[i])
         for e in range(first, U(starts[i + 1])):
             k = U(edges[e])
+            # The number's weight is fetched for drawn neighbours only.
             if bits[k >> U(6)] >> (k & U(63)) & U(1):
                 place = U(indptr[destinations[i]]) + (e - first)
                 columns[at] = row[k]
@@ -225,6 +237,7 @@ def row_scales(pointers, columns, values, sources, right, right_step, sums):  # 
         total = 0.0
         for e in range(pointers[i], pointers[i + 1]):
             total += values[e] * right[sources[columns[e]] * right_step]
+        # A row of which nothing was drawn stays empty.
         if total != 0:
             scale[i] = sums[i] / total
     return scale

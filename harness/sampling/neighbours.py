@@ -97,11 +97,13 @@ def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
     taken = np.full(largest if fanout >= 0 else 0, -1, np.int32)
     for i in range(targets.size):
         out = entries[pointers[i] : pointers[i + 1]]
+        # All of them: no random numbers, and entries in the row's order.
         if out.size == degrees[i]:
             for k in range(out.size):
                 out[k] = starts[i] + k
         elif out.size > 0:
             scale[i] = degrees[i] / out.size
+            # A stream of the target's own: what is drawn does not depend on the others of the batch.
             _floyd(starts[i], degrees[i], stream(seed, targets[i]), i, taken, out)
     return pointers, entries, scale
 
@@ -110,6 +112,7 @@ def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
 def _floyd(start, size, state, mark, taken, out):  # type: ignore[no-untyped-def]
     """Robert Floyd's algorithm: a uniform subset of start, ..., start + size - 1 in len(out) draws."""
     for k in range(out.size):
+        # `last` was no choice before, so that it is free whenever the pick is not.
         last = size - out.size + k
         state, value = next_u64(state)
         pick = np.uint64(below(value, last + 1))
@@ -125,6 +128,7 @@ def _weighted(  # type: ignore[no-untyped-def]
 ):
     """Pointers by target, the entries drawn, and their w/p."""
     starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
+    # One more than is drawn: `systematic` writes each candidate and keeps it by moving on.
     entries, values = np.empty(pointers[-1] + 1, np.int64), np.empty(pointers[-1])
     edge, weight, chance, ends = np.ones(largest), np.empty(largest), np.empty(largest), np.empty(largest)
     at = 0
@@ -135,12 +139,14 @@ def _weighted(  # type: ignore[no-untyped-def]
             if edge_weights is not None:
                 edge[k] = edge_weights[start + k]
             weight[k] = abs(edge[k]) * node_weights[indices[start + k]]
+            # Collected, and raised after the loop: an exit from it would keep it from running in vectors.
             valid &= 0 <= weight[k] < np.inf
         if not valid:
             raise ValueError("weights of neighbours are finite and not negative")
         write_inclusion(weight[:degree], degree if fanout < 0 else fanout, chance[:degree])
         picks = entries[at:]
         count = systematic(chance[:degree], stream(seed, targets[i]), ends[:degree], picks)
+        # Only now: chances are by place in the row, entries by place in the graph.
         for k in range(count):
             values[at + k] = edge[picks[k]] / chance[picks[k]]
             picks[k] += start
@@ -213,6 +219,7 @@ def _number(targets, columns, table):  # type: ignore[no-untyped-def]
         sources[count] = node
         columns[e] = number
         count += is_new
+    # The table is as long as the graph, and is lent again: only what was written is cleared.
     for i in range(count):
         table[sources[i]] = -1
     return sources[:count].astype(np.int64)

@@ -64,6 +64,7 @@ def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-unty
     of those; only what passes is looked up in the table, which is too large for it.
     """
     entries = _number(indptr, nodes, table)
+    # The filter costs a pass of its own, which pays where it stops most entries.
     small = nodes.size * FILTER_BELOW <= table.size
     bits, mask = _filter(nodes if small else nodes[:0])
     pointers = np.empty(nodes.size + 1, np.int64)
@@ -293,6 +294,7 @@ class ClippedNodes:
     def sample(self, seed: int) -> NDArray[np.int64]:
         """See `NodeSampler`."""
         nodes = self._nodes.sample(seed)
+        # Dropped by the draw's own seed: the nodes stay a function of it.
         extra = nodes.size % self._multiple
         if extra in (0, nodes.size):
             return nodes
