@@ -1,4 +1,4 @@
-"""Training of a method on a tiny graph, as ranks of a group do it."""
+"""Training of a method on a tiny graph by a group of ranks, real processes with a hard limit of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Propagation: how a layer weighs the edges that it aggregates over."""
+"""Block: the edges that a layer aggregates over, and its propagation: how it weighs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed sparse rows, and the linear passes that build and reverse them."""
+"""Compressed sparse rows, the linear passes that build and reverse them, and a whole graph in them."""
 
 from __future__ import annotations
 

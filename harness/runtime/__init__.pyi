@@ -5,15 +5,15 @@ from .batches import common_order as common_order
 from .batches import make_batches as make_batches
 from .batches import node_batches as node_batches
 from .batches import subgraph_batches as subgraph_batches
+from .cache import CachePolicy as CachePolicy
+from .cache import choose as choose
 from .clock import Clock as Clock
 from .comm import Communicator as Communicator
 from .cost_models import Components as Components
 from .cost_models import PartSize as PartSize
-from .features import CachePolicy as CachePolicy
 from .features import FeatureStore as FeatureStore
 from .features import HostStore as HostStore
 from .features import RowStore as RowStore
-from .features import choose as choose
 from .minibatch import Drawn as Drawn
 from .minibatch import Loaded as Loaded
 from .pipelined import BoundaryInputs as BoundaryInputs

@@ -1,4 +1,9 @@
-"""What a method sends and what it keeps, reckoned from sizes."""
+"""What a method sends and what a rank needs of memory, by component, worked out from sizes.
+
+Memory is that which the tensors live in: the machine's on a CPU, the GPU's on a GPU. Left out are the
+interpreter and its libraries (some hundred MB a rank) and memory-mapped files, which are page cache that a
+host's ranks share. A metric that is measured as a process's resident set contains both.
+"""
 
 from __future__ import annotations
 

@@ -20,9 +20,10 @@ from harness.graph.random import batch_seed
 from harness.metrics import Metric
 from harness.models.functional import drop_values
 from harness.runtime.batches import SCORED, Batch, Loader, node_batches
+from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase
-from harness.runtime.features import CachePolicy, FeatureStore, HostStore, RowStore, fill_cache
+from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.row_plan import upload
 from harness.runtime.step import Loss, Step

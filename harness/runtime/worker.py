@@ -1,4 +1,4 @@
-"""Worker: what a rank has."""
+"""Worker: what a rank has, and exact evaluation over all ranks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from harness.data.registry import prepare
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.data.store import open_graph
 from harness.graph.partition import Partition
-from harness.runtime.features import CachePolicy, choose, expected_hit_rate
+from harness.runtime.cache import CachePolicy, choose, expected_hit_rate
 
 POLICIES: tuple[CachePolicy, ...] = ("none", "random", "degree", "inclusion")
 

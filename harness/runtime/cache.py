@@ -1,0 +1,104 @@
+"""Caches of remote features: which nodes to keep.
+
+A boundary node j is in the sampled graph with its inclusion probability p_j. Of a set C of cached nodes a
+draw is expected to find sum_{j in C} p_j, whether or not draws depend on each other, because expectation is
+linear. That sum is greatest for the nodes of greatest p_j, so no set of the same size has a better expected
+hit rate than that of `inclusion` (PSC-GCN, section V.B).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.graph.random import batch_seed
+from harness.runtime.batches import PRESAMPLED
+from harness.runtime.features import FeatureStore
+
+if TYPE_CHECKING:
+    from harness.runtime.minibatch import MiniBatchMethod
+
+
+CachePolicy = Literal["none", "random", "degree", "inclusion"]
+
+
+def choose(
+    policy: CachePolicy,
+    capacity: int,
+    *,
+    inclusion: NDArray[np.float64],
+    out_degree: NDArray[Any],
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Return the cached nodes: int64, ascending positions in the boundary.
+
+    Args:
+        policy: `none`; `random`, drawn by `rng`; `degree`, the highest out-degrees (PaGraph); `inclusion`,
+            the highest inclusion probabilities. Among equals the first positions are taken.
+        capacity: number of nodes, not negative; all are cached if there are fewer.
+        inclusion: float64 [num_boundary], chance that a node is in a sampled graph.
+        out_degree: [num_boundary], edges from a node.
+        rng: only `random` draws from it.
+    """
+    size = min(capacity, inclusion.size)
+    if policy == "none":
+        return np.empty(0, np.int64)
+    if policy == "random":
+        return np.sort(rng.choice(inclusion.size, size, replace=False))
+    return _greatest(out_degree if policy == "degree" else inclusion, size)
+
+
+def expected_hit_rate(cached: NDArray[np.int64], inclusion: NDArray[np.float64]) -> float:
+    """Return expected sampled nodes found in the cache / expected sampled nodes; 1 if none is ever sampled.
+
+    Args:
+        cached: int64, positions in the boundary.
+        inclusion: float64 [num_boundary], chance that a node is in a sampled graph.
+    """
+    total = inclusion.sum()
+    return float(inclusion[cached].sum() / total) if total > 0 else 1.0
+
+
+def _greatest(key: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Return the ascending positions of the `count` greatest, the first among equals, in linear time."""
+    if count == 0:
+        return np.empty(0, np.int64)
+    least = np.partition(key, key.size - count)[key.size - count]
+    taken = key > least
+    taken[np.flatnonzero(key == least)[: count - np.count_nonzero(taken)]] = True
+    return np.flatnonzero(taken)
+
+
+def fill_cache(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: float) -> None:
+    """Fill the method's cache once, for the whole training; every rank must call.
+
+    `inclusion` takes the nodes that most batches of one epoch, drawn for nothing else, read: the estimate of
+    their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). Traffic (set-up): what
+    the features cost.
+
+    Args:
+        method: whose features and samples these are.
+        policy: see `choose`.
+        capacity: cached nodes, as a share of the rank's boundary nodes.
+    """
+    worker, source = method.worker, method.source
+    remote = np.flatnonzero(~source.local)
+    times = np.zeros(source.topology.num_nodes)
+    if policy == "inclusion":
+        for batch in method.batches(PRESAMPLED):
+            times[method.sampler.sample(batch.targets, batch.seed).layers[0].sources] += 1
+    out_degree: NDArray[np.int64] = np.zeros(times.size, np.int64)
+    if policy == "degree":
+        out_degree = np.bincount(source.topology.indices, minlength=times.size)
+    chosen = choose(
+        policy,
+        round(capacity * worker.partition.num_boundary),
+        inclusion=times[remote],
+        out_degree=out_degree[remote],
+        rng=np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0)),
+    )
+    assert isinstance(method.store, FeatureStore)
+    with worker.traffic.during("setup"):
+        method.store.fill(remote[chosen])
