@@ -28,9 +28,7 @@ from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.spec import TrainSpec
-from harness.suite.claims import Claim, Expect
-from harness.suite.network import NetworkSpec
-from harness.suite.schema import DatasetSettings, Suite, Timeouts
+from harness.suite.schema import Claim, DatasetSettings, Expect, NetworkSpec, Suite, Timeouts
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"
 

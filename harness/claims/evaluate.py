@@ -16,9 +16,8 @@ from harness.metrics import Formula
 from harness.report.trials.sections import join_unique
 from harness.results.record import flatten
 from harness.results.stats import Interval
-from harness.suite.claims import Claim, Expect
 from harness.suite.pairing import Cell, Row, pairs_of
-from harness.suite.schema import TrialConfig
+from harness.suite.schema import Claim, Expect, TrialConfig
 
 State = Literal["holds", "fails", "not measured"]
 TWIN = "twin"  # as data set, and as origin of a record's data

@@ -10,7 +10,7 @@ from harness.metrics import Formula, find_metric
 from harness.report.numbers import byte_unit, significant, time_unit
 from harness.report.trials.variants import show_value
 from harness.results.stats import Interval
-from harness.suite.claims import Claim
+from harness.suite.schema import Claim
 
 _SIGNS = {"increasing": " < ", "decreasing": " > "}
 

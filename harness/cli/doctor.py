@@ -120,7 +120,7 @@ def _nvml(facts: dict[str, Any]) -> DoctorCheck:
 
 def _networks() -> list[DoctorCheck]:
     from harness.launch.network import why_not
-    from harness.suite.network import NetworkSpec
+    from harness.suite.schema import NetworkSpec
 
     rate, latency = why_not(NetworkSpec(rate="1gbit")), why_not(NetworkSpec(latency="1ms"))
     return [

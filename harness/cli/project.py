@@ -68,7 +68,7 @@ def project(
     from harness.report.trials.inputs import load_inputs
     from harness.results.links import parse_link
     from harness.results.projection import why_not
-    from harness.suite.network import parse_latency
+    from harness.suite.schema import parse_latency
 
     links = [parse_link(name.strip(), "--network") for name in network.split(",")]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -12,17 +13,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.catalog import SPLITS, DatasetInfo, Option, Published, normalize_option, published, with_normalize
+from harness.data.catalog import (
+    SPLITS,
+    DatasetInfo,
+    Option,
+    Published,
+    normalize_features,
+    normalize_option,
+    published,
+    with_normalize,
+)
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.normalize import normalize_features
 from harness.data.spec import DatasetSpec
 from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, locked
 from harness.errors import DataError, DataUnavailable, UserError, nearest
 
 if TYPE_CHECKING:
-    from harness.data.generated.common import Generator
+    from harness.data.generated import Generator
 
 
 NORMALIZERS: dict[str, str] = {
@@ -96,7 +105,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {"kronecker": {"train": 0.6}}
 
 def shipped_names() -> list[str]:
     """Names of the published and the generated sets."""
-    return [*published(), *_generators()]
+    return [*published(), *generators()]
 
 
 def dataset_names(data_dir: Path | None = None) -> list[str]:
@@ -116,7 +125,7 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo
     given = _given(spec)
     _check_choice(spec, "normalize", NORMALIZERS, "normalisation")
     _check_choice(spec, "split", SPLITS, "split")
-    generator = _generators().get(spec.name)
+    generator = generators().get(spec.name)
     if generator is not None:
         info = with_normalize(generator.info(given))
     else:
@@ -141,7 +150,7 @@ def prepare(
     """
     cache = cache_root() if cache is None else Path(cache).absolute()
     info = dataset_info(spec, data_dir)
-    generator, entry = _generators().get(spec.name), published().get(spec.name)
+    generator, entry = generators().get(spec.name), published().get(spec.name)
     source = _source(spec, data_dir, cache)
     # A graph prepared from a download stays usable when its raw files have been deleted.
     target = _target(spec, info, source, cache)
@@ -165,7 +174,7 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
 
 
 def _source(spec: DatasetSpec, data_dir: Path | None, cache: Path) -> DataSource | None:
-    if spec.name in _generators():
+    if spec.name in generators():
         return None
     return find_source(spec.name, published().get(spec.name), data_dir, cache / "raw" / spec.name)
 
@@ -268,7 +277,14 @@ def _given(spec: DatasetSpec) -> dict[str, Any]:
     return {key: value for key, value in spec.options.items() if key != "normalize"}
 
 
-def _generators() -> Mapping[str, Generator]:
-    from harness.data.generated import GENERATORS
+@functools.cache
+def generators() -> Mapping[str, Generator]:
+    """Return what makes data sets on the spot, by name."""
+    from harness.data.generated import Generator, digits, kronecker, options_of, sbm, twin
 
-    return GENERATORS
+    return {
+        "digits": Generator(digits.make, options_of(digits.DigitsSettings), digits.info),
+        "kronecker": Generator(kronecker.make, options_of(kronecker.KroneckerSettings), kronecker.info),
+        "sbm": Generator(sbm.make, options_of(sbm.SBMSettings), sbm.info),
+        "twin": Generator(twin.make, options_of(twin.TwinSettings), twin.info),
+    }

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.csr import CSR
-from harness.graph.prefetching import write_prefetch
+from harness.graph.kernels import write_prefetch
 
 LEAST_WORK = 10_000  # entries that are worth a thread
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from harness.errors import UserError
 from harness.launch.namespaces import batch, inside, namespace, namespaces
 from harness.launch.place import Place, local_places
-from harness.suite.network import NetworkSpec
+from harness.suite.schema import NetworkSpec
 
 INTERFACE = "eth0"
 ADDRESSES = ipaddress.ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere

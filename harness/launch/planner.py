@@ -20,8 +20,7 @@ from harness.launch.runner import RunOptions, is_done
 from harness.models.gnn import GNN
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
-from harness.suite.network import NetworkSpec
-from harness.suite.schema import TrialConfig
+from harness.suite.schema import NetworkSpec, TrialConfig
 
 State = Literal["run", "done", "skip"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.errors import UserError, nearest
-from harness.suite.network import parse_rate
+from harness.suite.schema import parse_rate
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.results.record import Record
 from harness.results.wire import ETHERNET, IP_AND_TCP
-from harness.suite.network import NetworkSpec
+from harness.suite.schema import NetworkSpec
 
 MTU = 1500
 PAYLOAD, FRAME = MTU - IP_AND_TCP, MTU + ETHERNET  # bytes of a full segment, and of the frame around it

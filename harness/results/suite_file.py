@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import UserError
 from harness.results.record import read_versioned
-from harness.suite.claims import Claim
-from harness.suite.schema import Suite, TrialConfig
+from harness.suite.schema import Claim, Suite, TrialConfig
 
 SUITE_FILE = "suite.json"
 SCHEMA_VERSION = 1

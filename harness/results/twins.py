@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.results.projection import Projection, network_of, project, why_not
 from harness.results.record import Record
-from harness.suite.network import NetworkSpec
+from harness.suite.schema import NetworkSpec
 
 LOOPBACK = "none"
 

@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.graph.random import batch_seed
+from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator
-from harness.runtime.traffic import Direction, Traffic
+from harness.runtime.comm import Communicator, Direction, Traffic
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker

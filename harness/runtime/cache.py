@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.graph.random import batch_seed
+from harness.graph.kernels import batch_seed
 from harness.runtime.batches import PRESAMPLED
 from harness.runtime.features import FeatureStore
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.metrics import Purpose
-from harness.runtime.comm import Communicator
+from harness.runtime.comm import Communicator, Direction
 from harness.runtime.row_plan import RowPlan, fresh, take, upload
-from harness.runtime.traffic import Direction
 from harness.sampling.sample import Tables
 
 

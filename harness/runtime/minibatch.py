@@ -15,8 +15,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from harness.graph.block import Block
+from harness.graph.kernels import batch_seed
 from harness.graph.partition import View
-from harness.graph.random import batch_seed
 from harness.metrics import Metric
 from harness.models.functional import drop_values
 from harness.runtime.batches import SCORED, Batch, Loader, node_batches
@@ -24,9 +24,8 @@ from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.features import FeatureStore, HostStore, RowStore
-from harness.runtime.method import Method, MethodOptions
+from harness.runtime.method import Loss, Method, MethodOptions, Step
 from harness.runtime.row_plan import upload
-from harness.runtime.step import Loss, Step
 from harness.runtime.worker import inference, score_counts, scores_of_all
 from harness.sampling.sample import Sample, Sampler, Source
 

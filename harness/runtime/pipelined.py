@@ -19,11 +19,9 @@ from harness.graph.partition import Halo
 from harness.metrics import Metric, Purpose
 from harness.models.functional import dropout
 from harness.runtime.batches import Background, Pending
-from harness.runtime.comm import Communicator
+from harness.runtime.comm import Communicator, Direction
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
-from harness.runtime.method import FullGraphMethod, FullGraphOptions
-from harness.runtime.step import Step
-from harness.runtime.traffic import Direction
+from harness.runtime.method import FullGraphMethod, FullGraphOptions, Step
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from harness.errors import UserError
-from harness.runtime.interface import describe
+from harness.runtime.comm import describe
 
 if TYPE_CHECKING:
     from harness.runtime.method import Method

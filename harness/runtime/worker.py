@@ -16,13 +16,11 @@ from harness.data.store import open_graph
 from harness.graph.partition import SPLITS, Partition, View
 from harness.models.gnn import GNN
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator
+from harness.runtime.comm import Communicator, Traffic, TrafficCheck
 from harness.runtime.features import FeatureStore
-from harness.runtime.interface import TrafficCheck
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
-from harness.runtime.step import Loss, SyncExchange
-from harness.runtime.traffic import Traffic
+from harness.runtime.method import Loss, SyncExchange
 
 
 class Worker:

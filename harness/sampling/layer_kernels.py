@@ -14,7 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from harness.graph.random import stream, uniform
+from harness.graph.kernels import stream, uniform
 
 U = np.uint64
 CACHE_LINE = 16  # int32 numbers

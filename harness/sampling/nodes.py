@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.graph.block import Propagation
 from harness.graph.csr import Topology
-from harness.graph.random import next_u64, stream, uniform
+from harness.graph.kernels import next_u64, stream, uniform
 from harness.sampling.layer_kernels import global_weights
 from harness.sampling.layerwise import AlphaRule, Scaled
 from harness.sampling.poisson import inclusion

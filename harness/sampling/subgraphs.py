@@ -14,7 +14,7 @@ from harness.data.partition.partitioner import partition_nodes
 from harness.data.spec import PartitionSpec
 from harness.data.store import atomic_directory, locked
 from harness.graph.csr import Topology
-from harness.graph.prefetching import gather, prefetch
+from harness.graph.kernels import gather, prefetch
 from harness.sampling.sample import LayerSample, Sample, Tables
 
 AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast

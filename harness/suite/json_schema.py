@@ -17,8 +17,7 @@ from harness.registry import Registry
 from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
 from harness.suite.expand import takes_list
-from harness.suite.network import NetworkSpec
-from harness.suite.schema import Suite, named_in
+from harness.suite.schema import NetworkSpec, Suite, named_in
 
 Json = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -15,10 +15,8 @@ from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import Spec
 from harness.suite import document
-from harness.suite.claims import Claim, Expect
 from harness.suite.document import KeyPath, SuiteSource, dotted, explain
-from harness.suite.network import NetworkSpec
-from harness.suite.schema import DatasetSettings, Suite, Timeouts
+from harness.suite.schema import Claim, DatasetSettings, Expect, NetworkSpec, Suite, Timeouts
 
 SECTIONS: dict[str, type[Spec]] = {
     "model": ModelSpec,

@@ -7,9 +7,8 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.metrics import Formula, Metric, find_metric
-from harness.suite.claims import Claim, Selector
 from harness.suite.document import KeyPath
-from harness.suite.schema import Suite, TrialConfig
+from harness.suite.schema import Claim, Selector, Suite, TrialConfig
 from harness.suite.select import check_keys, holds, rule
 
 Cell = tuple[TrialConfig, ...]  # trials that differ in their seed only

@@ -1,20 +1,26 @@
-"""Subgraphs of a rank's own choice: options, what draws them, and the counts that normalise them."""
+"""Subgraphs of a rank's own choice: options, how often nodes and edges are drawn, and what they count for it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from harness import MiniBatchOptions, Source
-from harness.graph import Topology
+from harness import MiniBatchOptions, Source, batch_seed
+from harness.data import atomic_directory, locked
+from harness.graph import Topology, fetch_ahead, gather
 from harness.sampling import (
     ClippedNodes,
     ImportanceSubgraphs,
@@ -26,16 +32,199 @@ from harness.sampling import (
     SubgraphSampler,
     Tables,
     as_graph,
+    as_layer,
     induced,
     missing_degree,
 )
 
-from .counts import CountedChances, Counts, PresentMean, count, saved_counts
 from .frontier import FrontierSampler
 from .node_samplers import EdgeEndsSampler, ForestFireSampler, MultiWalkSampler, WalkSampler
 
 if TYPE_CHECKING:
     from harness import Worker
+    from harness.sampling import NodeSampler
+
+
+_COUNTED = 2**32 - 1  # the epoch that no training comes to, and nothing else is drawn by
+_ROUND = 256  # draws between two words of how far it is
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How many of `draws` subgraphs each node and each edge was in.
+
+    Attributes:
+        draws: C.
+        nodes: int32 [N], C_i; memory-mapped where they were saved.
+        edges: int32 [E], C_ij, aligned with the graph's `indices`; memory-mapped where they were saved.
+        seconds: what the counting took, wall time; None where an earlier one's counts are used.
+        threads: that drew; None where an earlier one's counts are used.
+    """
+
+    draws: int
+    nodes: NDArray[np.int32]
+    edges: NDArray[np.int32]
+    seconds: float | None = None
+    threads: int | None = None
+
+
+def count(
+    topology: Topology,
+    sampler: NodeSampler,
+    tables: Tables,
+    draws: int,
+    seed: int,
+    threads: int,
+    *,
+    told: Callable[[int], None] | None = None,
+) -> Counts:
+    """Draw subgraphs, and count the nodes and edges that are in them (GraphSAINT, ICLR 2020, section 3.2).
+
+    The k-th is that of `batch_seed(seed, 0, a number that no epoch has, k)`: the same for an equal seed, on
+    every rank and for any number of threads, and none of training's. Memory: 4 bytes a node and an edge.
+    What the first draw of a process needs, such as compiling, is left out of `seconds`.
+
+    Args:
+        topology: the graph.
+        sampler: draws the nodes.
+        tables: of the graph's nodes.
+        draws: subgraphs, 1 to 2^31 - 1.
+        seed: non-negative.
+        threads: that draw, and count by turns.
+        told: called now and then with the number that is counted.
+
+    Raises:
+        ValueError: `draws` is out of its bounds.
+    """
+    if not 0 < draws < 2**31:
+        raise ValueError(f"{draws} draws: from 1 to 2^31 - 1 can be counted")
+    nodes, edges = np.zeros(topology.num_nodes, np.int32), np.zeros(topology.indices.size, np.int32)
+    turn = Lock()
+
+    def draw(index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        drawn = sampler.sample(batch_seed(seed, 0, _COUNTED, index))
+        places = induced(topology, drawn, tables, places=True).places
+        assert places is not None
+        return drawn, places
+
+    def add(index: int) -> None:
+        drawn, places = draw(index)
+        with turn:
+            _add(nodes, drawn)
+            _add(edges, places)
+
+    _add(nodes, draw(0)[0][:0])
+    start = time.perf_counter()
+    with ThreadPoolExecutor(threads, "counts") as pool:
+        for first in range(0, draws, _ROUND):
+            last = min(first + _ROUND, draws)
+            list(pool.map(add, range(first, last)))
+            if told is not None:
+                told(last)
+    return Counts(draws, nodes, edges, time.perf_counter() - start, threads)
+
+
+def saved_counts(keep: Path, key: str, make: Callable[[], Counts], *, recount: str | None = None) -> Counts:
+    """Return the counts that are kept under `key`; whoever asks first makes them.
+
+    Others wait meanwhile, and all map the one copy. Who mapped counts that are made again keeps those.
+
+    Args:
+        keep: a directory of the graph's own.
+        key: names all that the counts depend on: the sampler, its options, seed and draws. A file's name.
+        make: counts.
+        recount: None, or who wants them made again, such as a trial: counts that were not made for it
+            are replaced, so that of its ranks one alone counts.
+    """
+    target = keep / f"counts-{key}"
+    with locked(target):
+        made = None
+        if not target.exists() or (recount is not None and _meta(target)["maker"] != recount):
+            made = make()
+            _save(made, target, recount)
+        nodes, edges = (np.load(target / f"{name}.npy", mmap_mode="r") for name in ("nodes", "edges"))
+        kept = Counts(_meta(target)["draws"], nodes, edges)
+    return kept if made is None else replace(kept, seconds=made.seconds, threads=made.threads)
+
+
+def _save(counts: Counts, target: Path, maker: str | None) -> None:
+    with atomic_directory(target) as work:
+        np.save(work / "nodes.npy", counts.nodes)
+        np.save(work / "edges.npy", counts.edges)
+        (work / "meta.json").write_text(json.dumps({"draws": counts.draws, "maker": maker}) + "\n")
+
+
+def _meta(target: Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((target / "meta.json").read_text())
+    return meta
+
+
+@numba.njit(cache=True, nogil=True)
+def _add(counts, places):  # type: ignore[no-untyped-def]
+    for k in range(places.size):
+        fetch_ahead(counts, places, k)
+        counts[places[k]] += 1
+
+
+@dataclass(frozen=True, eq=False)
+class CountedChances:
+    """Weighs by chances that were counted (GraphSAINT, Zeng et al., ICLR 2020, section 3.2).
+
+    An edge j -> i of a subgraph counts w_ij / alpha_ij, alpha_ij = C_ij / C_i: for a destination i that is in
+    it, the sum has the full aggregation as its expectation, but for the error of the counts. The loss of
+    node i counts 1 / lambda_i, lambda_i = C_i / C: the sum of losses, were the logits exact, has the sum
+    over all nodes as its expectation. What no counted subgraph had, and one has now, counts as if one had had
+    it: its chance is small, and not known better.
+
+    The layer's values are w_ij / C_ij, symmetric where the weights are; C_i is its `dst_scale`.
+
+    Args:
+        topology: the graph; its structure is symmetric, and its columns ascend.
+        counts: of subgraphs that are drawn as those that are weighed.
+    """
+
+    topology: Topology
+    counts: Counts
+
+    @property
+    def needs_places(self) -> bool:
+        """See `Normaliser`."""
+        return True
+
+    def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
+        """See `Normaliser`."""
+        counts, layer = self.counts, as_layer(nodes, as_graph(self.topology, found))
+        together = np.maximum(gather(counts.edges, found.places), 1)
+        values = (1.0 if layer.values is None else layer.values) / together
+        times = np.maximum(counts.nodes[nodes], 1).astype(np.float64)
+        return SubgraphBatch(replace(layer, values=values, dst_scale=times), counts.draws / times)
+
+
+@dataclass(frozen=True, eq=False)
+class PresentMean:
+    """Weighs nothing by chances: a node's aggregation is the mean of those neighbours that are there.
+
+    The sum over them is scaled by deg_i / (its degree within the subgraph), degrees being sums of weights
+    where edges have any: divided by deg_i, the full graph's, it is a mean. Biased towards nodes that are
+    drawn often, and so is the loss, in which all nodes count alike. With all nodes in the subgraph nothing
+    is scaled.
+
+    Args:
+        topology: the graph; its structure is symmetric, and its columns ascend.
+    """
+
+    topology: Topology
+
+    @property
+    def needs_places(self) -> bool:
+        """See `Normaliser`."""
+        return self.topology.weights is not None
+
+    def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
+        """See `Normaliser`."""
+        graph = as_graph(self.topology, found)
+        scale = missing_degree(self.topology, nodes, graph)
+        return SubgraphBatch(replace(as_layer(nodes, graph), dst_scale=scale), None)
 
 
 NodeSamplerName = Literal["frontier", "rw", "mrw", "edge", "forest-fire"]

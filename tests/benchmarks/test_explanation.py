@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness_methods.dgs.explainer import ExplainSpec, explain
 from harness_methods.dgs.explanation_graph import ExplanationGraph, star
-from harness_methods.dgs.masks import ExplainSpec, explain
 
 from harness.data.generated.twin import make
 from harness.data.graph import GraphData

@@ -10,8 +10,7 @@ import pandas as pd
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import MethodSpec, TrainSpec
-from harness.suite.claims import Claim
-from harness.suite.schema import TrialConfig
+from harness.suite.schema import Claim, TrialConfig
 
 
 def trial(method: str, seed: int = 0, parts: int = 2, dataset: str = "digits", **options: Any) -> TrialConfig:

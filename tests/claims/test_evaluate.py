@@ -9,8 +9,7 @@ from claims.made import claim, epochs, frame, trial
 from scipy import stats as scipy_stats
 
 from harness.claims.evaluate import Verdict, evaluate
-from harness.suite.claims import Claim
-from harness.suite.schema import TrialConfig
+from harness.suite.schema import Claim, TrialConfig
 
 Figures = list[tuple[TrialConfig, dict[str, Any]]]
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}

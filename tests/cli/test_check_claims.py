@@ -14,10 +14,9 @@ from harness.cli import main
 from harness.results.record import read_record
 from harness.results.store import ResultStore
 from harness.results.suite_file import KeptSuite, write_suite
-from harness.suite.claims import Claim
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.schema import TrialConfig
+from harness.suite.schema import Claim, TrialConfig
 
 SUITE = """\
 name: demo

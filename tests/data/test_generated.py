@@ -9,11 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 from harness.data.catalog import published
-from harness.data.generated import GENERATORS
 from harness.data.generated.sbm import PlantedGraph
 from harness.data.generated.twin import SHAPES
 from harness.data.graph import GraphData, check_graph
 from harness.data.partition.partitioner import partition_nodes
+from harness.data.registry import generators
 from harness.data.spec import PartitionSpec
 from harness.errors import UserError
 
@@ -33,7 +33,7 @@ SMALL = [
 
 
 def make(name: str, **options: object) -> GraphData:
-    return GENERATORS[name].make(**options)
+    return generators()[name].make(**options)
 
 
 def adjacency(graph: GraphData) -> sp.csr_matrix:
@@ -47,7 +47,7 @@ def edge_homophily(graph: GraphData) -> float:
 
 @pytest.mark.parametrize(("name", "options"), SMALL)
 def test_graph_is_sound_and_as_announced(name, options):
-    graph, info = make(name, **options), GENERATORS[name].info(options)
+    graph, info = make(name, **options), generators()[name].info(options)
     check_graph(graph, name, symmetric=True)
     matrix = adjacency(graph)
     assert (matrix != matrix.T).nnz == 0
@@ -89,7 +89,7 @@ def test_more_than_one_chunk_of_edges_is_drawn(monkeypatch):
 
     monkeypatch.setattr(planted, "CHUNK", 1000)
     graph = make("sbm")
-    assert graph.edges == pytest.approx(GENERATORS["sbm"].info({}).edges, rel=0.03)
+    assert graph.edges == pytest.approx(generators()["sbm"].info({}).edges, rel=0.03)
 
 
 @pytest.mark.parametrize("homophily", [0.3, 0.7, 0.95, 1.0])
@@ -143,7 +143,7 @@ def test_impossible_graphs_are_refused():
     ],
 )
 def test_options_that_do_not_fit(name, options, message):
-    for call in (GENERATORS[name].info, lambda given: make(name, **given)):
+    for call in (generators()[name].info, lambda given: make(name, **given)):
         with pytest.raises(UserError, match=message):
             call(options)
 
@@ -164,7 +164,7 @@ def test_digits_is_the_real_thing():
     assert not (linked & ~at_most).any()
     assert (graph.origin, graph.note) == ("real", "")
     assert [m.sum() for m in (graph.train_mask, graph.val_mask, graph.test_mask)] == [1078, 360, 359]
-    assert GENERATORS["digits"].info({}).edges == pytest.approx(make("digits").edges, rel=0.01)
+    assert generators()["digits"].info({}).edges == pytest.approx(make("digits").edges, rel=0.01)
 
 
 def test_ties_between_digits_go_to_the_lower_image_whatever_the_number_of_threads():
@@ -187,7 +187,7 @@ def test_kronecker_quadrants():
     assert share == pytest.approx([0.5, 0.2, 0.1, 0.2], abs=0.01)
     skewed, even = make("kronecker"), make("kronecker", a=0.25, b=0.25, c=0.25)
     assert np.diff(skewed.indptr).max() > 5 * np.diff(even.indptr).max()
-    assert even.edges == pytest.approx(GENERATORS["kronecker"].info({}).edges, rel=0.02)
+    assert even.edges == pytest.approx(generators()["kronecker"].info({}).edges, rel=0.02)
 
 
 def test_kronecker_splits_by_share():
@@ -205,7 +205,7 @@ def test_smallest_and_small_twins(of):
     real, shape = published()[of].info, SHAPES[of]
     for nodes in (8 * real.classes + 1, 20 * real.classes):
         options = {"of": of, "scale": min(1.0, nodes / real.nodes)}
-        graph, info = make("twin", **options), GENERATORS["twin"].info(options)
+        graph, info = make("twin", **options), generators()["twin"].info(options)
         assert graph.nodes == info.nodes == pytest.approx(nodes, abs=1)
         assert graph.edges == pytest.approx(info.edges, abs=5 * info.edges**0.5)
         for mask, share in zip((graph.train_mask, graph.val_mask, graph.test_mask), shape.split, strict=True):
@@ -238,7 +238,7 @@ def test_reddit_twin_is_cut_as_reddit_is(parts, published_share):
 
 def test_degree_rule_of_scaled_twins():
     """Mean degree min(d, max(d sqrt(s), 10), nodes / (1.5 classes)), said in the note when it binds."""
-    info = GENERATORS["twin"].info
+    info = generators()["twin"].info
     real = published()["reddit"].info
     mean = real.edges / real.nodes
     assert info({"scale": 1.0}).edges == real.edges

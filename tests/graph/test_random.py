@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.graph.random import batch_seed, below, next_u64, stream, uniform
+from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
 
 MASK = 2**64 - 1
 

@@ -22,7 +22,7 @@ from harness.results.record import Record, read_record
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.network import NetworkSpec
+from harness.suite.schema import NetworkSpec
 
 pytestmark = pytest.mark.timeout(90)
 

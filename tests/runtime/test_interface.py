@@ -7,7 +7,7 @@ import pytest
 from support.wire import verified
 
 from harness.check.training import run_ranks
-from harness.runtime.interface import Counters, read_counters
+from harness.runtime.comm import Counters, read_counters
 
 TABLE = """\
 Inter-|   Receive                                                |  Transmit

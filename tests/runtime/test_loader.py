@@ -12,8 +12,7 @@ import torch
 
 from harness.runtime.batches import Batch, Loader
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator
-from harness.runtime.traffic import Traffic
+from harness.runtime.comm import Communicator, Traffic
 
 CPU = torch.device("cpu")
 BATCHES = [Batch(seed, np.arange(2), 2, common=0) for seed in range(6)]

@@ -12,7 +12,7 @@ from support.training import memory_peaks
 
 from harness.check.graphs import on_disk
 from harness.check.training import Case, run_ranks
-from harness.data.generated import GENERATORS
+from harness.data.registry import generators
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
@@ -186,7 +186,7 @@ def test_against_ranks(tmp_path: Path) -> None:
     """
 
     def case(nodes: int, hidden: int, method: str, **options: float | str) -> Case:
-        graph = GENERATORS["sbm"].make(nodes=nodes, degree=8, features=64, work=tmp_path)
+        graph = generators()["sbm"].make(nodes=nodes, degree=8, features=64, work=tmp_path)
         data = on_disk(graph, np.arange(nodes) * 2 // nodes, 2, False, tmp_path / f"{nodes}")
         model = ModelSpec(layers=2, hidden=hidden, norm="layer")
         return Case(data, method, options, model, TrainSpec(epochs=2, threads=1))

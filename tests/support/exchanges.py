@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.launch.local import run_group
 from harness.launch.network import network
-from harness.suite.network import NetworkSpec
+from harness.suite.schema import NetworkSpec
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -58,8 +58,7 @@ def main() -> None:
     import torch.distributed as dist
 
     from harness.runtime.clock import Clock
-    from harness.runtime.comm import Communicator
-    from harness.runtime.traffic import Traffic
+    from harness.runtime.comm import Communicator, Traffic
 
     job = json.loads(Path(sys.argv[1]).read_text())
     out, rank, world = Path(job["out"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -9,8 +9,8 @@ from unittest import mock
 
 import numpy as np
 from harness_methods.dgs import DGS, explainer
+from harness_methods.dgs.explainer import ExplainSpec, Masks, explain
 from harness_methods.dgs.explanation_graph import ExplanationGraph
-from harness_methods.dgs.masks import ExplainSpec, Masks, explain
 from numpy.typing import NDArray
 
 from harness.check.training import Case, run_to_the_end

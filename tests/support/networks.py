@@ -11,8 +11,7 @@ from harness.models.spec import ModelSpec
 from harness.results.record import Record
 from harness.results.store import ResultStore
 from harness.runtime.spec import MethodSpec, TrainSpec
-from harness.suite.network import NetworkSpec
-from harness.suite.schema import TrialConfig
+from harness.suite.schema import NetworkSpec, TrialConfig
 
 EPOCHS = 10
 COMPUTE_S, SOFTWARE_S = 0.3, 0.02

@@ -9,9 +9,7 @@ import torch
 
 from harness.runtime.batches import Background
 from harness.runtime.clock import Clock
-from harness.runtime.comm import Communicator
-from harness.runtime.interface import TrafficCheck
-from harness.runtime.traffic import Traffic
+from harness.runtime.comm import Communicator, Traffic, TrafficCheck
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.data.formats.files import Npz, as_labels, built, spool_features
 from harness.data.graph import GraphData, csr_from_edges
-from harness.data.npy import Array
+from harness.data.store import Array
 from harness.errors import DataError
 
 FILES = ("reddit_data.npz", "reddit_graph.npz")

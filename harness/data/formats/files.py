@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from harness.data.npy import CHUNK_BYTES, Array, Header, NpyWriter, read_columns, read_header, read_rows
+from harness.data.store import CHUNK_BYTES, Array, Header, NpyWriter, read_columns, read_header, read_rows
 from harness.errors import DataError
 
 _CSV_ROWS = 1 << 17

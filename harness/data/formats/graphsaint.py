@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.data.formats.files import Npz, as_labels, built, mask, read_json, reading, spool_features
 from harness.data.graph import GraphData, csr_from_edges, is_symmetric
-from harness.data.npy import Array, npy_chunks, read_header
+from harness.data.store import Array, npy_chunks, read_header
 from harness.errors import DataError
 
 FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")

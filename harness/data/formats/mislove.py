@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from harness.data.formats.files import built, csv_chunks, spool_features
 from harness.data.graph import GraphData, csr_from_edges
-from harness.data.npy import Array, chunk_rows
+from harness.data.store import Array, chunk_rows
 from harness.errors import DataError
 
 FILES = ("youtube-links.txt.gz", "youtube-groupmemberships.txt.gz")

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from harness.data.formats.files import Npz, as_labels, open_npy, spool_features
 from harness.data.graph import GraphData, index_dtype
-from harness.data.npy import Array, NpyWriter, chunk_rows
+from harness.data.store import Array, NpyWriter, chunk_rows
 from harness.errors import DataError
 
 

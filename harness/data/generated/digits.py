@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated.common import option, options_of, resolve, split_masks
+from harness.data.generated import option, options_of, resolve, split_masks
 from harness.data.graph import GraphData, csr_from_edges
 
 NODES, WIDTH, CLASSES = 1797, 64, 10

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated.common import communities, noisy_features, option, options_of, resolve, split_masks
+from harness.data.generated import communities, noisy_features, option, options_of, resolve, split_masks
 from harness.data.graph import GraphData, csr_from_edges
 from harness.data.partition.view import compiled
 from harness.errors import UserError

@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated.common import (
-    communities,
-    label_sets,
-    noisy_features,
-    option,
-    options_of,
-    resolve,
-    split_masks,
-)
+from harness.data.generated import communities, label_sets, noisy_features, option, options_of, resolve, split_masks
 from harness.data.graph import GraphData, csr_from_edges
 from harness.data.partition.view import compiled
 from harness.errors import UserError

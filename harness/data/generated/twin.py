@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo, published
-from harness.data.generated.common import (
+from harness.data.generated import (
     Floats,
     Ints,
     class_labels,

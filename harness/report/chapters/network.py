@@ -24,7 +24,7 @@ from harness.report.trials.variants import Variant
 from harness.results.projection import network_of, project
 from harness.results.record import Record
 from harness.results.twins import LOOPBACK, base_of, compare, network_label, twin_groups
-from harness.suite.network import UNLIMITED, NetworkSpec, latency_text, rate_text
+from harness.suite.schema import UNLIMITED, NetworkSpec, latency_text, rate_text
 
 POINTS = 60  # of a projected line
 BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate stands farther out

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from harness_methods.dgs import explainer
-from harness_methods.dgs.explainer import Explainer
+from harness_methods.dgs.explainer import Explainer, ExplainSpec, Masks
 from harness_methods.dgs.explanation_graph import ExplanationGraph, star
-from harness_methods.dgs.masks import ExplainSpec, Masks
 
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec

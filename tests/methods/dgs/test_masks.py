@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness_methods.dgs.explainer import ExplainSpec, ExplanationError, _kept, _star_logits, explain, objective
 from harness_methods.dgs.explanation_graph import ExplanationGraph, star
-from harness_methods.dgs.masks import ExplainSpec, ExplanationError, _kept, _star_logits, explain, objective
 from numpy.testing import assert_allclose
 from support.planted import auc, explanation_graph, planted
 from torch import Tensor

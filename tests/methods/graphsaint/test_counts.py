@@ -9,12 +9,12 @@ from threading import Barrier, Lock
 
 import numpy as np
 import pytest
-from harness_methods.graphsaint.counts import Counts, count, saved_counts
+from harness_methods.graphsaint.subgraphs import Counts, count, saved_counts
 from numpy.typing import NDArray
 
 from harness.check.graphs import random_graph
 from harness.graph.csr import Topology
-from harness.graph.random import batch_seed
+from harness.graph.kernels import batch_seed
 from harness.sampling.sample import Tables
 
 NODES = 40

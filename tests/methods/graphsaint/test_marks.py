@@ -7,7 +7,7 @@ import pytest
 from harness_methods.graphsaint.node_samplers import Marks, ascending, mark, mark_unseen, marked
 from scipy import stats
 
-from harness.graph.random import stream
+from harness.graph.kernels import stream
 
 
 @pytest.mark.parametrize("nodes", [1, 63, 64, 65, 4096, 4097, 20_000])

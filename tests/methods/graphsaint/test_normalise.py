@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from harness_methods.graphsaint.counts import CountedChances, Counts, PresentMean, count
 from harness_methods.graphsaint.frontier import FrontierSampler
 from harness_methods.graphsaint.node_samplers import EdgeEndsSampler, ForestFireSampler, MultiWalkSampler, WalkSampler
+from harness_methods.graphsaint.subgraphs import CountedChances, Counts, PresentMean, count
 from numpy.typing import NDArray
 from support.draws import square, sums_over
 

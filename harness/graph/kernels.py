@@ -1,0 +1,115 @@
+"""What kernels share: random numbers, and asking for memory ahead.
+
+Numbers depend on a seed and an index alone: not on threads, nor on the order of calls. A stream is SplitMix64
+(Steele, Lea and Flood, OOPSLA 2014) from a start of its own. A kernel opens one for each row or node that it
+draws for:
+
+    state = stream(seed, row)
+    state, value = next_u64(state)
+    pick = below(value, degree)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_11, _27, _30, _31, _32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+def batch_seed(seed: int, rank: int, epoch: int, batch: int) -> int:
+    """Return the seed of a rank's batch, in [0, 2^63); all arguments are non-negative."""
+    return int(np.random.SeedSequence((seed, rank, epoch, batch)).generate_state(1, np.uint64)[0] >> 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix(state):  # type: ignore[no-untyped-def]
+    state = (state ^ (state >> _30)) * _FIRST
+    state = (state ^ (state >> _27)) * _SECOND
+    return state ^ (state >> _31)
+
+
+@numba.njit(cache=True, nogil=True)
+def stream(seed, index):  # type: ignore[no-untyped-def]
+    """Return the uint64 state where the stream `index` of `seed` (both int64 >= 0) starts."""
+    # Mixed twice: neighbouring indices must not start neighbouring states.
+    return _mix(_mix(np.uint64(seed)) + np.uint64(index) * _GOLDEN)
+
+
+@numba.njit(cache=True, nogil=True)
+def next_u64(state):  # type: ignore[no-untyped-def]
+    """Return the stream's next state and 64 random bits."""
+    state = state + _GOLDEN
+    return state, _mix(state)
+
+
+@numba.njit(cache=True, nogil=True)
+def uniform(value):  # type: ignore[no-untyped-def]
+    """Return 64 random bits as a float64 in [0, 1), a multiple of 2^-53."""
+    # 53 bits are what a float64 holds.
+    return np.float64(value >> _11) * (1.0 / (1 << 53))
+
+
+@numba.njit(cache=True, nogil=True)
+def below(value, bound):  # type: ignore[no-untyped-def]
+    """Return 64 random bits as an int64 in [0, bound), 0 < bound < 2^32: the product's upper 64 bits.
+
+    The chances of two results differ by 2^-64 at most.
+    """
+    # Lemire's multiplication in place of a remainder, which needs a division; 64 x 32 bits by halves.
+    size = np.uint64(bound)
+    low = ((value & _LOW) * size) >> _32
+    return np.int64(((value >> _32) * size + low) >> _32)
+
+
+_AHEAD = 256  # entries; every one is in a cache line of its own, and to wait for it is what takes the time
+
+
+def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of an entry of a contiguous one-dimensional array: `prefetch(array, index)`.
+
+    Nothing happens where the processor has no such instruction, nor where the address is none to be read.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        write_prefetch(builder, builder.gep(data, [arguments[1]]))
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+def write_prefetch(builder: Any, address: Any) -> None:
+    """Write, with a builder of LLVM's, the instruction that asks for the cache line at `address`."""
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    form = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), form)
+    read, keep_near, of_data = flag(0), flag(3), flag(1)
+    builder.call(function, [builder.bitcast(address, byte), read, keep_near, of_data])
+
+
+prefetch: Any = intrinsic(_prefetch)
+
+
+@numba.njit(cache=True, nogil=True)
+def fetch_ahead(array, places, k):  # type: ignore[no-untyped-def]
+    """Ask for the entry of `array` that a loop over `places`, now at `k`, comes to some time later."""
+    prefetch(array, places[min(k + _AHEAD, places.size - 1)])
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(array, places):  # type: ignore[no-untyped-def]
+    """Return `array[places]`, for places all over a large array."""
+    found = np.empty(places.size, array.dtype)
+    for k in range(places.size):
+        fetch_ahead(array, places, k)
+        found[k] = array[places[k]]
+    return found
