@@ -50,13 +50,14 @@ class RankProcess:
 
 
 def start_rank(worker: str, job: Path, place: Place, threads: int, log: Path, stdin: int) -> RankProcess:
-    """Start `python -m worker job` at `place`, its output going to `log`.
+    """Start `python -P -m worker job` at `place`, its output going to `log`.
 
+    -P keeps the working directory off the module path: a user's `queue.py` there would be imported for Python's.
     `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
     """
     with log.open("ab") as stream:
         popen = subprocess.Popen(
-            [*place.prefix, sys.executable, "-m", worker, str(job)],
+            [*place.prefix, sys.executable, "-P", "-m", worker, str(job)],
             stdin=stdin,
             stdout=stream,
             stderr=subprocess.STDOUT,

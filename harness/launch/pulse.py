@@ -31,7 +31,7 @@ def gone_key(session: str) -> str:
 def pulse(host: str, port: int, session: str, interval_s: float) -> Iterator[None]:
     """Have the head at HOST:PORT told every `interval_s` that this process lives, and then that it ended."""
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, host, str(port), session, str(interval_s)],
+        [sys.executable, "-P", "-m", __name__, host, str(port), session, str(interval_s)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
