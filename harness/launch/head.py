@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.launch.inputs import Inputs
-from harness.launch.local import GRACE_S, TERM_S, GroupResult
+from harness.launch.inputs import TrialInputs
+from harness.launch.local import GRACE_S, TERM_S, GroupResult, RankFailure
 from harness.launch.nodes import (
     CALL,
     MEMBERS,
@@ -28,12 +28,9 @@ from harness.launch.nodes import (
     plan_of,
     unpacked,
 )
-from harness.launch.outcome import Failure
 from harness.launch.process import is_loopback
-from harness.launch.progress import Progress
 from harness.launch.rendezvous import Link, NotMet, address_towards, interface_of
-from harness.launch.runner import FAILED, INTERRUPTED, RunOptions, run_suite
-from harness.launch.trial import OneMachine
+from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, TrialProgress, run_suite
 from harness.launch.watch import Ears, Watch, failures_in
 from harness.results.store import ResultStore
 from harness.suite.schema import Suite, TrialConfig
@@ -42,7 +39,12 @@ FAREWELL_S = 15.0  # for the nodes to hear that the run is over
 
 
 def lead(
-    link: Link, suite: Suite, trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions, progress: Progress
+    link: Link,
+    suite: Suite,
+    trials: Sequence[TrialConfig],
+    store: ResultStore,
+    options: RunOptions,
+    progress: TrialProgress,
 ) -> int:
     """Run the suite as `run_suite` does, on all nodes; the nodes end when this returns."""
     ranks = OneMachine(suite.timeouts, options.worker, link.cluster.nodes)
@@ -79,7 +81,7 @@ class Head:
             return None
         return f"network {trial.network.label} is played on one machine only (run without --nnodes)"
 
-    def run(self, trial: TrialConfig, inputs: Inputs, out: Path, progress: Progress) -> GroupResult:
+    def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""
         if not self._complete:
             progress.trial_stage(f"waiting for {self.nodes} nodes at {self.link.cluster.endpoint}")
@@ -87,7 +89,7 @@ class Head:
         self._complete = group.status == "ok"
         return group
 
-    def _run(self, trial: TrialConfig, inputs: Inputs, out: Path, progress: Progress) -> GroupResult:
+    def _run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         self._calls += 1
         run = f"{self.suite}.{trial.id}.{self._id}-{self._calls}"
         call = {"number": self._calls, "trial": trial.id, "run": run}
@@ -103,9 +105,11 @@ class Head:
         except NotMet as missing:
             refused = self.link.get(REFUSED)
             why = f"{missing}; one was refused: {refused}" if refused else str(missing)
-            return GroupResult([Failure(None, "timeout", f"waited in vain: {why}", node=0)])
+            return GroupResult([RankFailure(None, "timeout", f"waited in vain: {why}", node=0)])
 
-    def _together(self, seat: Seat, trial: TrialConfig, inputs: Inputs, out: Path, progress: Progress) -> GroupResult:
+    def _together(
+        self, seat: Seat, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress
+    ) -> GroupResult:
         limit_s, silence_s = self.ranks.timeouts.trial_s, self.link.cluster.node_timeout_s
         ears = Ears(seat, self._watch, [rank for rank in range(self.nodes) if rank != seat.rank])
         said = ears.hear("node", silence_s, f"said nothing within {silence_s:g} s (--node-timeout)")
@@ -132,17 +136,19 @@ class Head:
             seat.order("stop", True)
         left_s = max(0.0, limit_s - (own.wall_s or 0.0)) + GRACE_S + 2 * TERM_S + silence_s
         ends = ears.hear("end", left_s, f"did not end within {limit_s:g} s (timeouts.trial_s)")
-        groups = [GroupResult([end]) if isinstance(end, Failure) else unpacked(end) for end in ends]
+        groups = [GroupResult([end]) if isinstance(end, RankFailure) else unpacked(end) for end in ends]
         return merged(
             [own, *groups],
             [{"node": node, "ranks": [*shares[node]], **info.hardware} for node, info in enumerate(infos)],
         )
 
-    def _differing(self, ready: Sequence[dict[str, Any]], inputs: Inputs) -> list[Failure]:
+    def _differing(self, ready: Sequence[dict[str, Any]], inputs: TrialInputs) -> list[RankFailure]:
         own = fingerprint(inputs, self._graphs)
         what = "prepared other data than node 0: its graph or its partition differs (same files, same versions?)"
         return [
-            Failure(None, "error", what, node=node) for node, content in enumerate(ready, 1) if content["hash"] != own
+            RankFailure(None, "error", what, node=node)
+            for node, content in enumerate(ready, 1)
+            if content["hash"] != own
         ]
 
     def _interface(self, infos: Sequence[NodeInfo]) -> str:
@@ -150,7 +156,7 @@ class Head:
         far = [info.address for info in infos[1:] if not is_loopback(info.address)]
         return interface_of(address_towards(far[0], self.link.cluster.port) if far else self._info.address)
 
-    def dismiss(self, code: int, progress: Progress) -> None:
+    def dismiss(self, code: int, progress: TrialProgress) -> None:
         """Tell the nodes that the run is over and wait for them to go, for a limited time."""
         self.link.put(CALL, {"over": code})
         if self._calls == 0 and code != INTERRUPTED and not self._all_came():

@@ -15,7 +15,7 @@ from harness.suite.schema import TrialConfig
 
 
 @dataclass(frozen=True)
-class Inputs:
+class TrialInputs:
     """Directories of a trial's data, and what its record says of them (`partition`: the training graph's)."""
 
     graph: Path
@@ -53,7 +53,7 @@ class InputCache:
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
-    def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> Inputs:
+    def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
         from harness.data.partition.store import ensure_partitioned, partition_table
 
@@ -66,7 +66,7 @@ class InputCache:
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
         views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source)
         table = partition_table(views.train)
-        return Inputs(graph, views.train, views.full, inductive, _describe(graph), table)
+        return TrialInputs(graph, views.train, views.full, inductive, _describe(graph), table)
 
     def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
         from harness.data.registry import prepare

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataUnavailable, UserError
-from harness.launch.inputs import InputCache, Inputs
-from harness.launch.local import GroupResult
+from harness.launch.inputs import InputCache, TrialInputs
+from harness.launch.local import GroupResult, RankFailure
 from harness.launch.nodes import (
     CALL,
     MEMBERS,
@@ -30,11 +30,9 @@ from harness.launch.nodes import (
     places_of,
     plan_of,
 )
-from harness.launch.outcome import Failure
 from harness.launch.pulse import pulse
 from harness.launch.rendezvous import HeadLost, Link, NotMet, interface_of
-from harness.launch.runner import FAILED, INTERRUPTED, RunOptions, check_device
-from harness.launch.trial import OneMachine, explain
+from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, check_device, explain
 from harness.suite.schema import Suite, TrialConfig
 
 BEATS = 6  # in the time after which a silent node is lost
@@ -119,7 +117,7 @@ class Member:
         with self.link.meet(run) as rank:
             seat = Seat(self.link, run, rank)
             seat.say("node", asdict(self.info))
-            inputs: list[Inputs] = []
+            inputs: list[TrialInputs] = []
             self._do(seat, "ready", lambda: self._prepare(trial, inputs))
             go = _wait(lambda: self._go(seat), 2 * self.ranks.timeouts.trial_s)
             if go:
@@ -140,14 +138,14 @@ class Member:
             self.say(f"    {reason}")
             seat.say(what, _failed(status, f"said: {reason}", log))
 
-    def _prepare(self, trial: TrialConfig, found: list[Inputs]) -> dict[str, Any]:
+    def _prepare(self, trial: TrialConfig, found: list[TrialInputs]) -> dict[str, Any]:
         found.append(self.inputs.get(trial, lambda text: self.say(f"    {text}")))
         return {"hash": fingerprint(found[0], self._graphs)}
 
     def _go(self, seat: Seat) -> Any:
         return seat.ordered("go") or (False if seat.ordered("stop") else None)
 
-    def _train(self, seat: Seat, trial: TrialConfig, inputs: Inputs, go: dict[str, Any]) -> GroupResult:
+    def _train(self, seat: Seat, trial: TrialConfig, inputs: TrialInputs, go: dict[str, Any]) -> GroupResult:
         node, start, stop = go["shares"][str(seat.rank)]
         world = trial.partition.parts
         self.say(f"    node {node}, ranks {start} to {stop - 1} of {world}" if stop > start else "    no ranks")
@@ -173,4 +171,4 @@ class Member:
 
 
 def _failed(status: Any, reason: str, log: str = "") -> dict[str, Any]:
-    return asdict(GroupResult([Failure(None, status, reason)], log=log))
+    return asdict(GroupResult([RankFailure(None, status, reason)], log=log))

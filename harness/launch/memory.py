@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.data.catalog import DatasetInfo
-from harness.launch.oom import memory_limit
+from harness.launch.process import memory_limit
 from harness.models.gnn import GNN
 from harness.runtime.memory_model import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from harness.errors import UserError
-from harness.launch.inputs import Inputs
-from harness.launch.local import GroupResult
-from harness.launch.outcome import Failure
-from harness.launch.place import Place
+from harness.launch.inputs import TrialInputs
+from harness.launch.local import GroupResult, RankFailure
+from harness.launch.process import Placement
 from harness.launch.rendezvous import Cluster, Link
 from harness.results.environment import collect
 from harness.runtime.job import Backend, Meeting
@@ -134,9 +133,9 @@ def blocks(parts: int, nodes: int) -> list[range]:
     return [range(starts[node], starts[node + 1]) for node in range(nodes)]
 
 
-def places_of(block: range, world: int, interface: str) -> list[Place]:
+def places_of(block: range, world: int, interface: str) -> list[Placement]:
     """Return the places of a node's ranks."""
-    return [Place(rank, local, world, len(block), interface) for local, rank in enumerate(block)]
+    return [Placement(rank, local, world, len(block), interface) for local, rank in enumerate(block)]
 
 
 def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[range]) -> Backend:
@@ -149,7 +148,7 @@ def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[r
     return "nccl" if trial.device == "cuda" and alone else "gloo"
 
 
-def fingerprint(inputs: Inputs, graphs: dict[Path, str]) -> str:
+def fingerprint(inputs: TrialInputs, graphs: dict[Path, str]) -> str:
     """Return a hash of the trial's graph and of the part of each of its nodes.
 
     `graphs` remembers the hashes of graphs, all of whose files are read.
@@ -170,7 +169,7 @@ def _hash(files: Sequence[Path]) -> str:
 
 def unpacked(content: Mapping[str, Any]) -> GroupResult:
     """Return the result that a node sent as `dataclasses.asdict`."""
-    return replace(GroupResult(**content), failures=[Failure(**failure) for failure in content["failures"]])
+    return replace(GroupResult(**content), failures=[RankFailure(**failure) for failure in content["failures"]])
 
 
 def merged(groups: Sequence[GroupResult], nodes: Sequence[dict[str, Any]]) -> GroupResult:

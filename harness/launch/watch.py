@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness.launch.local import RankFailure
 from harness.launch.nodes import POLL_S, WATCH_S, Seat
-from harness.launch.outcome import Failure
 from harness.launch.pulse import beat_key, gone_key
 from harness.launch.rendezvous import Link
 
@@ -36,7 +36,7 @@ class Watch:
 class Ears:
     """What the other nodes of one trial say; `members` are their ranks, node 1's first.
 
-    Lists that are returned have an entry a member: what it said, or the Failure that it was lost.
+    Lists that are returned have an entry a member: what it said, or the RankFailure that it was lost.
     """
 
     def __init__(self, seat: Seat, watch: Watch, members: Sequence[int]) -> None:
@@ -62,7 +62,8 @@ class Ears:
         while None in (words := self._now(what)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return [
-            Failure(None, "timeout", late, node=node) if word is None else word for node, word in enumerate(words, 1)
+            RankFailure(None, "timeout", late, node=node) if word is None else word
+            for node, word in enumerate(words, 1)
         ]
 
     def failed(self) -> bool:
@@ -83,21 +84,21 @@ class Ears:
             lost = self._watch.lost(self._sessions[node - 1]) if self._sessions else None
             word = self._seat.heard(what, self._members[node - 1])
             if word is None and lost is not None:
-                word = Failure(None, "error", lost, node=node)
+                word = RankFailure(None, "error", lost, node=node)
             if word is None:
                 return None
             self._words[what, node] = word
         return self._words[what, node]
 
 
-def failures_in(words: Sequence[Any]) -> list[Failure]:
+def failures_in(words: Sequence[Any]) -> list[RankFailure]:
     """Return the failures in what the members said, node 1's first."""
-    found: list[Failure] = []
+    found: list[RankFailure] = []
     for node, word in enumerate(words, 1):
-        if isinstance(word, Failure):
+        if isinstance(word, RankFailure):
             found.append(word)
         else:
-            found += [replace(Failure(**failure), node=node) for failure in word.get("failures", ())]
+            found += [replace(RankFailure(**failure), node=node) for failure in word.get("failures", ())]
     return found
 
 

@@ -18,7 +18,7 @@ import pytest
 from e2e.cli import CommandLine, records, trains, wait_until
 
 import harness
-from harness.launch.namespaces import batch, inside, namespace, namespaces
+from harness.launch.network import batch, inside, namespace, namespaces
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 

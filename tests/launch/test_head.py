@@ -14,10 +14,8 @@ from launch.tiny import SUITE, TESTS, write_ring
 
 from harness.launch.head import Head, lead
 from harness.launch.member import follow
-from harness.launch.progress import Silent
 from harness.launch.rendezvous import Cluster, open_link
-from harness.launch.runner import RunOptions
-from harness.launch.trial import OneMachine
+from harness.launch.runner import OneMachine, RunOptions, Silent
 from harness.results.record import Record, read_record
 from harness.results.store import ResultStore
 from harness.suite.expand import expand

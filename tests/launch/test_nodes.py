@@ -15,10 +15,9 @@ from ruamel.yaml import YAML
 
 from harness.errors import UserError
 from harness.launch import watch
-from harness.launch.inputs import Inputs
-from harness.launch.local import GroupResult
+from harness.launch.inputs import TrialInputs
+from harness.launch.local import GroupResult, RankFailure
 from harness.launch.nodes import NodeInfo, backend_of, blocks, check_plan, fingerprint, merged, places_of
-from harness.launch.outcome import Failure
 from harness.launch.watch import Watch
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
@@ -99,16 +98,18 @@ def test_fingerprint_sees_parts_and_features(tmp_path: Path) -> None:
         np.save(graph / "features.npy", [1.0, feature])
         np.save(view / "parts.npy", [0, part])
         (graph / "meta.json").write_text(name)  # may name the directory it was made from
-        return fingerprint(Inputs(graph, view, view, False, {}, []), {})
+        return fingerprint(TrialInputs(graph, view, view, False, {}, []), {})
 
     assert write("a", 1, 2.0) == write("b", 1, 2.0)
     assert len({write("c", 1, 2.0), write("d", 0, 2.0), write("e", 1, 3.0)}) == 3
 
 
 def test_one_result_from_all_nodes() -> None:
-    head = GroupResult([Failure(0, "error", "said: Connection closed by peer")], [{"rank": 1}, {"rank": 0}], "a", 3.0)
-    lost = GroupResult([Failure(None, "error", "was lost: no heartbeat for 30 s (--node-timeout)")])
-    killed = GroupResult([Failure(4, "error", "was killed by signal 9 (SIGKILL)")], [{"rank": 3}], "c")
+    head = GroupResult(
+        [RankFailure(0, "error", "said: Connection closed by peer")], [{"rank": 1}, {"rank": 0}], "a", 3.0
+    )
+    lost = GroupResult([RankFailure(None, "error", "was lost: no heartbeat for 30 s (--node-timeout)")])
+    killed = GroupResult([RankFailure(4, "error", "was killed by signal 9 (SIGKILL)")], [{"rank": 3}], "c")
     group = merged([head, lost], [{}, {}])
     assert (group.status, group.reason) == ("error", "node 1 was lost: no heartbeat for 30 s (--node-timeout)")
     group = merged([head, GroupResult(log="b"), killed], [{}, {}, {}])
