@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,65 +12,70 @@ import torch
 
 from harness.errors import UserError
 from harness.launch.inputs import TrialInputs
-from harness.launch.local import GroupResult, RankFailure
 from harness.launch.process import Placement
-from harness.launch.rendezvous import Cluster, Link
+from harness.launch.rendezvous import Cluster, StoreClient
 from harness.results.environment import collect
 from harness.runtime.job import Backend, Meeting
 from harness.suite.schema import Suite, TrialConfig
 
-POLL_S = 0.1  # while nothing trains
 WATCH_S = 1.0  # while ranks train: they need the cores
-CALL = "call"  # the trial that the head calls the nodes to, or the end of the run
+CALL = "call"  # the trial that the coordinator calls the nodes to, or the end of the run
 PLAN = "plan"
 REFUSED = "refused"  # why a node did not take part
-MEMBERS = "members"  # counter of the other nodes that came
+JOINED = "joined"  # counter of the worker nodes that joined the run
 _HARDWARE = (
     *("platform", "python", "cpu", "cores", "usable_cores", "memory_bytes"),
     *("gpus", "driver", "cuda", "nccl"),
 )
 
 
-def member_key(number: int) -> str:
-    """Return the key of the session of the `number`th node that came, counted from 1."""
-    return f"member/{number}"
+def session_key(number: int) -> str:
+    """Return the key of the session of the `number`th node that joined the run, counted from 1."""
+    return f"joined/{number}"
 
 
 @dataclass(frozen=True)
-class Seat:
-    """A node's place among the nodes of one trial; `rank` is what the rendezvous gave it."""
+class TrialChannel:
+    """What is said in one run of a trial; a worker node's `number` says as which it came, 0 is the coordinator."""
 
-    link: Link
+    client: StoreClient
     run: str
-    rank: int
+    number: int = 0
+
+    @classmethod
+    def join(cls, client: StoreClient, run: str) -> TrialChannel:
+        """As a worker node: come to the trial."""
+        return cls(client, run, client.count(f"{run}/came", 1))
+
+    def came(self) -> int:
+        """Return how many worker nodes have come."""
+        return self.client.count(f"{self.run}/came")
 
     def say(self, what: str, content: Any) -> None:
-        """Tell the others."""
-        self.link.put(self._key(what, self.rank), content)
+        """As a worker node: tell the coordinator."""
+        self.client.put(f"{self.run}/{what}/{self.number}", content)
 
-    def heard(self, what: str, rank: int) -> Any:
-        """As the head: return what the node of `rank` said, once; None if it has not yet."""
-        return self.link.take(self._key(what, rank))
+    def heard(self, what: str, number: int) -> Any:
+        """As the coordinator: return what the node that came as `number` said, once; None if it has not yet."""
+        return self.client.take(f"{self.run}/{what}/{number}")
 
     def order(self, what: str, content: Any) -> None:
-        """As the head: tell all nodes."""
-        self.link.put(f"{self.run}/{what}", content)
+        """As the coordinator: tell all nodes."""
+        self.client.put(f"{self.run}/{what}", content)
 
     def ordered(self, what: str) -> Any:
-        """Return what the head told all, or None if it has not yet."""
-        return self.link.get(f"{self.run}/{what}")
+        """Return what the coordinator told all, or None if it has not yet."""
+        return self.client.get(f"{self.run}/{what}")
 
-    def meeting(self, backend: Backend) -> Meeting:
+    def ranks_meeting(self, backend: Backend) -> Meeting:
         """Return where the ranks of this node meet those of the others."""
-        return Meeting(host=self.link.host, port=self.link.cluster.port, prefix=f"{self.run}/ranks", backend=backend)
-
-    def _key(self, what: str, rank: int) -> str:
-        return f"{self.run}/{what}/{rank}"
+        host, port = self.client.host, self.client.cluster.port
+        return Meeting(host=host, port=port, prefix=f"{self.run}/ranks", backend=backend)
 
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a node is: its heart-beat's session ("" for the head), address, GPUs and hardware."""
+    """What a node is: its heartbeat's session ("" for the coordinator), address, GPUs and hardware."""
 
     session: str
     address: str
@@ -86,7 +91,7 @@ class NodeInfo:
 
 
 def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> dict[str, Any]:
-    """Return what must be alike on all nodes, and the head's --node-timeout."""
+    """Return what must be alike on all nodes, and the coordinator's --node-timeout."""
     found = collect()
     return {
         "nodes": cluster.nodes,
@@ -101,8 +106,8 @@ def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> di
     }
 
 
-def check_plan(own: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """Raise UserError that says in what this node's plan differs from the head's."""
+def check_plan(own: Mapping[str, Any], coordinators: Mapping[str, Any]) -> None:
+    """Raise UserError that says in what this node's plan differs from the coordinator's."""
     fixes = {
         "nodes": ("--nnodes", "give every node the same"),
         "versions": ("versions", "install the same on every node"),
@@ -111,15 +116,15 @@ def check_plan(own: Mapping[str, Any], head: Mapping[str, Any]) -> None:
         "timeouts": ("timeouts", "give every node the same file"),
     }
     for key, (name, fix) in fixes.items():
-        if own[key] != head[key]:
-            raise UserError(f"{own[key]} here, {head[key]} on the head", key=name, fix=fix)
-    here, there = own["trials"], head["trials"]
+        if own[key] != coordinators[key]:
+            raise UserError(f"{own[key]} here, {coordinators[key]} on the coordinator", key=name, fix=fix)
+    here, there = own["trials"], coordinators["trials"]
     if here.keys() == there.keys():
         return
     only = [f"only here: {here[id_]}" for id_ in here if id_ not in there][:1]
-    only += [f"only on the head: {there[id_]}" for id_ in there if id_ not in here][:1]
+    only += [f"only on the coordinator: {there[id_]}" for id_ in there if id_ not in here][:1]
     raise UserError(
-        f"{len(here)} trials here, {len(there)} on the head, {len(here.keys() & there.keys())} alike; "
+        f"{len(here)} trials here, {len(there)} on the coordinator, {len(here.keys() & there.keys())} alike; "
         + "; ".join(only),
         key="trials",
         fix="same suite file, options, data directory and kind of device on every node",
@@ -133,8 +138,8 @@ def blocks(parts: int, nodes: int) -> list[range]:
     return [range(starts[node], starts[node + 1]) for node in range(nodes)]
 
 
-def places_of(block: range, world: int, interface: str) -> list[Placement]:
-    """Return the places of a node's ranks."""
+def placements_of(block: range, world: int, interface: str) -> list[Placement]:
+    """Return the placements of a node's ranks."""
     return [Placement(rank, local, world, len(block), interface) for local, rank in enumerate(block)]
 
 
@@ -165,22 +170,3 @@ def _hash(files: Sequence[Path]) -> str:
         with path.open("rb") as stream:
             whole.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
     return whole.hexdigest()[:32]
-
-
-def unpacked(content: Mapping[str, Any]) -> GroupResult:
-    """Return the result that a node sent as `dataclasses.asdict`."""
-    return replace(GroupResult(**content), failures=[RankFailure(**failure) for failure in content["failures"]])
-
-
-def merged(groups: Sequence[GroupResult], nodes: Sequence[dict[str, Any]]) -> GroupResult:
-    """Return one result from those of all nodes, the head's first; `nodes` says what each is."""
-    head = groups[0]
-    return GroupResult(
-        failures=[replace(f, node=node) for node, group in enumerate(groups) for f in group.failures],
-        ranks=sorted((rank for group in groups for rank in group.ranks), key=lambda rank: int(rank["rank"])),
-        log="".join(group.log for group in groups),
-        wall_s=head.wall_s,
-        limit_s=next((group.limit_s for group in groups if group.limit_s is not None), None),
-        reached=head.reached,
-        nodes=nodes,
-    )

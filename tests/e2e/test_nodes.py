@@ -201,7 +201,7 @@ def test_a_node_that_is_killed_comes_back_and_is_cut_off(cabled: Machines) -> No
     cabled.cut()
     code, said = ended(again)
     assert (code, time.monotonic() - asked < 30) == (1, True)
-    assert "the head at 10.99.0.1:29400 does not answer any more; this node ends" in said
+    assert "the coordinator at 10.99.0.1:29400 does not answer any more; this node ends" in said
     assert "Traceback" not in said
     assert psutil.wait_procs(processes, timeout=10)[1] == []
     assert ended(head)[0] == 1

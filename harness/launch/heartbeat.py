@@ -1,7 +1,7 @@
-"""A node's pulse: a process beside its runner that tells the head that the runner lives, and when it ended.
+"""Whether a node's runner lives: a process beside it tells the coordinator, which compares with its own clock.
 
 It is a process because partitioners hold the interpreter for minutes: a thread would fall silent.
-Run as `python -m harness.launch.pulse HOST PORT SESSION SECONDS`; ends when its standard input does.
+Run as `python -P -m harness.launch.heartbeat HOST PORT SESSION SECONDS`; it ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-LAST_WORD_S = 3.0  # for the last word, to a head that may be gone
+if TYPE_CHECKING:
+    from harness.launch.rendezvous import StoreClient
+
+LAST_WORD_S = 3.0  # for the last word, to a coordinator that may be gone
 
 
 def beat_key(session: str) -> str:
@@ -28,8 +33,8 @@ def gone_key(session: str) -> str:
 
 
 @contextmanager
-def pulse(host: str, port: int, session: str, interval_s: float) -> Iterator[None]:
-    """Have the head at HOST:PORT told every `interval_s` that this process lives, and then that it ended."""
+def heartbeat(host: str, port: int, session: str, interval_s: float) -> Iterator[None]:
+    """Have the store at HOST:PORT told every `interval_s` that this process lives, and then that it ended."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, host, str(port), session, str(interval_s)],
         stdin=subprocess.PIPE,
@@ -49,6 +54,26 @@ def pulse(host: str, port: int, session: str, interval_s: float) -> Iterator[Non
             process.wait()
 
 
+class Heartbeats:
+    """Tells the coordinator which runners live, by its own clock: clocks of two machines are never compared."""
+
+    def __init__(self, client: StoreClient, timeout_s: float) -> None:
+        self._client, self._timeout_s = client, timeout_s
+        self._beats: dict[str, tuple[str | None, float]] = {}
+
+    def lost(self, session: str) -> str | None:
+        """Return what became of a node whose runner has ended or is silent; None if it lives."""
+        if self._client.has(gone_key(session)):
+            return "was lost: its runner ended or was killed"
+        now, beat = time.monotonic(), self._client.text(beat_key(session))
+        last, since = self._beats.setdefault(session, (beat, now))
+        if beat != last:
+            self._beats[session] = beat, now
+        elif now - since > self._timeout_s:
+            return f"was lost: no heartbeat for {self._timeout_s:g} s (--node-timeout)"
+        return None
+
+
 def main(host: str, port: int, session: str, interval_s: float) -> None:
     """Beat until standard input ends, then say so."""
     ended = threading.Event()
@@ -60,7 +85,7 @@ def main(host: str, port: int, session: str, interval_s: float) -> None:
         threading.Timer(LAST_WORD_S, os._exit, (1,)).start()
 
     threading.Thread(target=watch, daemon=True).start()
-    # After the watch has begun: this import takes seconds.
+    # The watch comes first, because this import takes seconds.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
