@@ -144,7 +144,7 @@ class Coordinator:
             out,
             placements_of(shares[0], trial.partition.parts, self._interface(infos)),
             progress.trial_event,
-            meeting=channel.ranks_meeting(backend),
+            rendezvous=channel.ranks_rendezvous(backend),
             failed_elsewhere=workers.failed,
         )
         if own.status != "ok":

@@ -15,7 +15,7 @@ from harness.launch.inputs import TrialInputs
 from harness.launch.process import Placement
 from harness.launch.rendezvous import Cluster, StoreClient
 from harness.results.environment import collect
-from harness.runtime.job import Backend, Meeting
+from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
 
 WATCH_S = 1.0  # while ranks train: they need the cores
@@ -67,10 +67,10 @@ class TrialChannel:
         """Return what the coordinator told all, or None if it has not yet."""
         return self.client.get(f"{self.run}/{what}")
 
-    def ranks_meeting(self, backend: Backend) -> Meeting:
+    def ranks_rendezvous(self, backend: Backend) -> RanksRendezvous:
         """Return where the ranks of this node meet those of the others."""
         host, port = self.client.host, self.client.cluster.port
-        return Meeting(host=host, port=port, prefix=f"{self.run}/ranks", backend=backend)
+        return RanksRendezvous(host=host, port=port, prefix=f"{self.run}/ranks", backend=backend)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from harness.suite.expand import expand
 from harness.suite.schema import Suite, Timeouts, TrialConfig
 
 if TYPE_CHECKING:
-    from harness.runtime.job import Meeting
+    from harness.runtime.job import RanksRendezvous
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -108,13 +108,13 @@ class OneMachine:
         placements: Sequence[Placement],
         tell: OnProgress,
         *,
-        meeting: Meeting | None = None,
+        rendezvous: RanksRendezvous | None = None,
         failed_elsewhere: Callable[[], bool] = lambda: False,
     ) -> GroupResult:
-        """Run the ranks of `placements` here; the others of the trial, if any, come to the same `meeting`."""
+        """Run the ranks of `placements` here; the others of the trial, if any, come to the same `rendezvous`."""
         threads = threads_of(trial, self.nodes)
         return run_group(
-            write_job(trial, inputs, out, self.timeouts.collective_s, threads=threads, meeting=meeting),
+            write_job(trial, inputs, out, self.timeouts.collective_s, threads=threads, rendezvous=rendezvous),
             placements,
             out,
             threads=threads,
@@ -233,7 +233,7 @@ def write_job(
     collective_s: float,
     *,
     threads: int,
-    meeting: Meeting | None = None,
+    rendezvous: RanksRendezvous | None = None,
 ) -> Path:
     """Write the file that every rank reads and return its path."""
     job = {
@@ -248,8 +248,8 @@ def write_job(
         "attempt": uuid.uuid4().hex,
         "collective_timeout_s": collective_s,
     }
-    if meeting is not None:
-        job["meeting"] = meeting.model_dump(mode="json")
+    if rendezvous is not None:
+        job["rendezvous"] = rendezvous.model_dump(mode="json")
     path = out / "job.json"
     path.write_text(json.dumps(job, indent=1))
     return path

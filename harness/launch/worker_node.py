@@ -151,7 +151,7 @@ class WorkerNode:
                 Path(directory),
                 placements_of(range(start, stop), world, interface_of(self.info.address)),
                 lambda event: None,
-                meeting=channel.ranks_meeting(go["backend"]),
+                rendezvous=channel.ranks_rendezvous(go["backend"]),
                 failed_elsewhere=lambda: self._stopped(channel, WATCH_S),
             )
         self.show(f"    {group.status}" + (f": {group.reason}" if group.reason else ""))
