@@ -91,7 +91,10 @@ class GroupResult:
     def _verdict(self) -> tuple[Status, str | None]:
         if self.limit_s is not None:
             return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}"
-        return verdict(self.failures)
+        if not self.failures:
+            return "ok", None
+        first = min(self.failures, key=RankFailure.sort_key)
+        return first.status, first.text
 
 
 def run_group(
@@ -107,7 +110,7 @@ def run_group(
     count_oom_kills: Callable[[], int] = oom_kills,
     failed_elsewhere: Callable[[], bool] = lambda: False,
 ) -> GroupResult:
-    """Run `python -m worker job` at each of `placements` and wait for all of them.
+    """Run `python -P -m worker job` at each of `placements` and wait for all of them.
 
     `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
     `timeout_s` is wall time from the start; `failed_elsewhere`, asked often, says whether a rank of the same
@@ -128,9 +131,10 @@ def run_group(
         for process in group.processes:
             process.kill()
     group.report()
+    oom = count_oom_kills() > kills
     ranks = [placement.rank for placement in placements]
     return GroupResult(
-        failures=failures(group.processes, out, oom=count_oom_kills() > kills),
+        failures=[failure_of(process, out, oom=oom) for process in group.processes if failed(process, out)],
         ranks=[found for rank in ranks if (found := read_rank(out, rank)) is not None],
         log=group_log(out, ranks),
         wall_s=time.monotonic() - started,
@@ -205,23 +209,8 @@ def failed(process: RankProcess, out: Path) -> bool:
     return process.code != 0 or written is None or written["status"] != "ok"
 
 
-def failures(processes: list[RankProcess], out: Path, *, oom: bool) -> list[RankFailure]:
-    """Return the failures of ended ranks. `oom`: the kernel killed something meanwhile."""
-    found = (_failure(process, out, oom=oom) for process in processes)
-    return [failure for failure in found if failure is not None]
-
-
-def verdict(found: Sequence[RankFailure]) -> tuple[Status, str | None]:
-    """Return status and reason of a group that ended by itself with the failures `found`."""
-    if not found:
-        return "ok", None
-    first = min(found, key=RankFailure.sort_key)
-    return first.status, first.text
-
-
-def _failure(process: RankProcess, out: Path, *, oom: bool) -> RankFailure | None:
-    if not failed(process, out):
-        return None
+def failure_of(process: RankProcess, out: Path, *, oom: bool) -> RankFailure:
+    """Return how a rank failed; `oom` says that the kernel killed something meanwhile for want of memory."""
     written, log = read_rank(out, process.rank), log_tail(out, process.rank)
     status, reason = _explain(process.code, written, log, oom=oom and not process.told)
     return RankFailure(process.rank, status, reason, process.order or 0, process.told)

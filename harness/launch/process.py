@@ -9,6 +9,7 @@ import contextlib
 import ipaddress
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -216,10 +217,9 @@ def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     nearest parent that has one, or else the machine's (`/proc/vmstat`); 0 where the system keeps none. Only a
     difference of two calls means anything.
     """
-    for path in _counter_files(proc, cgroups):
-        count = _read_counter(path)
-        if count is not None:
-            return count
+    for path in [*_cgroup_files(proc, cgroups, v1="memory.oom_control", v2="memory.events"), proc / "vmstat"]:
+        if counter := re.search(r"^oom_kill (\d+)\s*$", _read(path), re.MULTILINE):
+            return int(counter[1])
     return 0
 
 
@@ -228,10 +228,6 @@ def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     files = _cgroup_files(proc, cgroups, v1="memory.limit_in_bytes", v2="memory.max")
     limits = [int(text) for path in files if (text := _read(path).strip()).isdigit()]
     return min(limits, default=None)
-
-
-def _counter_files(proc: Path, cgroups: Path) -> list[Path]:
-    return [*_cgroup_files(proc, cgroups, v1="memory.oom_control", v2="memory.events"), proc / "vmstat"]
 
 
 def _cgroup_files(proc: Path, cgroups: Path, *, v1: str, v2: str) -> list[Path]:
@@ -251,14 +247,6 @@ def _upwards(mount: Path, own: str, name: str) -> list[Path]:
     directory = mount / own
     tops = [directory, *directory.parents] if own else [directory]
     return [top / name for top in tops if top == mount or mount in top.parents]
-
-
-def _read_counter(path: Path) -> int | None:
-    for line in _read(path).splitlines():
-        key, _, value = line.partition(" ")
-        if key == "oom_kill" and value.strip().isdigit():
-            return int(value)
-    return None
 
 
 def _read(path: Path) -> str:
