@@ -1,4 +1,4 @@
-"""The coordinator: node 0, which calls the worker nodes to each trial, judges it and writes its record."""
+"""The coordinator is node 0: it calls the worker nodes to each trial, judges it and writes its record."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Coordinator:
 
 
 class WorkerNodes:
-    """The worker nodes of one trial; `nodes` has them by the number that they came with, node 1 first.
+    """Hears the worker nodes of one trial; `nodes` has them by the number that they came with, node 1 first.
 
     What a node says is a JSON object. If it fails or is lost, `failures` in it says so.
     """
@@ -213,7 +213,7 @@ class WorkerNodes:
 
     def _word(self, what: str, number: int) -> dict[str, Any] | None:
         if (what, number) not in self._words:
-            # Looked at first: what a node said before it ended is heard after it.
+            # Asked first, because what a node said before it ended is still to be heard.
             lost = self._heartbeats.lost(self.nodes[number].session)
             word = self._channel.heard(what, number) or (_lost("error", lost) if lost else None)
             if word is None:

@@ -1,6 +1,6 @@
-"""Whether a node's runner lives: a process beside it tells the coordinator, which compares with its own clock.
+"""A process beside a node's runner tells the coordinator that the runner lives, and when it ended.
 
-It is a process because partitioners hold the interpreter for minutes: a thread would fall silent.
+It is a process, because partitioners hold the interpreter for minutes: a thread would fall silent.
 Run as `python -P -m harness.launch.heartbeat HOST PORT SESSION SECONDS`; it ends when its standard input does.
 """
 

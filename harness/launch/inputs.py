@@ -16,7 +16,7 @@ from harness.suite.schema import TrialConfig
 
 @dataclass(frozen=True)
 class TrialInputs:
-    """Directories of a trial's data, and what its record says of them (`partition`: the training graph's)."""
+    """Names the directories of a trial's data and has what its record says of them and of the training partition."""
 
     graph: Path
     train_view: Path
@@ -27,7 +27,7 @@ class TrialInputs:
 
 
 def is_inductive(trial: TrialConfig) -> bool:
-    """Return whether training sees the training subgraph only; the suite's word, or else the data set's."""
+    """Return whether training sees the training subgraph only: the suite says so, or else the data set does."""
     from harness.data.registry import dataset_info
 
     asked = trial.train.inductive
@@ -40,13 +40,13 @@ def cores() -> int:
 
 
 def threads_of(trial: TrialConfig, nodes: int = 1) -> int:
-    """Return the CPU threads of each rank: what the suite says, or the cores of a node shared out."""
+    """Return the CPU threads of each rank: the suite says how many, or the ranks of a node share its cores."""
     return trial.train.threads or max(1, cores() // math.ceil(trial.partition.parts / nodes))
 
 
 @dataclass
 class InputCache:
-    """Prepares inputs; remembers them, and what could not be had, for the trials that follow."""
+    """Prepares inputs and remembers them, and what could not be had, for the trials that follow."""
 
     data_dir: Path | None = None
     cache: Path | None = None

@@ -1,4 +1,4 @@
-"""A group of ranks on this machine: one process each, none of which outlives the runner."""
+"""A group of ranks runs on this machine: each is a process, and none outlives the runner."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from harness.launch.process import (
 from harness.results.record import Status
 
 WORKER = "harness.runtime.rank"
-GRACE_S = 5.0  # for the others, once one rank has failed: they may be about to say why
+GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
 POLL_S = 0.05
 
 OnProgress = Callable[[dict[str, Any]], None]
 # The worst first: the status that explains the others is the one a table should show.
 SEVERITY: tuple[Status, ...] = ("oom", "invalid", "diverged", "timeout", "error")
-# What a rank says when another one went away; never the cause.
+# A rank says this when another one went away, so it is never the cause.
 _CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """One rank's failure, or one of a whole node (`rank` None); `node` is None on one machine."""
+    """A rank failed, or a whole node did (`rank` is None). `node` is None on one machine."""
 
     rank: int | None
     status: Status
@@ -55,7 +55,7 @@ class RankFailure:
         return f"{who} {self.reason}"
 
     def sort_key(self) -> tuple[bool, bool, int, int]:
-        """Return the sort key: the likeliest cause of a group's end first."""
+        """Return the sort key, which puts the likeliest cause of a group's end first."""
         lost = self.status == "error" and _CONNECTION.search(self.reason) is not None
         known = SEVERITY.index(self.status) if self.status in SEVERITY else len(SEVERITY)
         return (self.told, lost, known, self.order)
@@ -63,7 +63,7 @@ class RankFailure:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """How a group ended.
+    """Says how a group ended.
 
     `ranks` is what each rank wrote (those that wrote nothing are left out); `log` the end of every rank's
     output; `wall_s` seconds, None if no rank was started; `limit_s` the time limit, if it ended the group;
@@ -125,7 +125,7 @@ def run_group(
             group.processes.append(start_rank(worker, job, placement, threads, log_path(out, placement.rank), read_end))
         in_time = group.wait(started + timeout_s, grace_s)
     finally:
-        # Both ends first: a second Ctrl-C may come while the ranks are being killed.
+        # Both ends go first, because a second Ctrl-C may come while the ranks are being killed.
         os.close(read_end)
         os.close(write_end)
         for process in group.processes:
@@ -145,7 +145,7 @@ def run_group(
 
 @dataclass
 class _Group:
-    """The ranks being watched."""
+    """Watches the ranks of a group."""
 
     out: Path
     on_progress: OnProgress

@@ -1,4 +1,4 @@
-"""A network between the ranks of a group on this machine, as slow as the suite says.
+"""The ranks of a group on this machine talk over a network that is as slow as the suite says.
 
 Every host is a network namespace with one end of a veth pair; a further one, the switch, holds the other ends
 and the bridge that joins them. The machine's own network is not touched. Namespaces are named after the runner, so that
@@ -31,9 +31,9 @@ ADDRESSES = ipaddress.ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, r
 PACKET_S = 250e-6
 SMALLEST_PACKET, LARGEST_PACKET = 4096, 65536  # bytes; two frames, and the kernel's own limit
 HEADERS = 1.1  # a packet is at most this much longer as frames, each with 66 bytes of headers to 1448
-# Never full: what is under way is bounded by TCP's windows. A lost packet would cost a time-out of 0.2 s.
+# Queues are never full: TCP's windows bound what is under way. A lost packet would cost a time-out of 0.2 s.
 LIMIT_BYTES, LIMIT_PACKETS = 2**30, 2**20
-# Not the machine's default, which would make figures depend on it.
+# The machine's default would make figures depend on it.
 CONGESTION_CONTROL = "cubic"
 NAMESPACES = Path("/run/netns")  # where `ip netns` keeps them
 _NAME = re.compile(r"harness-([0-9]+)-([0-9]+)-[a-z0-9]+")
@@ -42,7 +42,7 @@ _FAILED_LINE = re.compile(r"Command failed -:([0-9]+)")
 
 @contextmanager
 def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Placement]]:
-    """Yield the places of `world` ranks on the network `spec` (None: the loopback) while in the context.
+    """Yield the placements of `world` ranks on the network `spec` (None: the loopback) while in the context.
 
     Ranks fill hosts in their order. `local_rank` counts all of them: whatever host they play, they share this
     machine's processors. Raises UserError that names the command if one fails; ask `why_not` first.
@@ -117,7 +117,7 @@ def _join(spec: NetworkSpec, switch: str, hosts: list[str]) -> None:
 
 
 def _up(device: str) -> list[str]:
-    # No IPv6 address: its announcements would be in the counters of the interface.
+    # The announcements of an IPv6 address would be in the counters of the interface.
     return [f"link set {device} addrgenmode none", f"link set {device} up"]
 
 
@@ -170,7 +170,7 @@ def namespaces(names: Sequence[str]) -> Iterator[None]:
     """
     try:
         for name in names:
-            # Not in one batch: older `ip` stay in the namespace that they made.
+            # One batch does not do: older `ip` stay in the namespace that they made.
             _call(["ip", "netns", "add", name])
         yield
     finally:
@@ -188,7 +188,7 @@ def clean_namespaces() -> None:
 
 
 def remove_namespaces(names: Sequence[str]) -> None:
-    """Remove those of `names` that exist; UserError if one is still there afterwards."""
+    """Remove those of `names` that exist. Raises UserError if one is still there afterwards."""
     existing = [name for name in names if (NAMESPACES / name).exists()]
     if not existing:
         return
@@ -212,7 +212,7 @@ def inside(name: str) -> tuple[str, ...]:
 
 
 def _call(command: Sequence[str], lines: Sequence[str] = ()) -> None:
-    """Run a command; its own session keeps a Ctrl-C from ending it half-way."""
+    """Run a command in a session of its own, which keeps a Ctrl-C from ending it half-way."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, start_new_session=True)

@@ -18,7 +18,7 @@ from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
 
-WATCH_S = 1.0  # while ranks train: they need the cores
+WATCH_S = 1.0  # between two looks while ranks train, because they need the cores
 CALL = "call"  # the trial that the coordinator calls the nodes to, or the end of the run
 PLAN = "plan"
 REFUSED = "refused"  # why a node did not take part
@@ -36,7 +36,7 @@ def session_key(number: int) -> str:
 
 @dataclass(frozen=True)
 class TrialChannel:
-    """What is said in one run of a trial; a worker node's `number` says as which it came, 0 is the coordinator."""
+    """Carries what is said in one run of a trial; `number` counts the nodes as they came, 0 is the coordinator."""
 
     client: StoreClient
     run: str
@@ -56,7 +56,7 @@ class TrialChannel:
         self.client.put(f"{self.run}/{what}/{self.number}", content)
 
     def heard(self, what: str, number: int) -> Any:
-        """As the coordinator: return what the node that came as `number` said, once; None if it has not yet."""
+        """As the coordinator: return, once, what the node that came as `number` said; None if it has not yet."""
         return self.client.take(f"{self.run}/{what}/{number}")
 
     def order(self, what: str, content: Any) -> None:
@@ -68,14 +68,14 @@ class TrialChannel:
         return self.client.get(f"{self.run}/{what}")
 
     def ranks_rendezvous(self, backend: Backend) -> RanksRendezvous:
-        """Return where the ranks of this node meet those of the others."""
+        """Return where the ranks of this node find those of the others."""
         host, port = self.client.host, self.client.cluster.port
         return RanksRendezvous(host=host, port=port, prefix=f"{self.run}/ranks", backend=backend)
 
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a node is: its heartbeat's session ("" for the coordinator), address, GPUs and hardware."""
+    """Says what a node is; `session` names its heartbeat (the coordinator has none: "")."""
 
     session: str
     address: str
@@ -144,7 +144,7 @@ def placements_of(block: range, world: int, interface: str) -> list[Placement]:
 
 
 def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[range]) -> Backend:
-    """Return nccl if every rank has a GPU of its own, else gloo: all ranks must take the same.
+    """Return nccl if every rank has a GPU of its own, else gloo, because all ranks must take the same.
 
     Nodes with one address are one machine, whose GPUs each of them would take for its own.
     """

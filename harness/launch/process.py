@@ -1,4 +1,4 @@
-"""One rank as a process: how it is started and ended, the files that it leaves, and what the kernel says of memory.
+"""A rank is a process: how it starts and ends, the files that it leaves, and what the kernel says of memory.
 
 A rank leads a session of its own, and is ended with all it started.
 """
@@ -33,12 +33,12 @@ DEFAULTS = {
     # kernels and other ranks want: products with sparse matrices then take up to 1.6 times as long.
     "OMP_WAIT_POLICY": "passive",
 }
-"""Variables of a rank's environment that the user's own take the place of."""
+"""A rank's environment has these variables unless the user has set them."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """One rank of a group on this machine.
+    """Says which rank of a group a process on this machine is, and how it is started.
 
     Attributes:
         rank: of all `world` ranks of the trial.
@@ -57,13 +57,13 @@ class Placement:
 
 
 def local_placements(world: int) -> list[Placement]:
-    """Return the places of a group whose ranks all run on this machine and talk over the loopback."""
+    """Return the placements of a group whose ranks all run on this machine and talk over the loopback."""
     return [Placement(rank, rank, world, world) for rank in range(world)]
 
 
 @dataclass
 class RankProcess:
-    """A started rank; `code` is its exit code (negative: the signal that ended it) once it has ended."""
+    """A rank was started; `code` is its exit code (negative: the signal that ended it) once it has ended."""
 
     rank: int
     popen: subprocess.Popen[bytes]
@@ -72,9 +72,9 @@ class RankProcess:
     told: bool = False  # the launcher has asked it to end
 
     def ended(self) -> bool:
-        """Look whether the rank has ended; what it started is ended with it."""
+        """Return whether the rank has ended; what it started is ended with it."""
         if self.code is None and _is_zombie(self.popen.pid):
-            # Not reaped before its group is killed, so the id cannot have passed to someone else's process.
+            # It is reaped after its group is killed, so the id cannot have passed to someone else's process.
             self.signal(signal.SIGKILL)
             self.code = self.popen.wait()
         return self.code is not None
@@ -111,7 +111,7 @@ def start_rank(worker: str, job: Path, placement: Placement, threads: int, log: 
 
 
 def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
-    """Return the environment of a rank: torchrun's names, thread counts, interface of gloo and nccl."""
+    """Return the environment of a rank with torchrun's names, thread counts, and the interface of gloo and nccl."""
     env = dict(os.environ)
     env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world))
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
@@ -213,9 +213,9 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """Return how many processes the kernel's OOM killer has ended so far.
 
-    The counter of this process's own memory cgroup (v2 `memory.events`, v1 `memory.oom_control`), of the
-    nearest parent that has one, or else the machine's (`/proc/vmstat`); 0 where the system keeps none. Only a
-    difference of two calls means anything.
+    The counter is that of this process's own memory cgroup (v2 `memory.events`, v1 `memory.oom_control`), of the
+    nearest parent that has one, or else the machine's (`/proc/vmstat`). It is 0 where the system keeps none.
+    Only a difference of two calls means anything.
     """
     for path in [*_cgroup_files(proc, cgroups, v1="memory.oom_control", v2="memory.events"), proc / "vmstat"]:
         if counter := re.search(r"^oom_kill (\d+)\s*$", _read(path), re.MULTILINE):
@@ -224,7 +224,7 @@ def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Return the lowest limit in bytes of this process's memory cgroup and its parents, None without one."""
+    """Return the lowest limit in bytes of this process's memory cgroup and its parents, or None without one."""
     files = _cgroup_files(proc, cgroups, v1="memory.limit_in_bytes", v2="memory.max")
     limits = [int(text) for path in files if (text := _read(path).strip()).isdigit()]
     return min(limits, default=None)

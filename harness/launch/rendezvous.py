@@ -1,4 +1,4 @@
-"""How nodes find each other and talk: the coordinator's TCPStore, and what options and Slurm say of where it is."""
+"""How nodes find each other and talk: the coordinator serves a TCPStore, and Slurm may say where it is."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
-DEFAULT_PORT = 29400  # torchrun's
-FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below what Linux hands out by itself (32768 up)
+DEFAULT_PORT = 29400  # torchrun takes the same
+FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
 _ENTRY = r"(?:[^,\[\]]|\[[0-9,-]+\])+"
-POLL_S = 0.1  # while nothing trains
+POLL_S = 0.1  # between two looks, while nothing trains
 CHUNK = 4 << 20  # the store ends the connection at values above 8 MiB
-LARGEST = 256 << 20  # of one compressed message; the coordinator holds it in memory
+LARGEST = 256 << 20  # for one compressed message, because the coordinator holds it in memory
 Result = TypeVar("Result")
 
 
 class CoordinatorLost(Exception):  # noqa: N818 - what happened to this node, not a mistake
-    """The coordinator does not answer; nothing can go on here."""
+    """The coordinator does not answer, so nothing can go on here."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The nodes of a run: how many, where the coordinator is, and how long they wait for each other.
+    """Says how many nodes a run has, where the coordinator is, and how long they wait for each other.
 
     `coordinator` says whether this node is the coordinator; None: it is if HOST names this machine. The nodes of
     a trial come together within `rdzv_timeout_s`; a node is lost after `node_timeout_s` without a sign of life.
@@ -58,7 +58,7 @@ class Cluster:
 
 
 class StoreClient:
-    """This node's connection to the coordinator's store.
+    """Connects this node to the coordinator's store.
 
     Every operation raises CoordinatorLost when the connection has ended or an answer does not come in time: the
     store's own calls would wait for a machine that vanished for as long as TCP does.
@@ -76,7 +76,7 @@ class StoreClient:
         self._store, self._lost = store, False
 
     def put(self, key: str, value: Any) -> None:
-        """Store JSON under `key`, compressed; others can get it on return. ValueError if it is too large."""
+        """Store JSON under `key`, so that others can get it on return. Raises ValueError if it is too large."""
         data = zlib.compress(json.dumps(value).encode())
         if len(data) > LARGEST:
             raise ValueError(f"a message of {len(data) >> 20} MiB, {LARGEST >> 20} are allowed")
@@ -84,7 +84,7 @@ class StoreClient:
         for number, chunk in enumerate(rest, 1):
             self._call(lambda n=number, c=chunk: self._store.set(f"{key}#{n}", c))  # type: ignore[misc]
         self._call(lambda: self._store.set(key, b"%d:%b" % (len(rest), first)))  # type: ignore[arg-type]
-        self.has(key)  # the store does not answer a `set`: what it answers next on this connection comes after
+        self.has(key)  # the store does not answer a `set`, but what it answers next on this connection comes after it
 
     def get(self, key: str) -> Any:
         """Return what was put under `key`, or None if nothing was."""
@@ -96,7 +96,7 @@ class StoreClient:
         return json.loads(zlib.decompress(data))
 
     def take(self, key: str) -> Any:
-        """Return what was put under `key` and free its memory; None if nothing was."""
+        """Return what was put under `key` and free its memory; return None if nothing was."""
         value = self.get(key)
         if value is not None:
             self._call(lambda: self._store.delete_key(key))
@@ -110,7 +110,7 @@ class StoreClient:
         return bool(self._call(lambda: self._store.check([key])))
 
     def text(self, key: str) -> str | None:
-        """Return a value that was not `put`: a heartbeat's."""
+        """Return a value that was not `put`, as a heartbeat is not."""
         return self._call(lambda: self._store.get(key)).decode() if self.has(key) else None
 
     def count(self, key: str, more: int = 0) -> int:
@@ -179,7 +179,7 @@ def _store(host: str, port: int, *, serve: bool) -> TCPStore:
 
 
 def _wait_for(cluster: Cluster) -> None:
-    # Not left to the store: Ctrl-C would wait for it.
+    # The store could wait by itself, but Ctrl-C would wait for it too.
     deadline = time.monotonic() + cluster.rdzv_timeout_s
     while True:
         try:
@@ -204,7 +204,7 @@ def wait_for(look: Callable[[], Result | None], limit_s: float) -> Result | None
 
 
 def is_here(host: str) -> bool:
-    """Return whether `host` names this machine: one can bind only to addresses of one's own."""
+    """Return whether `host` names this machine, because one can bind only to addresses of one's own."""
     if host in (socket.gethostname(), socket.getfqdn()):
         return True
     with contextlib.suppress(OSError):
@@ -238,7 +238,7 @@ def interface_of(address: str) -> str:
 
 @dataclass(frozen=True)
 class SlurmStep:
-    """A job step started by `srun` with one task a node; `index` is this node's, `coordinator` node 0's name."""
+    """`srun` started the step with one task a node. `index` is this node's, `coordinator` is the name of node 0."""
 
     nodes: int
     index: int
@@ -247,7 +247,7 @@ class SlurmStep:
 
 
 def this_step(variables: Mapping[str, str]) -> SlurmStep | None:
-    """Return the step that `srun` started this process in; None outside a step (also in a batch script).
+    """Return the step that `srun` started this process in, or None outside a step (also in a batch script).
 
     Raises UserError for a step of several nodes with more than one task on a node.
     """

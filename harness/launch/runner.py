@@ -1,4 +1,4 @@
-"""A suite from its trials to their records: resumed by running it again, and never stopped by one trial."""
+"""Run a suite: each trial becomes a record, running it again goes on, and no failed trial stops it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
 class TrialProgress(Protocol):
-    """Receives what happens, in order; must not raise."""
+    """Receives what happens, in order, and must not raise."""
 
     def suite_started(self, total: int, done: int) -> None:
         """`total` trials are selected, `done` of them have a record that is kept."""
@@ -41,10 +41,10 @@ class TrialProgress(Protocol):
         """Trial `number` (from 1, among the selected) begins."""
 
     def trial_stage(self, text: str) -> None:
-        """Work before training that may take a while begins; told once for all trials that share it."""
+        """Work before training begins that may take a while; it is told once for all trials that share it."""
 
     def trial_event(self, event: dict[str, Any]) -> None:
-        """A line of the trial's `progress.jsonl`."""
+        """The trial wrote a line of its `progress.jsonl`."""
 
     def trial_finished(self, number: int, record: Record) -> None:
         """The trial's record is on disk."""
@@ -56,7 +56,7 @@ class Silent(TrialProgress):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a user may ask of a run.
+    """Says what a user asks of a run.
 
     `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
     where data is looked up and kept (None: the environment's); `worker`: the module every rank runs.
@@ -70,7 +70,7 @@ class RunOptions:
 
 
 class Machines(Protocol):
-    """What trials run on."""
+    """Trials run on them."""
 
     @property
     def nodes(self) -> int:
@@ -85,7 +85,7 @@ class Machines(Protocol):
 
 @dataclass(frozen=True)
 class OneMachine:
-    """This machine alone: `timeouts` are the suite's, `worker` the module every rank runs."""
+    """Trials run on this machine alone; `timeouts` are the suite's, `worker` is the module every rank runs."""
 
     timeouts: Timeouts
     worker: str = WORKER
@@ -127,7 +127,7 @@ class OneMachine:
 
 @dataclass
 class TrialOutcome:
-    """What a trial came to, before it is a record."""
+    """Says what a trial came to, before that is a record."""
 
     group: GroupResult = field(default_factory=GroupResult)
     status: Status = "error"
@@ -285,9 +285,10 @@ def run_suite(
 
     The suite, with all of its trials, is kept beside the records for those who read them.
 
-    `machines`: what the ranks run on; None: this machine.
+    The ranks run on `machines`; None is this machine.
 
-    0: all ok or skipped; 1: some of the selected failed (now or earlier); 130: interrupted by the user.
+    The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or earlier), and 130 if the
+    user interrupted the run.
     Raises UserError for a mistake that concerns the whole suite, and when another runner is at work here.
     """
     from harness.results.environment import collect

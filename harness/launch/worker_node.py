@@ -1,4 +1,4 @@
-"""A worker node: it takes part in the trials that the coordinator calls, and keeps nothing."""
+"""A worker node takes part in the trials that the coordinator calls, and keeps nothing."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class WorkerNode:
             self._do(channel, "end", lambda: asdict(self._train(channel, node, trial, inputs[0], go)))
 
     def _ordered(self, channel: TrialChannel, what: str, limit_s: float) -> Any:
-        """Wait for an order of the coordinator's and return it; something false if there is none."""
+        """Wait for an order of the coordinator's and return it; return None or False if there is none."""
         return wait_for(lambda: channel.ordered(what) or (False if self._stopped(channel) else None), limit_s)
 
     def _do(self, channel: TrialChannel, what: str, work: Callable[[], dict[str, Any]]) -> None:
