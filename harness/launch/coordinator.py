@@ -24,11 +24,10 @@ from harness.launch.nodes import (
     backend_of,
     blocks,
     fingerprint,
-    placements_of,
     plan_of,
     session_key,
 )
-from harness.launch.process import is_loopback
+from harness.launch.process import is_loopback, placements_of
 from harness.launch.rendezvous import StoreClient, address_towards, interface_of, wait_for
 from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, TrialProgress, run_suite
 from harness.results.store import ResultStore

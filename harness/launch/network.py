@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.launch.process import Placement, local_placements
+from harness.launch.process import Placement, placements_of
 from harness.suite.network import NetworkSpec
 
 INTERFACE = "eth0"
@@ -48,7 +48,7 @@ def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Placement]]:
     machine's processors. Raises UserError that names the command if one fails; ask `why_not` first.
     """
     if spec is None:
-        yield local_placements(world)
+        yield placements_of(range(world), world)
         return
     hosts = [namespace(f"h{host}") for host in range(math.ceil(world / spec.ranks_per_host))]
     switch = namespace("switch")

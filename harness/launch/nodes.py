@@ -12,7 +12,6 @@ import torch
 
 from harness.errors import UserError
 from harness.launch.inputs import TrialInputs
-from harness.launch.process import Placement
 from harness.launch.rendezvous import Cluster, StoreClient
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
@@ -136,11 +135,6 @@ def blocks(parts: int, nodes: int) -> list[range]:
     each, more = divmod(parts, nodes)
     starts = [node * each + min(node, more) for node in range(nodes + 1)]
     return [range(starts[node], starts[node + 1]) for node in range(nodes)]
-
-
-def placements_of(block: range, world: int, interface: str) -> list[Placement]:
-    """Return the placements of a node's ranks."""
-    return [Placement(rank, local, world, len(block), interface) for local, rank in enumerate(block)]
 
 
 def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[range]) -> Backend:

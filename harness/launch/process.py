@@ -56,9 +56,9 @@ class Placement:
     prefix: tuple[str, ...] = ()
 
 
-def local_placements(world: int) -> list[Placement]:
-    """Return the placements of a group whose ranks all run on this machine and talk over the loopback."""
-    return [Placement(rank, rank, world, world) for rank in range(world)]
+def placements_of(block: range, world: int, interface: str | None = None) -> list[Placement]:
+    """Return the placements of the ranks of `block`, all of which run on this machine, of `world` ranks."""
+    return [Placement(rank, local, world, len(block), interface) for local, rank in enumerate(block)]
 
 
 @dataclass

@@ -26,10 +26,10 @@ from harness.launch.nodes import (
     TrialChannel,
     check_plan,
     fingerprint,
-    placements_of,
     plan_of,
     session_key,
 )
+from harness.launch.process import placements_of
 from harness.launch.rendezvous import POLL_S, CoordinatorLost, StoreClient, interface_of, wait_for
 from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, check_device, explain
 from harness.suite.schema import Suite, TrialConfig

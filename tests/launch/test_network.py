@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.launch import network as module
 from harness.launch.network import network, why_not
 from harness.launch.planner import plan
-from harness.launch.process import local_placements
+from harness.launch.process import placements_of
 from harness.launch.runner import RunOptions, Silent, run_suite
 from harness.results.store import ResultStore, read_at
 from harness.suite.expand import expand
@@ -31,7 +31,7 @@ def _workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_network_ranks_are_on_the_loopback() -> None:
     with network(None, 3) as places:
-        assert places == local_placements(3)
+        assert places == placements_of(range(3), 3)
 
 
 @pytest.mark.root
