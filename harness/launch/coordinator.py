@@ -115,7 +115,7 @@ class Coordinator:
         chosen = wait_for(look, self.client.cluster.rdzv_timeout_s)
         if chosen is None:
             return None
-        # A node has the same number in every trial.
+        # By address, so that a node keeps its number from trial to trial.
         ordered = dict(sorted(chosen.items(), key=lambda item: (item[1].address, item[1].session)))
         channel.order("nodes", [*ordered])
         return WorkerNodes(channel, self._heartbeats, ordered)
