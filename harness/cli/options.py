@@ -141,7 +141,7 @@ def cluster_of(
     variables: Mapping[str, str] = os.environ,
 ) -> Cluster | None:
     """Return the cluster that the options name, or else the Slurm step this is; None for one machine."""
-    from harness.launch.slurm import this_step
+    from harness.launch.rendezvous import Cluster, this_step
 
     step = this_step(variables) if rdzv is None else None
     count = _node_count(nodes) if nodes else step.nodes if step else None
@@ -155,10 +155,8 @@ def cluster_of(
         raise UserError(f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT")
     # Or else torch's store prints a stack trace for every connection that ends; read when torch is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from harness.launch.rendezvous import Cluster
-
     if step is not None:
-        return Cluster(count, step.head, step.port, step.index == 0, rdzv_timeout_s, node_timeout_s)
+        return Cluster(count, step.coordinator, step.port, step.index == 0, rdzv_timeout_s, node_timeout_s)
     host, port = _endpoint(rdzv or "")
     return Cluster(count, host, port, None, rdzv_timeout_s, node_timeout_s)
 

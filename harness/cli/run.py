@@ -95,18 +95,18 @@ def run(
 
 
 def _run_on(cluster: Cluster, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> int:
-    """Run the suite on a cluster and return the exit code; does not return where this is not the head."""
+    """Run the suite on a cluster and return the exit code; does not return where this is a worker node."""
     from harness.cli.progress import view
-    from harness.launch.head import lead
-    from harness.launch.member import follow
-    from harness.launch.rendezvous import open_link
+    from harness.launch.coordinator import coordinate
+    from harness.launch.rendezvous import connect
+    from harness.launch.worker_node import take_part
 
-    link = open_link(cluster)
-    if not link.head:
-        raise typer.Exit(follow(link, suite, trials, options, typer.echo))
+    client = connect(cluster)
+    if not client.coordinator:
+        raise typer.Exit(take_part(client, suite, trials, options, typer.echo))
     check_writable(store.directory)
     with view() as progress:
-        return lead(link, suite, trials, store, options, progress)
+        return coordinate(client, suite, trials, store, options, progress)
 
 
 def check_writable(directory: Path) -> None:

@@ -15,8 +15,8 @@ from harness.suite.schema import TrialConfig
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Directories of a trial's data, and what its record says of them (`partition`: the training graph's)."""
+class TrialInputs:
+    """Names the directories of a trial's data and has what its record says of them and of the training partition."""
 
     graph: Path
     train_view: Path
@@ -27,7 +27,7 @@ class Inputs:
 
 
 def is_inductive(trial: TrialConfig) -> bool:
-    """Return whether training sees the training subgraph only; the suite's word, or else the data set's."""
+    """Return whether training sees the training subgraph only: the suite says so, or else the data set does."""
     from harness.data.registry import dataset_info
 
     asked = trial.train.inductive
@@ -40,20 +40,20 @@ def cores() -> int:
 
 
 def threads_of(trial: TrialConfig, nodes: int = 1) -> int:
-    """Return the CPU threads of each rank: what the suite says, or the cores of a node shared out."""
+    """Return the CPU threads of each rank: the suite says how many, or the ranks of a node share its cores."""
     return trial.train.threads or max(1, cores() // math.ceil(trial.partition.parts / nodes))
 
 
 @dataclass
 class InputCache:
-    """Prepares inputs; remembers them, and what could not be had, for the trials that follow."""
+    """Prepares inputs and remembers them, and what could not be had, for the trials that follow."""
 
     data_dir: Path | None = None
     cache: Path | None = None
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
-    def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> Inputs:
+    def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
         from harness.data.partition.store import ensure_partitioned, partition_table
 
@@ -66,7 +66,7 @@ class InputCache:
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
         views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source)
         table = partition_table(views.train)
-        return Inputs(graph, views.train, views.full, inductive, _describe(graph), table)
+        return TrialInputs(graph, views.train, views.full, inductive, _describe(graph), table)
 
     def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
         from harness.data.registry import prepare

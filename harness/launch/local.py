@@ -1,8 +1,9 @@
-"""A group of ranks on this machine: one process each, none of which outlives the runner."""
+"""A group of ranks runs on this machine: each is a process, and none outlives the runner."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -10,31 +11,66 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.launch.files import ProgressTail, group_log, log_path, read_rank
-from harness.launch.oom import oom_kills
-from harness.launch.outcome import Failure, failed, failures, verdict
-from harness.launch.place import Place
-from harness.launch.process import RankProcess, start_rank
+from harness.launch.process import (
+    Placement,
+    ProgressTail,
+    RankProcess,
+    group_log,
+    log_path,
+    log_tail,
+    oom_kills,
+    read_rank,
+    start_rank,
+)
 from harness.results.record import Status
 
 WORKER = "harness.runtime.rank"
-GRACE_S = 5.0  # for the others, once one rank has failed: they may be about to say why
+GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
 POLL_S = 0.05
 
 OnProgress = Callable[[dict[str, Any]], None]
+# The worst first: the status that explains the others is the one a table should show.
+SEVERITY: tuple[Status, ...] = ("oom", "invalid", "diverged", "timeout", "error")
+# A rank says this when another one went away, so it is never the cause.
+_CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """A rank failed, or a whole node did (`rank` is None). `node` is None on one machine."""
+
+    rank: int | None
+    status: Status
+    reason: str
+    order: int = 0  # its place among the ends of the group
+    told: bool = False  # it failed after the launcher asked it to end
+    node: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Return who failed, and why."""
+        node = "" if self.node is None else f"node {self.node}"
+        who = node if self.rank is None else f"rank {self.rank}" + (f" ({node})" if node else "")
+        return f"{who} {self.reason}"
+
+    def sort_key(self) -> tuple[bool, bool, int, int]:
+        """Return the sort key, which puts the likeliest cause of a group's end first."""
+        lost = self.status == "error" and _CONNECTION.search(self.reason) is not None
+        known = SEVERITY.index(self.status) if self.status in SEVERITY else len(SEVERITY)
+        return (self.told, lost, known, self.order)
 
 
 @dataclass(frozen=True)
 class GroupResult:
-    """How a group ended.
+    """Says how a group ended.
 
     `ranks` is what each rank wrote (those that wrote nothing are left out); `log` the end of every rank's
     output; `wall_s` seconds, None if no rank was started; `limit_s` the time limit, if it ended the group;
     `reached` where training was then, in words; `nodes` what each node is, empty on one machine.
     """
 
-    failures: Sequence[Failure] = ()
+    failures: Sequence[RankFailure] = ()
     ranks: Sequence[dict[str, Any]] = ()
     log: str = ""
     wall_s: float | None = None
@@ -55,12 +91,15 @@ class GroupResult:
     def _verdict(self) -> tuple[Status, str | None]:
         if self.limit_s is not None:
             return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}"
-        return verdict(self.failures)
+        if not self.failures:
+            return "ok", None
+        first = min(self.failures, key=RankFailure.sort_key)
+        return first.status, first.text
 
 
 def run_group(
     job: Path,
-    places: Sequence[Place],
+    placements: Sequence[Placement],
     out: Path,
     *,
     threads: int,
@@ -71,7 +110,7 @@ def run_group(
     count_oom_kills: Callable[[], int] = oom_kills,
     failed_elsewhere: Callable[[], bool] = lambda: False,
 ) -> GroupResult:
-    """Run `python -m worker job` at each of `places` and wait for all of them.
+    """Run `python -P -m worker job` at each of `placements` and wait for all of them.
 
     `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
     `timeout_s` is wall time from the start; `failed_elsewhere`, asked often, says whether a rank of the same
@@ -82,19 +121,20 @@ def run_group(
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
     group = _Group(out, on_progress, failed_elsewhere)
     try:
-        for place in places:
-            group.processes.append(start_rank(worker, job, place, threads, log_path(out, place.rank), read_end))
+        for placement in placements:
+            group.processes.append(start_rank(worker, job, placement, threads, log_path(out, placement.rank), read_end))
         in_time = group.wait(started + timeout_s, grace_s)
     finally:
-        # Both ends first: a second Ctrl-C may come while the ranks are being killed.
+        # Both ends go first, because a second Ctrl-C may come while the ranks are being killed.
         os.close(read_end)
         os.close(write_end)
         for process in group.processes:
             process.kill()
     group.report()
-    ranks = [place.rank for place in places]
+    oom = count_oom_kills() > kills
+    ranks = [placement.rank for placement in placements]
     return GroupResult(
-        failures=failures(group.processes, out, oom=count_oom_kills() > kills),
+        failures=[failure_of(process, out, oom=oom) for process in group.processes if failed(process, out)],
         ranks=[found for rank in ranks if (found := read_rank(out, rank)) is not None],
         log=group_log(out, ranks),
         wall_s=time.monotonic() - started,
@@ -105,7 +145,7 @@ def run_group(
 
 @dataclass
 class _Group:
-    """The ranks being watched."""
+    """Watches the ranks of a group."""
 
     out: Path
     on_progress: OnProgress
@@ -161,3 +201,38 @@ class _Group:
         give_up = time.monotonic() + TERM_S
         while not self._all_ended() and time.monotonic() < give_up:
             time.sleep(POLL_S)
+
+
+def failed(process: RankProcess, out: Path) -> bool:
+    """Return whether an ended rank did anything but write a whole result and exit with 0."""
+    written = read_rank(out, process.rank)
+    return process.code != 0 or written is None or written["status"] != "ok"
+
+
+def failure_of(process: RankProcess, out: Path, *, oom: bool) -> RankFailure:
+    """Return how a rank failed; `oom` says that the kernel killed something meanwhile for want of memory."""
+    written, log = read_rank(out, process.rank), log_tail(out, process.rank)
+    status, reason = _explain(process.code, written, log, oom=oom and not process.told)
+    return RankFailure(process.rank, status, reason, process.order or 0, process.told)
+
+
+def _explain(code: int | None, written: dict[str, Any] | None, log: str, *, oom: bool) -> tuple[Status, str]:
+    if written is not None and written["status"] != "ok":
+        status: Status = next((known for known in SEVERITY if known == written["status"]), "error")
+        return status, f"said: {_one_line(str(written.get('reason') or written['status']))}"
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
+        killed = f"was killed by signal {-code} ({name})"
+        if oom and code == -signal.SIGKILL:
+            return "oom", f"{killed}: the machine or its memory limit ran out of memory"
+        return "error", killed
+    if code == 0:
+        return "error", "ended without a result"
+    last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
+    said = f": {_one_line(last)}" if last else ""
+    return "error", f"exited with code {code}{said}"
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""What a trial may need of memory before anything of it exists, and whether that is there."""
+"""Estimate what memory a trial needs before anything of it exists, and whether that is there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.data.catalog import DatasetInfo
-from harness.launch.oom import memory_limit
+from harness.launch.process import memory_limit
 from harness.models.gnn import GNN
 from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
@@ -23,25 +23,25 @@ Table = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Components of each rank, what it needs in any case and at most; without interpreter and libraries."""
+    """Has each rank's components, in any case (`low`) and at most (`high`), without interpreter and libraries."""
 
     low: tuple[Components, ...]
     high: tuple[Components, ...]
 
     @property
     def least(self) -> Components:
-        """Components of the rank that needs most, in any case."""
+        """Return the components of the rank that needs most, in any case."""
         return max(self.low, key=total)
 
     @property
     def most(self) -> Components:
-        """Components of the rank that needs most, at most."""
+        """Return the components of the rank that needs most, at most."""
         return max(self.high, key=total)
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bytes of this machine's memory (or of what this process may use of it), and of each GPU."""
+    """Has the bytes of this machine's memory (or of what this process may use of it), and of each GPU."""
 
     machine: int
     gpus: tuple[int, ...] = ()
@@ -49,9 +49,9 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Bytes that ranks sharing a memory need there, and that it has.
+    """Says how many bytes ranks that share a memory need there, and how many it has.
 
-    `certain`: needed in any case, what the model may say too much taken off.
+    `certain`: they are needed in any case, even where the model says too much.
     """
 
     certain: bool
@@ -171,7 +171,7 @@ def shortage(estimate: MemoryEstimate, device: str, capacity: Capacity) -> Short
 
 
 def capacity() -> Capacity:
-    """Return this machine's: its memory or the limit of this process's cgroup, and each GPU's."""
+    """Return this machine's capacity: its memory or the limit of this process's cgroup, and each GPU's."""
     import psutil
     import torch
 

@@ -1,7 +1,8 @@
-"""A network between the ranks of a group on this machine, as slow as the suite says.
+"""The ranks of a group on this machine talk over a network that is as slow as the suite says.
 
 Every host is a network namespace with one end of a veth pair; a further one, the switch, holds the other ends
-and the bridge that joins them. The machine's own network is not touched. See docs/design/networks.md.
+and the bridge that joins them. The machine's own network is not touched. Namespaces are named after the runner, so that
+those of a dead one are found and removed. See docs/design/networks.md.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from harness.errors import UserError
-from harness.launch.namespaces import batch, inside, namespace, namespaces
-from harness.launch.place import Place, local_places
+from harness.launch.process import Placement, placements_of
 from harness.suite.schema import NetworkSpec
 
 INTERFACE = "eth0"
@@ -28,21 +31,24 @@ ADDRESSES = ipaddress.ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, r
 PACKET_S = 250e-6
 SMALLEST_PACKET, LARGEST_PACKET = 4096, 65536  # bytes; two frames, and the kernel's own limit
 HEADERS = 1.1  # a packet is at most this much longer as frames, each with 66 bytes of headers to 1448
-# Never full: what is under way is bounded by TCP's windows. A lost packet would cost a time-out of 0.2 s.
+# Queues are never full: TCP's windows bound what is under way. A lost packet would cost a time-out of 0.2 s.
 LIMIT_BYTES, LIMIT_PACKETS = 2**30, 2**20
-# Not the machine's default, which would make metrics depend on it.
+# The machine's default would make metrics depend on it.
 CONGESTION_CONTROL = "cubic"
+NAMESPACES = Path("/run/netns")  # where `ip netns` keeps them
+_NAME = re.compile(r"harness-([0-9]+)-([0-9]+)-[a-z0-9]+")
+_FAILED_LINE = re.compile(r"Command failed -:([0-9]+)")
 
 
 @contextmanager
-def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Place]]:
-    """Yield the places of `world` ranks on the network `spec` (None: the loopback) while in the context.
+def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Placement]]:
+    """Yield the placements of `world` ranks on the network `spec` (None: the loopback) while in the context.
 
     Ranks fill hosts in their order. `local_rank` counts all of them: whatever host they play, they share this
     machine's processors. Raises UserError that names the command if one fails; ask `why_not` first.
     """
     if spec is None:
-        yield local_places(world)
+        yield placements_of(range(world), world)
         return
     hosts = [namespace(f"h{host}") for host in range(math.ceil(world / spec.ranks_per_host))]
     switch = namespace("switch")
@@ -50,7 +56,7 @@ def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Place]]:
         _join(spec, switch, hosts)
         _shape(spec, switch, hosts)
         prefixes = [_prefix(hosts[rank // spec.ranks_per_host]) for rank in range(world)]
-        yield [Place(rank, rank, world, world, INTERFACE, prefix) for rank, prefix in enumerate(prefixes)]
+        yield [Placement(rank, rank, world, world, INTERFACE, prefix) for rank, prefix in enumerate(prefixes)]
 
 
 def why_not(spec: NetworkSpec) -> str | None:
@@ -111,7 +117,7 @@ def _join(spec: NetworkSpec, switch: str, hosts: list[str]) -> None:
 
 
 def _up(device: str) -> list[str]:
-    # No IPv6 address: its announcements would be in the counters of the interface.
+    # The announcements of an IPv6 address would be in the counters of the interface.
     return [f"link set {device} addrgenmode none", f"link set {device} up"]
 
 
@@ -149,3 +155,92 @@ def _tbf(spec: NetworkSpec) -> str:
 
 def _netem(spec: NetworkSpec) -> str:
     return f"netem delay {spec.latency_s * 1e6:.3f}us limit {LIMIT_PACKETS}"
+
+
+def namespace(role: str) -> str:
+    """Return the name of this process's namespace for `role` (lower-case letters and digits)."""
+    return f"harness-{os.getpid()}-{_start_time(os.getpid())}-{role}"
+
+
+@contextmanager
+def namespaces(names: Sequence[str]) -> Iterator[None]:
+    """Make the namespaces `names`; they and all devices in them are gone when the context is left.
+
+    Raises UserError if one cannot be made.
+    """
+    try:
+        for name in names:
+            # One batch does not do: older `ip` stay in the namespace that they made.
+            _call(["ip", "netns", "add", name])
+        yield
+    finally:
+        remove_namespaces(names)
+
+
+def clean_namespaces() -> None:
+    """Remove the namespaces of runners that are dead, which were killed before they could do it.
+
+    Without root there is nothing that this process could remove, and nothing is.
+    """
+    if os.geteuid() != 0 or not NAMESPACES.is_dir():
+        return
+    remove_namespaces([path.name for path in NAMESPACES.iterdir() if _is_left(path.name)])
+
+
+def remove_namespaces(names: Sequence[str]) -> None:
+    """Remove those of `names` that exist. Raises UserError if one is still there afterwards."""
+    existing = [name for name in names if (NAMESPACES / name).exists()]
+    if not existing:
+        return
+    with suppress(UserError):  # another runner may remove the same ones at this moment
+        batch("ip", [f"netns delete {name}" for name in existing], "-force")
+    if left := [name for name in existing if (NAMESPACES / name).exists()]:
+        raise UserError(f"cannot remove network namespace {left[0]}", fix=f"ip netns delete {left[0]}")
+
+
+def batch(tool: str, lines: Sequence[str], *options: str) -> None:
+    """Give `lines` to one `ip` or `tc`, which stops at the first that fails.
+
+    Raises UserError whose `key` is that command and whose `message` is what the tool said of it.
+    """
+    _call([tool, *options, "-batch", "-"], lines)
+
+
+def inside(name: str) -> tuple[str, ...]:
+    """Return the command prefix that starts a process in namespace `name`, without a process between."""
+    return ("ip", "netns", "exec", name)
+
+
+def _call(command: Sequence[str], lines: Sequence[str] = ()) -> None:
+    """Run a command in a session of its own, which keeps a Ctrl-C from ending it half-way."""
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, start_new_session=True)
+    except OSError as error:
+        raise UserError(f"cannot run {command[0]}: {error.strerror}", fix="apt install iproute2") from error
+    if done.returncode == 0:
+        return
+    said = done.stderr.strip()
+    found = _FAILED_LINE.search(said)
+    what = " ".join(command[: -2 if lines else None])
+    if found is not None:
+        what += f" {lines[int(found[1]) - 1]}"
+        said = _FAILED_LINE.sub("", said)
+    raise UserError(" ".join(said.split()) or f"exit code {done.returncode}", key=f"`{what}`")
+
+
+def _is_left(name: str) -> bool:
+    found = _NAME.fullmatch(name)
+    return found is not None and _start_time(int(found[1])) != int(found[2])
+
+
+def _start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if it has ended.
+
+    With it a process that was given a dead runner's id is not taken for the runner.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])

@@ -4,74 +4,77 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.errors import UserError
-from harness.launch.inputs import Inputs
-from harness.launch.local import GroupResult
-from harness.launch.outcome import Failure
-from harness.launch.place import Place
-from harness.launch.rendezvous import Cluster, Link
+from harness.launch.inputs import TrialInputs
+from harness.launch.rendezvous import Cluster, StoreClient
 from harness.results.environment import collect
-from harness.runtime.job import Backend, Meeting
+from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
 
-POLL_S = 0.1  # while nothing trains
-WATCH_S = 1.0  # while ranks train: they need the cores
-CALL = "call"  # the trial that the head calls the nodes to, or the end of the run
+WATCH_S = 1.0  # between two looks while ranks train, because they need the cores
+CALL = "call"  # the trial that the coordinator calls the nodes to, or the end of the run
 PLAN = "plan"
 REFUSED = "refused"  # why a node did not take part
-MEMBERS = "members"  # counter of the other nodes that came
+JOINED = "joined"  # counter of the worker nodes that joined the run
 _HARDWARE = (
     *("platform", "python", "cpu", "cores", "usable_cores", "memory_bytes"),
     *("gpus", "driver", "cuda", "nccl"),
 )
 
 
-def member_key(number: int) -> str:
-    """Return the key of the session of the `number`th node that came, counted from 1."""
-    return f"member/{number}"
+def session_key(number: int) -> str:
+    """Return the key of the session of the `number`th node that joined the run, counted from 1."""
+    return f"joined/{number}"
 
 
 @dataclass(frozen=True)
-class Seat:
-    """A node's place among the nodes of one trial; `rank` is what the rendezvous gave it."""
+class TrialChannel:
+    """Carries what is said in one run of a trial; `number` counts the nodes as they came, 0 is the coordinator."""
 
-    link: Link
+    client: StoreClient
     run: str
-    rank: int
+    number: int = 0
+
+    @classmethod
+    def join(cls, client: StoreClient, run: str) -> TrialChannel:
+        """As a worker node: come to the trial."""
+        return cls(client, run, client.count(f"{run}/came", 1))
+
+    def came(self) -> int:
+        """Return how many worker nodes have come."""
+        return self.client.count(f"{self.run}/came")
 
     def say(self, what: str, content: Any) -> None:
-        """Tell the others."""
-        self.link.put(self._key(what, self.rank), content)
+        """As a worker node: tell the coordinator."""
+        self.client.put(f"{self.run}/{what}/{self.number}", content)
 
-    def heard(self, what: str, rank: int) -> Any:
-        """As the head: return what the node of `rank` said, once; None if it has not yet."""
-        return self.link.take(self._key(what, rank))
+    def heard(self, what: str, number: int) -> Any:
+        """As the coordinator: return, once, what the node that came as `number` said; None if it has not yet."""
+        return self.client.take(f"{self.run}/{what}/{number}")
 
     def order(self, what: str, content: Any) -> None:
-        """As the head: tell all nodes."""
-        self.link.put(f"{self.run}/{what}", content)
+        """As the coordinator: tell all nodes."""
+        self.client.put(f"{self.run}/{what}", content)
 
     def ordered(self, what: str) -> Any:
-        """Return what the head told all, or None if it has not yet."""
-        return self.link.get(f"{self.run}/{what}")
+        """Return what the coordinator told all, or None if it has not yet."""
+        return self.client.get(f"{self.run}/{what}")
 
-    def meeting(self, backend: Backend) -> Meeting:
-        """Return where the ranks of this node meet those of the others."""
-        return Meeting(host=self.link.host, port=self.link.cluster.port, prefix=f"{self.run}/ranks", backend=backend)
-
-    def _key(self, what: str, rank: int) -> str:
-        return f"{self.run}/{what}/{rank}"
+    def ranks_rendezvous(self, backend: Backend) -> RanksRendezvous:
+        """Return where the ranks of this node find those of the others."""
+        host, port = self.client.host, self.client.cluster.port
+        return RanksRendezvous(host=host, port=port, prefix=f"{self.run}/ranks", backend=backend)
 
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a node is: its heart-beat's session ("" for the head), address, GPUs and hardware."""
+    """Says what a node is; `session` names its heartbeat (the coordinator has none: "")."""
 
     session: str
     address: str
@@ -87,7 +90,7 @@ class NodeInfo:
 
 
 def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> dict[str, Any]:
-    """Return what must be alike on all nodes, and the head's --node-timeout."""
+    """Return what must be alike on all nodes, and the coordinator's --node-timeout."""
     found = collect()
     return {
         "nodes": cluster.nodes,
@@ -102,8 +105,8 @@ def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> di
     }
 
 
-def check_plan(own: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """Raise UserError that says in what this node's plan differs from the head's."""
+def check_plan(own: Mapping[str, Any], coordinators: Mapping[str, Any]) -> None:
+    """Raise UserError that says in what this node's plan differs from the coordinator's."""
     fixes = {
         "nodes": ("--nnodes", "give every node the same"),
         "versions": ("versions", "install the same on every node"),
@@ -112,15 +115,15 @@ def check_plan(own: Mapping[str, Any], head: Mapping[str, Any]) -> None:
         "timeouts": ("timeouts", "give every node the same file"),
     }
     for key, (name, fix) in fixes.items():
-        if own[key] != head[key]:
-            raise UserError(f"{own[key]} here, {head[key]} on the head", key=name, fix=fix)
-    here, there = own["trials"], head["trials"]
+        if own[key] != coordinators[key]:
+            raise UserError(f"{own[key]} here, {coordinators[key]} on the coordinator", key=name, fix=fix)
+    here, there = own["trials"], coordinators["trials"]
     if here.keys() == there.keys():
         return
     only = [f"only here: {here[id_]}" for id_ in here if id_ not in there][:1]
-    only += [f"only on the head: {there[id_]}" for id_ in there if id_ not in here][:1]
+    only += [f"only on the coordinator: {there[id_]}" for id_ in there if id_ not in here][:1]
     raise UserError(
-        f"{len(here)} trials here, {len(there)} on the head, {len(here.keys() & there.keys())} alike; "
+        f"{len(here)} trials here, {len(there)} on the coordinator, {len(here.keys() & there.keys())} alike; "
         + "; ".join(only),
         key="trials",
         fix="same suite file, options, data directory and kind of device on every node",
@@ -134,13 +137,8 @@ def blocks(parts: int, nodes: int) -> list[range]:
     return [range(starts[node], starts[node + 1]) for node in range(nodes)]
 
 
-def places_of(block: range, world: int, interface: str) -> list[Place]:
-    """Return the places of a node's ranks."""
-    return [Place(rank, local, world, len(block), interface) for local, rank in enumerate(block)]
-
-
 def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[range]) -> Backend:
-    """Return nccl if every rank has a GPU of its own, else gloo: all ranks must take the same.
+    """Return nccl if every rank has a GPU of its own, else gloo, because all ranks must take the same.
 
     Nodes with one address are one machine, whose GPUs each of them would take for its own.
     """
@@ -149,7 +147,7 @@ def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[r
     return "nccl" if trial.device == "cuda" and alone else "gloo"
 
 
-def fingerprint(inputs: Inputs, graphs: dict[Path, str]) -> str:
+def fingerprint(inputs: TrialInputs, graphs: dict[Path, str]) -> str:
     """Return a hash of the trial's graph and of the part of each of its nodes.
 
     `graphs` remembers the hashes of graphs, all of whose files are read.
@@ -166,22 +164,3 @@ def _hash(files: Sequence[Path]) -> str:
         with path.open("rb") as stream:
             whole.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
     return whole.hexdigest()[:32]
-
-
-def unpacked(content: Mapping[str, Any]) -> GroupResult:
-    """Return the result that a node sent as `dataclasses.asdict`."""
-    return replace(GroupResult(**content), failures=[Failure(**failure) for failure in content["failures"]])
-
-
-def merged(groups: Sequence[GroupResult], nodes: Sequence[dict[str, Any]]) -> GroupResult:
-    """Return one result from those of all nodes, the head's first; `nodes` says what each is."""
-    head = groups[0]
-    return GroupResult(
-        failures=[replace(f, node=node) for node, group in enumerate(groups) for f in group.failures],
-        ranks=sorted((rank for group in groups for rank in group.ranks), key=lambda rank: int(rank["rank"])),
-        log="".join(group.log for group in groups),
-        wall_s=head.wall_s,
-        limit_s=next((group.limit_s for group in groups if group.limit_s is not None), None),
-        reached=head.reached,
-        nodes=nodes,
-    )

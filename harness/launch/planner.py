@@ -1,4 +1,4 @@
-"""What a run would do, found out without doing any of it."""
+"""Find out what a run would do, without doing any of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = Literal["run", "done", "skip"]
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial and what a run would do with it.
+    """Says what a run would do with a trial.
 
     `reason` says why it is skipped or runs again, `command` how to get its data; `done_status` is that of its
     record, if it has one; `memory` the ranks' and `shortage` where that is too much for this machine.
@@ -166,5 +166,5 @@ class _Planner:
 
 
 def _split_key(trial: TrialConfig) -> str:
-    """What decides how a trial's graph is split."""
+    """Return what decides how a trial's graph is split."""
     return trial.dataset.model_dump_json() + trial.partition.model_dump_json() + str(trial.train.inductive)

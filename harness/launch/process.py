@@ -1,26 +1,69 @@
-"""One rank as a process: started in a session of its own, ended with all it started."""
+"""A rank is a process: how it starts and ends, the files that it leaves, and what the kernel says of memory.
+
+A rank leads a session of its own, and is ended with all it started.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from harness.launch.place import Place
-
+LOG_BYTES = 32 * 1024
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+DEFAULTS = {
+    # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
+    # 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
+    "MALLOC_TRIM_THRESHOLD_": str(2**31),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    # By default torch's threads spin for a while when they are done, on cores that the threads of our own
+    # kernels and other ranks want: products with sparse matrices then take up to 1.6 times as long.
+    "OMP_WAIT_POLICY": "passive",
+}
+"""A rank's environment has these variables unless the user has set them."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Says which rank of a group a process on this machine is, and how it is started.
+
+    Attributes:
+        rank: of all `world` ranks of the trial.
+        local_rank: among the `local_world` ranks of its node.
+        world, local_world: how many there are.
+        interface: the network interface its collectives use; None: the loopback.
+        prefix: command that the rank's own command is given to (`ip netns exec NAME`).
+    """
+
+    rank: int
+    local_rank: int
+    world: int
+    local_world: int
+    interface: str | None = None
+    prefix: tuple[str, ...] = ()
+
+
+def placements_of(block: range, world: int, interface: str | None = None) -> list[Placement]:
+    """Return the placements of the ranks of `block`, all of which run on this machine, of `world` ranks."""
+    return [Placement(rank, local, world, len(block), interface) for local, rank in enumerate(block)]
 
 
 @dataclass
 class RankProcess:
-    """A started rank; `code` is its exit code (negative: the signal that ended it) once it has ended."""
+    """A rank was started; `code` is its exit code (negative: the signal that ended it) once it has ended."""
 
     rank: int
     popen: subprocess.Popen[bytes]
@@ -29,9 +72,9 @@ class RankProcess:
     told: bool = False  # the launcher has asked it to end
 
     def ended(self) -> bool:
-        """Look whether the rank has ended; what it started is ended with it."""
+        """Return whether the rank has ended; what it started is ended with it."""
         if self.code is None and _is_zombie(self.popen.pid):
-            # Not reaped before its group is killed, so the id cannot have passed to someone else's process.
+            # It is reaped after its group is killed, so the id cannot have passed to someone else's process.
             self.signal(signal.SIGKILL)
             self.code = self.popen.wait()
         return self.code is not None
@@ -49,45 +92,34 @@ class RankProcess:
             self.code = self.popen.wait()
 
 
-def start_rank(worker: str, job: Path, place: Place, threads: int, log: Path, stdin: int) -> RankProcess:
-    """Start `python -m worker job` at `place`, its output going to `log`.
+def start_rank(worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int) -> RankProcess:
+    """Start `python -P -m worker job` at `placement`, its output going to `log`.
 
+    -P keeps the working directory off the module path: a user's `queue.py` there would be imported for Python's.
     `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
     """
     with log.open("ab") as stream:
         popen = subprocess.Popen(
-            [*place.prefix, sys.executable, "-m", worker, str(job)],
+            [*placement.prefix, sys.executable, "-P", "-m", worker, str(job)],
             stdin=stdin,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=rank_environment(place, threads),
+            env=rank_environment(placement, threads),
             start_new_session=True,
         )
-    return RankProcess(place.rank, popen)
+    return RankProcess(placement.rank, popen)
 
 
-DEFAULTS = {
-    # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
-    # 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
-    "MALLOC_TRIM_THRESHOLD_": str(2**31),
-    "MALLOC_MMAP_THRESHOLD_": str(2**30),
-    # By default torch's threads spin for a while when they are done, on cores that the threads of our own
-    # kernels and other ranks want: products with sparse matrices then take up to 1.6 times as long.
-    "OMP_WAIT_POLICY": "passive",
-}
-"""Variables of a rank's environment that the user's own take the place of."""
-
-
-def rank_environment(place: Place, threads: int) -> dict[str, str]:
-    """Return the environment of a rank: torchrun's names, thread counts, interface of gloo and nccl."""
+def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
+    """Return the environment of a rank with torchrun's names, thread counts, and the interface of gloo and nccl."""
     env = dict(os.environ)
-    env.update(RANK=str(place.rank), WORLD_SIZE=str(place.world))
-    env.update(LOCAL_RANK=str(place.local_rank), LOCAL_WORLD_SIZE=str(place.local_world))
+    env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world))
+    env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
     env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-    if place.interface is None:
+    if placement.interface is None:
         env.setdefault("GLOO_SOCKET_IFNAME", loopback())
     else:
-        env.update(GLOO_SOCKET_IFNAME=place.interface, NCCL_SOCKET_IFNAME=place.interface)
+        env.update(GLOO_SOCKET_IFNAME=placement.interface, NCCL_SOCKET_IFNAME=placement.interface)
     for name, value in DEFAULTS.items():
         env.setdefault(name, value)
     env["PYTHONUNBUFFERED"] = "1"
@@ -112,3 +144,113 @@ def is_loopback(address: str) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+class ProgressTail:
+    """Reads the lines that were added to a JSON-lines file since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._rest = path, 0, b""
+
+    def new(self) -> list[dict[str, Any]]:
+        """Return the new events, oldest first; a line still being written comes at a later call."""
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                chunk = stream.read()
+        except FileNotFoundError:
+            return []
+        self._offset += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [event for line in lines if (event := _parse(line)) is not None]
+
+
+def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
+    """Return what `rank` wrote at its end, or None if it wrote nothing readable."""
+    try:
+        written = _parse((out / f"rank{rank}.json").read_bytes())
+    except OSError:
+        return None
+    return written if written is not None and isinstance(written.get("status"), str) else None
+
+
+def log_path(out: Path, rank: int) -> Path:
+    """Return the file that the output of `rank` goes to."""
+    return out / f"log-{rank}.txt"
+
+
+def log_tail(out: Path, rank: int, limit: int = LOG_BYTES) -> str:
+    """Return at most the last `limit` bytes of a rank's output, from the start of a line."""
+    try:
+        with log_path(out, rank).open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - limit))
+            data = stream.read()
+    except OSError:
+        return ""
+    if size > limit:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", errors="replace")
+
+
+def group_log(out: Path, ranks: Sequence[int]) -> str:
+    """Return the end of every rank's output, under a header a rank."""
+    parts = []
+    for rank in ranks:
+        text = log_tail(out, rank)
+        parts.append(f"==== rank {rank} ====\n{text}" + ("" if text.endswith("\n") or not text else "\n"))
+    return "".join(parts)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Return how many processes the kernel's OOM killer has ended so far.
+
+    The counter is that of this process's own memory cgroup (v2 `memory.events`, v1 `memory.oom_control`), of the
+    nearest parent that has one, or else the machine's (`/proc/vmstat`). It is 0 where the system keeps none.
+    Only a difference of two calls means anything.
+    """
+    for path in [*_cgroup_files(proc, cgroups, v1="memory.oom_control", v2="memory.events"), proc / "vmstat"]:
+        if counter := re.search(r"^oom_kill (\d+)\s*$", _read(path), re.MULTILINE):
+            return int(counter[1])
+    return 0
+
+
+def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """Return the lowest limit in bytes of this process's memory cgroup and its parents, or None without one."""
+    files = _cgroup_files(proc, cgroups, v1="memory.limit_in_bytes", v2="memory.max")
+    limits = [int(text) for path in files if (text := _read(path).strip()).isdigit()]
+    return min(limits, default=None)
+
+
+def _cgroup_files(proc: Path, cgroups: Path, *, v1: str, v2: str) -> list[Path]:
+    files: list[Path] = []
+    for line in _read(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        own = path.strip("/")
+        if "memory" in controllers.split(","):
+            files += _upwards(cgroups / "memory", own, v1)
+        elif not controllers:
+            files += _upwards(cgroups, own, v2)
+    return files
+
+
+def _upwards(mount: Path, own: str, name: str) -> list[Path]:
+    # A container sees its cgroup's path on the host, but often only its own cgroup at the mount point.
+    directory = mount / own
+    tops = [directory, *directory.parents] if own else [directory]
+    return [top / name for top in tops if top == mount or mount in top.parents]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

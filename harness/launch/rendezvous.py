@@ -1,54 +1,53 @@
-"""How nodes find each other and talk: the head's TCPStore, and torch's elastic rendezvous in it."""
+"""How nodes find each other and talk: the coordinator serves a TCPStore, and Slurm may say where it is."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from harness.errors import UserError
 
-DEFAULT_PORT = 29400  # torchrun's
+if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
+DEFAULT_PORT = 29400  # torchrun takes the same
+FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
+_ENTRY = r"(?:[^,\[\]]|\[[0-9,-]+\])+"
+POLL_S = 0.1  # between two looks, while nothing trains
 CHUNK = 4 << 20  # the store ends the connection at values above 8 MiB
-LARGEST = 256 << 20  # of one compressed message; the head holds it in memory
-MORE_S = 10.0  # after its time limit the rendezvous takes some seconds to leave
+LARGEST = 256 << 20  # for one compressed message, because the coordinator holds it in memory
 Result = TypeVar("Result")
 
 
-class HeadLost(Exception):  # noqa: N818 - what happened to this node, not a mistake
-    """The head does not answer; nothing can go on here."""
-
-
-class NotMet(Exception):  # noqa: N818 - a state of the cluster
-    """The nodes of a trial did not come together."""
+class CoordinatorLost(Exception):  # noqa: N818 - what happened to this node, not a mistake
+    """The coordinator does not answer, so nothing can go on here."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The nodes of a run: how many, where the head is, and how long they wait for each other.
+    """Says how many nodes a run has, where the coordinator is, and how long they wait for each other.
 
-    `head` says whether this node is the head; None: the one that HOST names is. `rdzv_timeout_s`: for the
-    nodes of a trial to come together; `node_timeout_s`: without a sign of life, then a node is lost.
+    `coordinator` says whether this node is the coordinator; None: it is if HOST names this machine. The nodes of
+    a trial come together within `rdzv_timeout_s`; a node is lost after `node_timeout_s` without a sign of life.
     """
 
     nodes: int
     host: str
     port: int = DEFAULT_PORT
-    head: bool | None = None
+    coordinator: bool | None = None
     rdzv_timeout_s: float = 300
     node_timeout_s: float = 30
 
@@ -58,26 +57,26 @@ class Cluster:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Link:
-    """This node's connection to the head's store.
+class StoreClient:
+    """Connects this node to the coordinator's store.
 
-    Every operation raises HeadLost when the connection has ended or an answer does not come in time: the
+    Every operation raises CoordinatorLost when the connection has ended or an answer does not come in time: the
     store's own calls would wait for a machine that vanished for as long as TCP does.
     """
 
-    def __init__(self, store: Store, cluster: Cluster, *, head: bool) -> None:
-        self.cluster, self.head = cluster, head
-        self.host = "127.0.0.1" if head else cluster.host  # as this node's processes reach the store
+    def __init__(self, store: Store, cluster: Cluster, *, coordinator: bool) -> None:
+        self.cluster, self.coordinator = cluster, coordinator
+        self.host = "127.0.0.1" if coordinator else cluster.host  # as this node's processes reach the store
         try:
             self.address = address_towards(cluster.host, cluster.port)
         except UserError:
-            if not head:
+            if not coordinator:
                 raise
-            self.address = self.host  # the head need not know itself by the name that others use
+            self.address = self.host  # the coordinator need not know itself by the name that others use
         self._store, self._lost = store, False
 
     def put(self, key: str, value: Any) -> None:
-        """Store JSON under `key`, compressed; others can get it on return. ValueError if it is too large."""
+        """Store JSON under `key`, so that others can get it on return. Raises ValueError if it is too large."""
         data = zlib.compress(json.dumps(value).encode())
         if len(data) > LARGEST:
             raise ValueError(f"a message of {len(data) >> 20} MiB, {LARGEST >> 20} are allowed")
@@ -85,7 +84,7 @@ class Link:
         for number, chunk in enumerate(rest, 1):
             self._call(lambda n=number, c=chunk: self._store.set(f"{key}#{n}", c))  # type: ignore[misc]
         self._call(lambda: self._store.set(key, b"%d:%b" % (len(rest), first)))  # type: ignore[arg-type]
-        self.has(key)  # the store does not answer a `set`: what it answers next on this connection comes after
+        self.has(key)  # the store does not answer a `set`, but what it answers next on this connection comes after it
 
     def get(self, key: str) -> Any:
         """Return what was put under `key`, or None if nothing was."""
@@ -97,7 +96,7 @@ class Link:
         return json.loads(zlib.decompress(data))
 
     def take(self, key: str) -> Any:
-        """Return what was put under `key` and free its memory; None if nothing was."""
+        """Return what was put under `key` and free its memory; return None if nothing was."""
         value = self.get(key)
         if value is not None:
             self._call(lambda: self._store.delete_key(key))
@@ -111,57 +110,20 @@ class Link:
         return bool(self._call(lambda: self._store.check([key])))
 
     def text(self, key: str) -> str | None:
-        """Return a value that was not `put`: a pulse's."""
+        """Return a value that was not `put`, as a heartbeat is not."""
         return self._call(lambda: self._store.get(key)).decode() if self.has(key) else None
 
     def count(self, key: str, more: int = 0) -> int:
         """Add `more` to a counter and return it."""
         return int(self._call(lambda: self._store.add(key, more)))
 
-    @contextlib.contextmanager
-    def meet(self, run_id: str) -> Iterator[int]:
-        """Wait for all nodes at the rendezvous `run_id`, yield this one's rank; NotMet if they do not come.
+    def _call(self, operation: Callable[[], Result]) -> Result:
+        """Return what `operation` returns; give up on it after `node_timeout_s`.
 
-        The end of the context, on the head also a failure to meet, ends the rendezvous for all.
-        """
-        handler = self._handler(run_id)
-        met = False
-        try:
-            rank = self._call(handler.next_rendezvous, self.cluster.rdzv_timeout_s + MORE_S).rank
-            met = True
-            yield rank
-        except RendezvousTimeoutError as error:
-            limit = f"{self.cluster.rdzv_timeout_s:g} s (--rdzv-timeout)"
-            raise NotMet(f"not all of the {self.cluster.nodes} nodes came within {limit}") from error
-        except RendezvousError as error:
-            raise NotMet("the head ended the meeting of the nodes") from error
-        finally:
-            if met or self.head:
-                with contextlib.suppress(HeadLost):
-                    self.count(run_id)  # asks whether the head is there: the handler would log that it is not
-                    self._call(handler.shutdown)
-
-    def _handler(self, run_id: str) -> DynamicRendezvousHandler:
-        backend = self._call(lambda: C10dRendezvousBackend(self._store, run_id))
-        handler: DynamicRendezvousHandler = DynamicRendezvousHandler.from_backend(
-            run_id,
-            self._store,
-            backend,
-            self.cluster.nodes,
-            self.cluster.nodes,
-            local_addr=self.address,
-            timeout=RendezvousTimeout(join=timedelta(seconds=self.cluster.rdzv_timeout_s)),
-            keep_alive_interval=max(1, int(self.cluster.node_timeout_s / 3)),
-        )
-        return handler
-
-    def _call(self, operation: Callable[[], Result], limit_s: float | None = None) -> Result:
-        """Return what `operation` returns; it is left to itself if that takes longer than `limit_s`.
-
-        The head's own store answers at once or not at all.
+        The coordinator waits without a limit: its own store answers at once or not at all.
         """
         if self._lost:
-            raise HeadLost(self._lost_text())
+            raise CoordinatorLost(self._lost_text())
         outcome: list[Result | Exception] = []
 
         def work() -> None:
@@ -170,51 +132,54 @@ class Link:
             except Exception as error:
                 outcome.append(error)
 
-        if self.head:
+        if self.coordinator:
             work()
         else:
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
-            thread.join(self.cluster.node_timeout_s if limit_s is None else limit_s)
-        if not outcome or isinstance(outcome[0], RuntimeError | RendezvousConnectionError):
+            thread.join(self.cluster.node_timeout_s)
+        if not outcome or isinstance(outcome[0], RuntimeError):
             self._lost = True
-            raise HeadLost(self._lost_text()) from (outcome[0] if outcome else None)  # type: ignore[misc]
+            raise CoordinatorLost(self._lost_text()) from (outcome[0] if outcome else None)  # type: ignore[misc]
         if isinstance(outcome[0], Exception):
             raise outcome[0]
         return outcome[0]
 
     def _lost_text(self) -> str:
-        return f"the head at {self.cluster.endpoint} does not answer any more"
+        return f"the coordinator at {self.cluster.endpoint} does not answer any more"
 
 
-def open_link(cluster: Cluster) -> Link:
-    """Serve the store if this node is the head, or wait for the head's and connect to it.
+def connect(cluster: Cluster) -> StoreClient:
+    """Serve the store if this node is the coordinator, or wait for the coordinator's and connect to it.
 
-    Of several nodes on the head's machine the first is the head. Raises UserError if the port is taken, or no
-    head answers in time.
+    Of several nodes on the machine that HOST names the first is the coordinator. Raises UserError if the port is
+    taken, or no coordinator answers in time.
     """
-    if cluster.head or (cluster.head is None and is_here(cluster.host)):
+    if cluster.coordinator or (cluster.coordinator is None and is_here(cluster.host)):
         try:
-            return Link(_store("127.0.0.1", cluster.port, serve=True), cluster, head=True)
+            return StoreClient(_store("127.0.0.1", cluster.port, serve=True), cluster, coordinator=True)
         except RuntimeError as error:
-            if cluster.head:
+            if cluster.coordinator:
                 raise UserError(
                     f"cannot listen at port {cluster.port}", key="--rdzv", fix="choose another port"
                 ) from error
     _wait_for(cluster)
     try:
-        return Link(_store(cluster.host, cluster.port, serve=False), cluster, head=False)
+        return StoreClient(_store(cluster.host, cluster.port, serve=False), cluster, coordinator=False)
     except RuntimeError as error:
         what = f"what answers at {cluster.endpoint} is not `harness run`"
         raise UserError(what, key="--rdzv", fix="choose another port") from error
 
 
 def _store(host: str, port: int, *, serve: bool) -> TCPStore:
+    # Here, because the command line imports this module before it knows whether it needs torch.
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     return TCPStore(host, port, is_master=serve, wait_for_workers=False, timeout=timedelta(seconds=30))
 
 
 def _wait_for(cluster: Cluster) -> None:
-    # Not left to the store: Ctrl-C would wait for it.
+    # The store could wait by itself, but Ctrl-C would wait for it too.
     deadline = time.monotonic() + cluster.rdzv_timeout_s
     while True:
         try:
@@ -223,15 +188,23 @@ def _wait_for(cluster: Cluster) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"no head at {cluster.endpoint} within {cluster.rdzv_timeout_s:g} s ({error})",
+                    f"no coordinator at {cluster.endpoint} within {cluster.rdzv_timeout_s:g} s ({error})",
                     key="--rdzv",
-                    fix="start the same command on the head, see --rdzv-timeout",
+                    fix="start the same command on the coordinator, see --rdzv-timeout",
                 ) from error
         time.sleep(0.2)
 
 
+def wait_for(look: Callable[[], Result | None], limit_s: float) -> Result | None:
+    """Return what `look` finds, or None if it has found nothing within `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while (found := look()) is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return found
+
+
 def is_here(host: str) -> bool:
-    """Return whether `host` names this machine: one can bind only to addresses of one's own."""
+    """Return whether `host` names this machine, because one can bind only to addresses of one's own."""
     if host in (socket.gethostname(), socket.getfqdn()):
         return True
     with contextlib.suppress(OSError):
@@ -261,3 +234,72 @@ def interface_of(address: str) -> str:
         if any(entry.address.partition("%")[0] == address for entry in entries):
             return name
     raise UserError(f"no interface has the address {address}", fix="set GLOO_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True)
+class SlurmStep:
+    """`srun` started the step with one task a node. `index` is this node's, `coordinator` is the name of node 0."""
+
+    nodes: int
+    index: int
+    coordinator: str
+    port: int
+
+
+def this_step(variables: Mapping[str, str]) -> SlurmStep | None:
+    """Return the step that `srun` started this process in, or None outside a step (also in a batch script).
+
+    Raises UserError for a step of several nodes with more than one task on a node.
+    """
+    if "SLURM_STEP_ID" not in variables or "SLURM_NODEID" not in variables:
+        return None
+    nodes = variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_NNODES", "1")
+    names = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "")
+    if int(nodes) > 1:  # on one node it may be a shell in a step of many tasks
+        _check_tasks(variables)
+    hosts = expand_hosts(names)
+    if len(hosts) != int(nodes):
+        raise UserError(f"'{names}' names {len(hosts)} nodes, Slurm says {nodes}", key="SLURM_STEP_NODELIST")
+    port = port_of(int(variables.get("SLURM_JOB_ID", "0")), int(variables["SLURM_STEP_ID"]))
+    return SlurmStep(int(nodes), int(variables["SLURM_NODEID"]), hosts[0], port)
+
+
+def _check_tasks(variables: Mapping[str, str]) -> None:
+    counts = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE", "1")
+    most = max(int(count) for count in re.findall(r"(\d+)(?:\(x\d+\))?", counts))
+    if most > 1 or variables.get("SLURM_LOCALID", "0") != "0":
+        raise UserError(
+            "more than one task on a node",
+            key=f"SLURM_STEP_TASKS_PER_NODE={counts}",
+            fix="srun --ntasks-per-node=1: harness starts the ranks of a node itself",
+        )
+
+
+def port_of(job: int, step: int) -> int:
+    """Return a port that every node derives alike, and that jobs that share a node rarely share."""
+    return FIRST_SLURM_PORT + (job + 997 * step) % SLURM_PORTS
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Return the names that a list such as `node[01-03,7],x` stands for, in order."""
+    if not re.fullmatch(rf"{_ENTRY}(?:,{_ENTRY})*", text):
+        raise UserError(f"'{text}' is not a list of nodes", key="SLURM_STEP_NODELIST")
+    names: list[str] = []
+    for entry in re.findall(_ENTRY, text):
+        pieces = [_choices(piece) for piece in re.split(r"(\[[^\]]*\])", entry)]
+        names += ["".join(chosen) for chosen in itertools.product(*pieces)]
+    return names
+
+
+def _choices(piece: str) -> list[str]:
+    """Expand `[01-03,7]`; anything else stands for itself."""
+    if not piece.startswith("["):
+        return [piece]
+    found: list[str] = []
+    for part in piece[1:-1].split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UserError(f"'{piece}' is not a range of nodes", key="SLURM_STEP_NODELIST")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        found += [str(number).zfill(len(first)) for number in numbers]
+    return found

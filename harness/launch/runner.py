@@ -1,28 +1,62 @@
-"""A suite from its trials to its records: resumed by running it again, and never stopped by one trial."""
+"""Run a suite: each trial becomes a record, running it again goes on, and no failed trial stops it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import shutil
+import traceback
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.errors import UserError
-from harness.launch import namespaces
-from harness.launch.inputs import InputCache
-from harness.launch.local import WORKER
-from harness.launch.progress import Progress
-from harness.launch.trial import Machines, OneMachine, TrialRunner
+from harness.errors import DataUnavailable, UserError
+from harness.launch.inputs import InputCache, TrialInputs, threads_of
+from harness.launch.local import WORKER, GroupResult, OnProgress, run_group
+from harness.launch.network import clean_namespaces, network, why_not
+from harness.launch.process import Placement
+from harness.results.record import Record, Status, epoch_rows, without_epochs
+from harness.results.reduce import reduce
 from harness.results.store import ResultStore
 from harness.results.suite_file import kept, write_suite
+from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
-from harness.suite.schema import Suite, TrialConfig
+from harness.suite.schema import Suite, Timeouts, TrialConfig
+
+if TYPE_CHECKING:
+    from harness.runtime.job import RanksRendezvous
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 
 
+class TrialProgress(Protocol):
+    """Receives what happens, in order, and must not raise."""
+
+    def suite_started(self, total: int, done: int) -> None:
+        """`total` trials are selected, `done` of them have a record that is kept."""
+
+    def trial_started(self, number: int, trial: TrialConfig) -> None:
+        """Trial `number` (from 1, among the selected) begins."""
+
+    def trial_stage(self, text: str) -> None:
+        """Work before training begins that may take a while; it is told once for all trials that share it."""
+
+    def trial_event(self, event: dict[str, Any]) -> None:
+        """The trial wrote a line of its `progress.jsonl`."""
+
+    def trial_finished(self, number: int, record: Record) -> None:
+        """The trial's record is on disk."""
+
+
+class Silent(TrialProgress):
+    """Shows nothing."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
-    """What a user may ask of a run.
+    """Says what a user asks of a run.
 
     `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
     where data is looked up and kept (None: the environment's); `worker`: the module every rank runs.
@@ -33,6 +67,192 @@ class RunOptions:
     data_dir: Path | None = None
     cache: Path | None = None
     worker: str = WORKER
+
+
+class Machines(Protocol):
+    """Trials run on them."""
+
+    @property
+    def nodes(self) -> int:
+        """Return how many machines they are."""
+
+    def why_not(self, trial: TrialConfig) -> str | None:
+        """Return why `trial` cannot run on them and is skipped; None if it can."""
+
+    def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
+        """Run the ranks of `trial` to their end; `out` is an empty directory for what they write."""
+
+
+@dataclass(frozen=True)
+class OneMachine:
+    """Trials run on this machine alone; `timeouts` are the suite's, `worker` is the module every rank runs."""
+
+    timeouts: Timeouts
+    worker: str = WORKER
+    nodes: int = 1
+
+    def why_not(self, trial: TrialConfig) -> str | None:
+        """Return why the trial's network cannot be had here; None if it can."""
+        return None if trial.network is None else why_not(trial.network)
+
+    def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
+        """Run all ranks of `trial` here."""
+        with network(trial.network, trial.partition.parts) as placements:
+            return self.start(trial, inputs, out, placements, progress.trial_event)
+
+    def start(
+        self,
+        trial: TrialConfig,
+        inputs: TrialInputs,
+        out: Path,
+        placements: Sequence[Placement],
+        tell: OnProgress,
+        *,
+        rendezvous: RanksRendezvous | None = None,
+        failed_elsewhere: Callable[[], bool] = lambda: False,
+    ) -> GroupResult:
+        """Run the ranks of `placements` here; the others of the trial, if any, come to the same `rendezvous`."""
+        threads = threads_of(trial, self.nodes)
+        return run_group(
+            write_job(trial, inputs, out, self.timeouts.collective_s, threads=threads, rendezvous=rendezvous),
+            placements,
+            out,
+            threads=threads,
+            timeout_s=self.timeouts.trial_s,
+            on_progress=tell,
+            worker=self.worker,
+            failed_elsewhere=failed_elsewhere,
+        )
+
+
+@dataclass
+class TrialOutcome:
+    """Says what a trial came to, before that is a record."""
+
+    group: GroupResult = field(default_factory=GroupResult)
+    status: Status = "error"
+    reason: str | None = None
+    log: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+    inputs: TrialInputs | None = None
+
+
+@dataclass(frozen=True)
+class TrialRunner:
+    """Runs trials of one suite into one store."""
+
+    suite: Suite
+    store: ResultStore
+    inputs: InputCache
+    environment: dict[str, Any]
+    machines: Machines
+
+    def run(self, trial: TrialConfig, progress: TrialProgress) -> Record:
+        """Run one trial and commit its record; a failure of the trial is a record too.
+
+        Raises KeyboardInterrupt (nothing is recorded), and UserError if the record cannot be written.
+        """
+        started = datetime.now(UTC)
+        outcome = self._attempt(trial, progress)
+        record = self._record(trial, outcome, started)
+        try:
+            self.store.commit(trial.id, record, epoch_rows(outcome.group.ranks), outcome.log)
+        except OSError as error:
+            what = f"cannot write the record: {error.strerror}"
+            raise UserError(what, file=error.filename, fix="choose another place with --results") from error
+        return record
+
+    def _attempt(self, trial: TrialConfig, progress: TrialProgress) -> TrialOutcome:
+        outcome = TrialOutcome()
+        try:
+            self._train(trial, outcome, progress)
+        except Exception as error:  # the suite goes on whatever one trial runs into
+            outcome.status, outcome.reason = explain(error)
+            if not isinstance(error, DataUnavailable | UserError):
+                outcome.log += traceback.format_exc()
+        return outcome
+
+    def _train(self, trial: TrialConfig, outcome: TrialOutcome, progress: TrialProgress) -> None:
+        if (reason := self.machines.why_not(trial)) is not None:
+            outcome.status, outcome.reason = "skipped", reason
+            return
+        outcome.inputs = self.inputs.get(trial, progress.trial_stage)
+        out = self.store.stage(trial.id)
+        try:
+            group = self.machines.run(trial, outcome.inputs, out, progress)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
+        outcome.group, outcome.log = group, group.log
+        outcome.status, outcome.reason = group.status, group.reason
+        if group.status == "ok":
+            outcome.result = reduce(group.ranks, _method(trial).metrics_by_column())
+
+    def _record(self, trial: TrialConfig, outcome: TrialOutcome, started: datetime) -> Record:
+        inputs, group = outcome.inputs, outcome.group
+        environment = {**self.environment, "threads": threads_of(trial, self.machines.nodes)}
+        if group.nodes:
+            environment["nodes"] = list(group.nodes)
+        return Record(
+            trial=trial.id,
+            suite=self.suite.name,
+            label=trial.label,
+            status=outcome.status,
+            reason=outcome.reason,
+            started=started.isoformat(timespec="seconds"),
+            wall_s=group.wall_s,
+            config=trial.model_dump(mode="json"),
+            declared=_method(trial).declared(),
+            environment=environment,
+            dataset=inputs.dataset if inputs else {"name": trial.dataset.name},
+            partition=inputs.partition if inputs else [],
+            result=outcome.result,
+            ranks=without_epochs(group.ranks),
+        )
+
+
+def _method(trial: TrialConfig) -> type[Method[Any]]:
+    return METHODS.load(trial.method.name, trial.plugin)
+
+
+def explain(error: Exception) -> tuple[Status, str]:
+    """Return status and reason of a trial that `error` ended in the runner."""
+    if isinstance(error, DataUnavailable):
+        return "skipped", str(error)
+    if isinstance(error, UserError):
+        return "error", str(error)
+    if isinstance(error, MemoryError):
+        return "oom", f"out of memory in the runner: {error}"
+    return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"
+
+
+def write_job(
+    trial: TrialConfig,
+    inputs: TrialInputs,
+    out: Path,
+    collective_s: float,
+    *,
+    threads: int,
+    rendezvous: RanksRendezvous | None = None,
+) -> Path:
+    """Write the file that every rank reads and return its path."""
+    job = {
+        "config": trial.model_dump(mode="json"),
+        "graph": str(inputs.graph),
+        "train_view": str(inputs.train_view),
+        "full_view": str(inputs.full_view),
+        "inductive": inputs.inductive,
+        "store": str(out / "rendezvous"),
+        "out": str(out),
+        "threads": threads,
+        "attempt": uuid.uuid4().hex,
+        "collective_timeout_s": collective_s,
+    }
+    if rendezvous is not None:
+        job["rendezvous"] = rendezvous.model_dump(mode="json")
+    path = out / "job.json"
+    path.write_text(json.dumps(job, indent=1))
+    return path
 
 
 def is_done(status: str | None, options: RunOptions) -> bool:
@@ -58,16 +278,17 @@ def run_suite(
     trials: Sequence[TrialConfig],
     store: ResultStore,
     options: RunOptions,
-    progress: Progress,
+    progress: TrialProgress,
     machines: Machines | None = None,
 ) -> int:
     """Run every selected trial that has no record yet and return the exit code.
 
     The suite, with all of its trials, is kept beside the records for those who read them.
 
-    `machines`: what the ranks run on; None: this machine.
+    The ranks run on `machines`; None is this machine.
 
-    0: all ok or skipped; 1: some of the selected failed (now or earlier); 130: interrupted by the user.
+    The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or earlier), and 130 if the
+    user interrupted the run.
     Raises UserError for a mistake that concerns the whole suite, and when another runner is at work here.
     """
     from harness.results.environment import collect
@@ -75,7 +296,7 @@ def run_suite(
     check_device(trials)
     with store.lock():
         store.clean()
-        namespaces.clean()
+        clean_namespaces()
         device = trials[0].device if trials else None
         write_suite(store.directory, kept(suite, expand(suite, device=device, data_dir=options.data_dir)))
         statuses = {id_: status for id_, status in store.finished().items() if id_ in {t.id for t in trials}}

@@ -17,8 +17,8 @@ from harness.spec import Spec
 Backend = Literal["gloo", "nccl"]
 
 
-class Meeting(Spec):
-    """Where the ranks of several machines meet: a TCPStore, and what is theirs in it.
+class RanksRendezvous(Spec):
+    """Where the ranks of several machines find each other: a TCPStore, and what is theirs in it.
 
     Attributes:
         host, port: where the store is, as seen from this rank's machine.
@@ -40,12 +40,12 @@ class Job(Spec):
         graph: prepared data set.
         train_view, full_view: partition views (the same when transductive).
         inductive: whether training sees the training subgraph only.
-        store: file through which the ranks of one machine meet; must not exist before.
+        store: file through which the ranks of one machine find each other; must not exist before.
         out: directory for what the ranks write.
         attempt: names this run of the trial on this machine, and no other.
         threads: CPU threads of a rank.
         collective_timeout_s: how long a rank waits for its peers.
-        meeting: where the ranks meet instead when they run on several machines.
+        rendezvous: where the ranks find each other instead when they run on several machines.
     """
 
     config: RunConfig
@@ -58,7 +58,7 @@ class Job(Spec):
     attempt: str
     threads: int = 1
     collective_timeout_s: float = 300
-    meeting: Meeting | None = None
+    rendezvous: RanksRendezvous | None = None
 
     @classmethod
     def read(cls, path: Path) -> Job:
@@ -81,12 +81,12 @@ def join_group(job: Job, rank: int, world: int) -> None:
         torch.cuda.set_device(rank_device("cuda"))
     timeout = timedelta(seconds=job.collective_timeout_s)
     store: Store
-    if job.meeting is None:
+    if job.rendezvous is None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
         backend = group_backend(job.config.device, local)
         store = FileStore(str(job.store), world)
     else:
-        at = job.meeting
+        at = job.rendezvous
         backend = at.backend
         shared = TCPStore(at.host, at.port, is_master=False, wait_for_workers=False, timeout=timeout)
         store = PrefixStore(at.prefix, shared)

@@ -18,7 +18,7 @@ import pytest
 from e2e.cli import CommandLine, records, trains, wait_until
 
 import harness
-from harness.launch.namespaces import batch, inside, namespace, namespaces
+from harness.launch.network import batch, inside, namespace, namespaces
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -62,11 +62,11 @@ class Machines:
         return process
 
     def start_both(self, **waits: float) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-        """On one machine the first to listen is the head: the other starts when it does."""
-        head = self.start(0, **waits)
+        """On one machine the first to listen is the coordinator: the other starts when it does."""
+        coordinator = self.start(0, **waits)
         if not self.nodes[0].prefix:
-            wait_until(lambda: listens(self.port), head)
-        return head, self.start(1, **waits)
+            wait_until(lambda: listens(self.port), coordinator)
+        return coordinator, self.start(1, **waits)
 
     @property
     def home(self) -> Path:
@@ -93,7 +93,7 @@ def free_port() -> int:
 def commands(directory: Path) -> list[CommandLine]:
     """A runner each, with directory and cache of its own."""
     nodes = []
-    for name in ("head", "member"):
+    for name in ("coordinator", "worker"):
         home = directory / name
         home.mkdir()
         variables = {"LEDGER": os.devnull, "TMPDIR": str(home)}  # a killed runner leaves its ranks' files
@@ -149,10 +149,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_like(alone: Path, machines: Machines, shares: dict[int, list[list[int]]]) -> None:
     """Run trials on both nodes: everything that training decides is as on one machine."""
     machines.write(suite(f"{[*shares]}"))
-    head, member = machines.start_both()
-    code, said = ended(head)
+    coordinator, worker = machines.start_both()
+    code, said = ended(coordinator)
     assert code == 0, said
-    assert ended(member)[0] == 0
+    assert ended(worker)[0] == 0
     assert not (machines.nodes[1].directory / "results").exists()
     expected, found = records(alone / "cluster"), records(machines.home)
     assert len(found) == len(shares)
@@ -187,24 +187,24 @@ def test_two_machines(alone: Path, cabled: Machines) -> None:
 def test_a_node_that_is_killed_comes_back_and_is_cut_off(cabled: Machines) -> None:
     """The first is known at once; the second nobody tells, both sides notice it after their time limit."""
     cabled.write(suite(method="own.methods:Slow", epochs=200, seeds="[0, 1]"))
-    head, member = cabled.start_both(node_s=6)
-    wait_until(lambda: trains(cabled.home), head)
-    ranks = [p for p in descendants(member) if "harness.runtime.rank" in p.cmdline()]
-    member.kill()
+    coordinator, worker = cabled.start_both(node_s=6)
+    wait_until(lambda: trains(cabled.home), coordinator)
+    ranks = [p for p in descendants(worker) if "harness.runtime.rank" in p.cmdline()]
+    worker.kill()
     assert len(ranks) == 1
     assert psutil.wait_procs(ranks, timeout=10)[1] == []
-    wait_until(lambda: len(records(cabled.home)) == 1, head)
+    wait_until(lambda: len(records(cabled.home)) == 1, coordinator)
     again = cabled.start(1, node_s=6)
-    wait_until(lambda: trains(cabled.home), head)
+    wait_until(lambda: trains(cabled.home), coordinator)
     processes = descendants(again)
     asked = time.monotonic()
     cabled.cut()
     code, said = ended(again)
     assert (code, time.monotonic() - asked < 30) == (1, True)
-    assert "the head at 10.99.0.1:29400 does not answer any more; this node ends" in said
+    assert "the coordinator at 10.99.0.1:29400 does not answer any more; this node ends" in said
     assert "Traceback" not in said
     assert psutil.wait_procs(processes, timeout=10)[1] == []
-    assert ended(head)[0] == 1
+    assert ended(coordinator)[0] == 1
     found = by_seed(cabled.home)
     assert {seed: (record["status"], record["reason"]) for seed, record in found.items()} == {
         0: ("error", "node 1 was lost: its runner ended or was killed"),
@@ -212,32 +212,32 @@ def test_a_node_that_is_killed_comes_back_and_is_cut_off(cabled: Machines) -> No
     }
 
 
-def test_a_node_with_another_suite_is_refused_and_the_head_waits_no_longer_than_told(loopback: Machines) -> None:
+def test_a_node_with_another_suite_is_refused_and_the_coordinator_waits_no_longer_than_told(loopback: Machines) -> None:
     loopback.write(suite())
     loopback.write(suite(epochs=5), node=1)
-    head, member = loopback.start_both(rdzv_s=12)
-    code, said = ended(member)
+    coordinator, worker = loopback.start_both(rdzv_s=12)
+    code, said = ended(worker)
     assert code == 2
-    assert "error: trials: 1 trials here, 1 on the head, 0 alike; only here: digits" in said
-    assert ended(head)[0] == 1
+    assert "error: trials: 1 trials here, 1 on the coordinator, 0 alike; only here: digits" in said
+    assert ended(coordinator)[0] == 1
     record = by_seed(loopback.home)[0]
     assert record["status"] == "timeout"
     assert "came within 12 s (--rdzv-timeout); one was refused: trials: 1 trials here" in record["reason"]
 
 
-def test_ctrl_c_on_a_node_ends_its_trial_and_on_the_head_the_run(loopback: Machines) -> None:
+def test_ctrl_c_on_a_node_ends_its_trial_and_on_the_coordinator_the_run(loopback: Machines) -> None:
     loopback.write(suite(method="own.methods:Slow", epochs=200, seeds="[0, 1, 2]"))
-    head, member = loopback.start_both()
-    wait_until(lambda: trains(loopback.home), head)
-    member.send_signal(signal.SIGINT)
-    code, said = ended(member)
+    coordinator, worker = loopback.start_both()
+    wait_until(lambda: trains(loopback.home), coordinator)
+    worker.send_signal(signal.SIGINT)
+    code, said = ended(worker)
     assert code == 130, said
-    wait_until(lambda: len(records(loopback.home)) == 1, head)
+    wait_until(lambda: len(records(loopback.home)) == 1, coordinator)
     again = loopback.start(1)
-    wait_until(lambda: trains(loopback.home), head)
-    processes = [*descendants(again), *descendants(head)]
-    head.send_signal(signal.SIGINT)
-    code, said = ended(head)
+    wait_until(lambda: trains(loopback.home), coordinator)
+    processes = [*descendants(again), *descendants(coordinator)]
+    coordinator.send_signal(signal.SIGINT)
+    code, said = ended(coordinator)
     assert code == 130
     assert "interrupted: finished trials are kept" in said
     code, said = ended(again)

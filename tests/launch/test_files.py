@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.launch.files import ProgressTail, group_log, log_path, log_tail, read_rank
+from harness.launch.process import ProgressTail, group_log, log_path, log_tail, read_rank
 
 
 def test_a_line_comes_once_and_whole(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.launch.local import GroupResult, run_group
-from harness.launch.place import local_places
+from harness.launch.process import placements_of
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(60)
@@ -33,7 +33,7 @@ def write_job(out: Path) -> Path:
 def run(out: Path, monkeypatch: pytest.MonkeyPatch, ranks: dict[int, str], size: int = 2, **options) -> GroupResult:
     monkeypatch.setenv("FAKE_RANKS", json.dumps(ranks))
     settings = {"threads": 1, "timeout_s": 30, "on_progress": lambda event: None, "grace_s": 1.0} | options
-    return run_group(write_job(out), local_places(size), out, worker="launch.fake_worker", **settings)
+    return run_group(write_job(out), placements_of(range(size), size), out, worker="launch.fake_worker", **settings)
 
 
 def alive(pid: int) -> bool:
@@ -74,7 +74,10 @@ def test_environment_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     settings = {"threads": 3, "timeout_s": 30, "on_progress": lambda event: None}
-    assert run_group(write_job(tmp_path), local_places(2), tmp_path, worker="show_env", **settings).status == "ok"
+    assert (
+        run_group(write_job(tmp_path), placements_of(range(2), 2), tmp_path, worker="show_env", **settings).status
+        == "ok"
+    )
     env = json.loads((tmp_path / "env-1.json").read_text())
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONUNBUFFERED")
     assert [env[name] for name in names] == ["1", "2", "1", "2", "1"]
@@ -83,7 +86,7 @@ def test_environment_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     flags = Path(f"/sys/class/net/{env['GLOO_SOCKET_IFNAME']}/flags")
     assert int(flags.read_text(), 16) & 0x8  # IFF_LOOPBACK
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
-    run_group(write_job(tmp_path), local_places(1), tmp_path, worker="show_env", **settings)
+    run_group(write_job(tmp_path), placements_of(range(1), 1), tmp_path, worker="show_env", **settings)
     assert json.loads((tmp_path / "env-0.json").read_text())["GLOO_SOCKET_IFNAME"] == "mine"
 
 
@@ -158,10 +161,10 @@ def start_runner(out: Path) -> subprocess.Popen[bytes]:
     """A process of its own that runs a group which hangs."""
     script = (
         "import sys; from pathlib import Path; from harness.launch.local import run_group\n"
-        "from harness.launch.place import local_places\n"
+        "from harness.launch.process import placements_of\n"
         "out = Path(sys.argv[1])\n"
         "options = dict(threads=1, timeout_s=50, on_progress=print, worker='launch.fake_worker')\n"
-        "run_group(out / 'job.json', local_places(2), out, **options)\n"
+        "run_group(out / 'job.json', placements_of(range(2), 2), out, **options)\n"
     )
     write_job(out)
     env = os.environ | {"FAKE_RANKS": '{"0": "hang", "1": "stubborn"}'}

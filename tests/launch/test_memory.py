@@ -10,7 +10,7 @@ import torch
 from harness.data.registry import dataset_info
 from harness.data.spec import DatasetSpec
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, estimate, shortage, total
-from harness.launch.oom import memory_limit
+from harness.launch.process import memory_limit
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.suite.schema import TrialConfig

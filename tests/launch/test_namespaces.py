@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.launch.namespaces import DIRECTORY, batch, clean, inside, namespace, namespaces, remove
+from harness.launch.network import NAMESPACES, batch, clean_namespaces, inside, namespace, namespaces, remove_namespaces
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.root, pytest.mark.timeout(60)]
@@ -86,19 +86,19 @@ def test_a_killed_runner(tmp_path: Path) -> None:
         wait_for(lambda: len(ranks()) == 2 and all(ranks()))
         made = theirs()
         assert len(made) == 3  # two hosts and the switch
-        clean()
+        clean_namespaces()
         assert theirs() == made
         for rank in ranks():  # no process between the runner and the rank: its signals arrive
             assert os.getsid(rank) == rank
         runner.send_signal(signal.SIGKILL)
         runner.wait()
         wait_for(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks()))
-        clean()
+        clean_namespaces()
         assert not theirs()
     finally:
         runner.kill()
         runner.wait()
-        clean()
+        clean_namespaces()
 
 
 def test_only_a_runners_own_are_cleaned() -> None:
@@ -108,17 +108,17 @@ def test_only_a_runners_own_are_cleaned() -> None:
     mine = namespace("h0")
     try:
         with namespaces([reused, *others, mine]):
-            clean()
+            clean_namespaces()
             assert reused not in here()
             assert {*others, mine} <= here()
     finally:
-        remove([reused, *others, mine])
+        remove_namespaces([reused, *others, mine])
 
 
 def test_inside() -> None:
     name = namespace("inside")
     with namespaces([name]):
-        assert (DIRECTORY / name).exists()
+        assert (NAMESPACES / name).exists()
         shown = subprocess.run([*inside(name), "cat", "/proc/net/dev"], capture_output=True, text=True)
     devices = [line.partition(":")[0].strip() for line in shown.stdout.splitlines()[2:]]
     assert devices == ["lo"]

@@ -12,10 +12,9 @@ from support.exchanges import exchanges, rates
 from harness.errors import UserError
 from harness.launch import network as module
 from harness.launch.network import network, why_not
-from harness.launch.place import local_places
 from harness.launch.planner import plan
-from harness.launch.progress import Silent
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.process import placements_of
+from harness.launch.runner import RunOptions, Silent, run_suite
 from harness.results.store import ResultStore, read_at
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
@@ -31,7 +30,7 @@ def _workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_network_ranks_are_on_the_loopback() -> None:
     with network(None, 3) as places:
-        assert places == local_places(3)
+        assert places == placements_of(range(3), 3)
 
 
 @pytest.mark.root

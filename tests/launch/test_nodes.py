@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from harness.errors import UserError
-from harness.launch import watch
-from harness.launch.inputs import Inputs
-from harness.launch.local import GroupResult
-from harness.launch.nodes import NodeInfo, backend_of, blocks, check_plan, fingerprint, merged, places_of
-from harness.launch.outcome import Failure
-from harness.launch.watch import Watch
+from harness.launch import heartbeat
+from harness.launch.coordinator import merged
+from harness.launch.heartbeat import Heartbeats
+from harness.launch.inputs import TrialInputs
+from harness.launch.local import GroupResult, RankFailure
+from harness.launch.nodes import NodeInfo, backend_of, blocks, check_plan, fingerprint
+from harness.launch.process import placements_of
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 
@@ -36,9 +37,9 @@ def test_ranks_over_nodes(parts: int, nodes: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_places() -> None:
-    places = places_of(range(3, 5), 8, "eth1")
-    assert [(p.rank, p.local_rank, p.world, p.local_world, p.interface, p.prefix) for p in places] == [
+def test_placements() -> None:
+    placements = placements_of(range(3, 5), 8, "eth1")
+    assert [(p.rank, p.local_rank, p.world, p.local_world, p.interface, p.prefix) for p in placements] == [
         (3, 0, 8, 2, "eth1", ()),
         (4, 1, 8, 2, "eth1", ()),
     ]
@@ -61,15 +62,15 @@ def test_plans_that_are_alike() -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"nodes": 3}, "--nnodes: 2 here, 3 on the head"),
+        ({"nodes": 3}, "--nnodes: 2 here, 3 on the coordinator"),
         ({"versions": PLAN["versions"] | {"torch": "3"}}, "versions: .*'torch': '2'.* here, .*'torch': '3'"),
-        ({"plugins": {"mine": "1e"}}, "plugins: {'mine': '0f'} here, {'mine': '1e'} on the head"),
+        ({"plugins": {"mine": "1e"}}, "plugins: {'mine': '0f'} here, {'mine': '1e'} on the coordinator"),
         ({"timeouts": {"trial_s": 6}}, "timeouts: "),
         (
             {"trials": {"1": "digits full", "3": "digits dgs"}},
-            "2 trials here, 2 on the head, 1 alike; only here: digits bns; only on the head: digits dgs",
+            "2 trials here, 2 on the coordinator, 1 alike; only here: digits bns; only on the coordinator: digits dgs",
         ),
-        ({"trials": {"1": "digits full"}}, "2 trials here, 1 on the head, 1 alike; only here: digits bns "),
+        ({"trials": {"1": "digits full"}}, "2 trials here, 1 on the coordinator, 1 alike; only here: digits bns "),
     ],
 )
 def test_plans_that_differ(other: dict[str, Any], message: str) -> None:
@@ -99,19 +100,21 @@ def test_fingerprint_sees_parts_and_features(tmp_path: Path) -> None:
         np.save(graph / "features.npy", [1.0, feature])
         np.save(view / "parts.npy", [0, part])
         (graph / "meta.json").write_text(name)  # may name the directory it was made from
-        return fingerprint(Inputs(graph, view, view, False, {}, []), {})
+        return fingerprint(TrialInputs(graph, view, view, False, {}, []), {})
 
     assert write("a", 1, 2.0) == write("b", 1, 2.0)
     assert len({write("c", 1, 2.0), write("d", 0, 2.0), write("e", 1, 3.0)}) == 3
 
 
 def test_one_result_from_all_nodes() -> None:
-    head = GroupResult([Failure(0, "error", "said: Connection closed by peer")], [{"rank": 1}, {"rank": 0}], "a", 3.0)
-    lost = GroupResult([Failure(None, "error", "was lost: no heartbeat for 30 s (--node-timeout)")])
-    killed = GroupResult([Failure(4, "error", "was killed by signal 9 (SIGKILL)")], [{"rank": 3}], "c")
-    group = merged([head, lost], [{}, {}])
+    own = GroupResult(
+        [RankFailure(0, "error", "said: Connection closed by peer")], [{"rank": 1}, {"rank": 0}], "a", 3.0
+    )
+    lost = GroupResult([RankFailure(None, "error", "was lost: no heartbeat for 30 s (--node-timeout)")])
+    killed = GroupResult([RankFailure(4, "error", "was killed by signal 9 (SIGKILL)")], [{"rank": 3}], "c")
+    group = merged([own, lost], [{}, {}])
     assert (group.status, group.reason) == ("error", "node 1 was lost: no heartbeat for 30 s (--node-timeout)")
-    group = merged([head, GroupResult(log="b"), killed], [{}, {}, {}])
+    group = merged([own, GroupResult(log="b"), killed], [{}, {}, {}])
     assert group.reason == "rank 4 (node 2) was killed by signal 9 (SIGKILL)"
     assert ([rank["rank"] for rank in group.ranks], group.log, group.wall_s) == ([0, 1, 3], "abc", 3.0)
     late = GroupResult(limit_s=9, reached="before the first epoch ended")
@@ -129,8 +132,8 @@ def test_who_lives(monkeypatch: pytest.MonkeyPatch) -> None:
         def text(self, key: str) -> str | None:
             return values.get(key)
 
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
-    nodes = Watch(Board(), 30)  # type: ignore[arg-type]
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
+    nodes = Heartbeats(Board(), 30)  # type: ignore[arg-type]
     assert nodes.lost("a") is None  # has not begun to beat
     now[0] = 129
     assert nodes.lost("a") is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.oom import oom_kills
+from harness.launch.process import oom_kills
 
 V1 = "9:name=systemd:/\n4:memory:/box/7\n0::/\n"
 V2 = "0::/user/session\n"

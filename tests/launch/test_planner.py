@@ -11,8 +11,7 @@ from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
 from harness.launch.memory import Capacity, MemoryEstimate, total
 from harness.launch.planner import PlannedTrial, plan
-from harness.launch.progress import Silent
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import RunOptions, Silent, run_suite
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite

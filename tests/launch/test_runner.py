@@ -16,8 +16,7 @@ from launch.tiny import start_runner, write_suite
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
-from harness.launch.progress import Silent
-from harness.launch.runner import RunOptions, exit_code, run_suite
+from harness.launch.runner import RunOptions, Silent, exit_code, run_suite
 from harness.results.record import Record, read_record
 from harness.results.store import ResultStore
 from harness.results.suite_file import SUITE_FILE, read_suite
@@ -115,7 +114,7 @@ def test_what_a_record_says(bench: Bench) -> None:
 
 
 def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
-    from harness.launch.trial import write_job
+    from harness.launch.runner import write_job
     from harness.runtime.job import Job
 
     trial = bench.trials[3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UserError
-from harness.launch.slurm import Step, expand_hosts, port_of, this_step
+from harness.launch.rendezvous import SlurmStep, expand_hosts, port_of, this_step
 
 STEP = {
     "SLURM_JOB_ID": "123456",
@@ -42,12 +42,12 @@ def test_what_is_no_list(text: str) -> None:
 
 
 def test_a_step_counts_and_not_its_job() -> None:
-    assert this_step(STEP) == Step(nodes=2, index=1, head="gpu09", port=23456)
+    assert this_step(STEP) == SlurmStep(nodes=2, index=1, coordinator="gpu09", port=23456)
 
 
 def test_older_slurm_names_the_job_only() -> None:
     old = {key: value for key, value in STEP.items() if not key.startswith("SLURM_STEP_N")}
-    assert this_step(old) == Step(nodes=3, index=1, head="gpu08", port=23456)
+    assert this_step(old) == SlurmStep(nodes=3, index=1, coordinator="gpu08", port=23456)
 
 
 def test_a_batch_script_is_no_step() -> None:

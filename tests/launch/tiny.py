@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.launch.progress import Silent
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import RunOptions, Silent, run_suite
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite

@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness import load_results
-from harness.launch.progress import Silent
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import RunOptions, Silent, run_suite
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite

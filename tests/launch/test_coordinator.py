@@ -1,4 +1,4 @@
-"""A head and a member in one process, with fake ranks: what happens on the other node is recorded."""
+"""A coordinator and a worker node in one process, with fake ranks: what happens on the other node is recorded."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from launch.test_rendezvous import free_port
 from launch.tiny import SUITE, TESTS, write_ring
 
-from harness.launch.head import Head, lead
-from harness.launch.member import follow
-from harness.launch.progress import Silent
-from harness.launch.rendezvous import Cluster, open_link
-from harness.launch.runner import RunOptions
-from harness.launch.trial import OneMachine
+from harness.launch.coordinator import Coordinator, coordinate
+from harness.launch.heartbeat import gone_key
+from harness.launch.inputs import InputCache
+from harness.launch.nodes import CALL, NodeInfo, TrialChannel
+from harness.launch.rendezvous import Cluster, connect, wait_for
+from harness.launch.runner import OneMachine, RunOptions, Silent
+from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.schema import NetworkSpec
+from harness.suite.schema import NetworkSpec, Timeouts
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -31,33 +33,35 @@ Run = Callable[..., list[Record]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a suite on two nodes and return the records; the head's code is the member's too."""
+    """Run a suite on two nodes and return the records; the coordinator's exit code is the worker node's too."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
 
     def run(parts: str = "2", ranks: dict[int, str] | None = None, dataset: str = "ring", other: int = 12):
-        """`other`: nodes of the member's graph; 0: it has none."""
+        """`other`: nodes of the worker node's graph; 0: it has none."""
         monkeypatch.setenv("FAKE_RANKS", json.dumps(ranks or {}))
-        write_ring(tmp_path / "head", dataset)
-        (tmp_path / "member").mkdir()
+        write_ring(tmp_path / "coordinator", dataset)
+        (tmp_path / "worker").mkdir()
         if other:
-            write_ring(tmp_path / "member", dataset, other)
+            write_ring(tmp_path / "worker", dataset, other)
         file = tmp_path / "tiny.yaml"
         text = SUITE.replace("ring", dataset).replace("parts: [1, 2]", f"parts: {parts}")
         file.write_text(text.replace("seeds: [0, 1, 2]", "seeds: [0]").replace("trial_s: 20", "trial_s: 4"))
-        monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "head"))
+        monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "coordinator"))
         suite = load_suite(file)
-        trials = expand(suite, data_dir=tmp_path / "head")
+        trials = expand(suite, data_dir=tmp_path / "coordinator")
         options = {
             name: RunOptions(data_dir=tmp_path / name, cache=tmp_path / f"cache-{name}", worker="launch.fake_worker")
-            for name in ("head", "member")
+            for name in ("coordinator", "worker")
         }
         cluster = Cluster(2, "127.0.0.1", free_port(), rdzv_timeout_s=30, node_timeout_s=20)
-        head, member = open_link(cluster), open_link(cluster)
+        coordinator, worker = connect(cluster), connect(cluster)
         codes: list[int] = []
-        thread = threading.Thread(target=lambda: codes.append(follow(member, suite, trials, options["member"], print)))
+        thread = threading.Thread(
+            target=lambda: codes.append(take_part(worker, suite, trials, options["worker"], print))
+        )
         thread.start()
         store = ResultStore(tmp_path / "results", suite.name)
-        codes.append(lead(head, suite, trials, store, options["head"], Silent()))
+        codes.append(coordinate(coordinator, suite, trials, store, options["coordinator"], Silent()))
         thread.join(30)
         assert len(codes) == 2
         assert codes[0] == codes[1]
@@ -85,7 +89,7 @@ def test_a_rank_that_fails_on_the_other_node(run: Run) -> None:
     assert (record.status, record.reason) == ("error", "rank 1 (node 1) was killed by signal 9 (SIGKILL)")
 
 
-def test_a_rank_that_fails_on_the_head_ends_the_other(run: Run) -> None:
+def test_a_rank_that_fails_on_the_coordinator_ends_the_other(run: Run) -> None:
     [record] = run(ranks={0: "oom", 1: "hang"})
     assert (record.status, record.reason) == ("oom", "rank 0 (node 0) said: planted oom")
 
@@ -110,11 +114,55 @@ def test_other_data_on_the_other_node(run: Run) -> None:
     assert record.reason.startswith("node 1 prepared other data than node 0")
 
 
+def alone(nodes: int, rdzv_timeout_s: float) -> Coordinator:
+    """A coordinator whose worker nodes the test plays."""
+    client = connect(Cluster(nodes, "127.0.0.1", free_port(), rdzv_timeout_s=rdzv_timeout_s))
+    return Coordinator(client, "s", OneMachine(Timeouts(), nodes=nodes))
+
+
+def test_the_first_nodes_that_live_take_part_in_the_order_of_their_addresses() -> None:
+    coordinator = alone(3, 20)
+    channel = TrialChannel(coordinator.client, "run")
+    for address, session in (("10.0.0.9", "dead"), ("10.0.0.3", "b"), ("10.0.0.2", "a"), ("10.0.0.1", "spare")):
+        TrialChannel.join(coordinator.client, "run").say("node", asdict(NodeInfo(session, address, 0, {})))
+    TrialChannel.join(coordinator.client, "run")  # died before it said who it is
+    coordinator.client.put(gone_key("dead"), True)
+    workers = coordinator.gather(channel)
+    assert workers is not None
+    assert [info.session for info in workers.nodes.values()] == ["a", "b"]
+    assert channel.ordered("nodes") == [3, 2]
+
+
+def test_a_node_that_never_comes(tmp_path: Path) -> None:
+    coordinator = alone(2, 1)
+    suite = load_suite(TESTS.parent / "suites" / "quickstart.yaml")
+    trial = expand(suite, device="cpu")[0]
+    group = coordinator.run(trial, None, tmp_path, Silent())  # type: ignore[arg-type]
+    assert (group.status, group.wall_s) == ("timeout", None)
+    assert group.reason == "node 0 waited in vain: not all of the 2 nodes came within 1 s (--rdzv-timeout)"
+    shown: list[str] = []
+    late = WorkerNode(
+        connect(coordinator.client.cluster),
+        {trial.id: trial},
+        coordinator.ranks,
+        InputCache(),
+        NodeInfo("late", "127.0.0.1", 0, {}),
+        shown.append,
+    )
+    thread = threading.Thread(target=late.take_part, daemon=True)
+    thread.start()
+    wait_for(lambda: shown or None, 20)  # who comes late does not wait for a trial that is off
+    coordinator.client.put(CALL, {"over": 0})
+    thread.join(20)
+    assert not thread.is_alive()
+    assert shown == [trial.label]
+
+
 def test_shaped_networks_are_skipped() -> None:
     cluster = Cluster(2, "127.0.0.1", free_port())
     suite = load_suite(TESTS.parent / "suites" / "quickstart.yaml")
-    head = Head(open_link(cluster), suite.name, OneMachine(suite.timeouts, nodes=2))
+    coordinator = Coordinator(connect(cluster), suite.name, OneMachine(suite.timeouts, nodes=2))
     trial = expand(suite, device="cpu")[0]
-    assert head.why_not(trial) is None
+    assert coordinator.why_not(trial) is None
     shaped = trial.model_copy(update={"network": NetworkSpec(rate="1gbit")})
-    assert "one machine only" in (head.why_not(shaped) or "")
+    assert "one machine only" in (coordinator.why_not(shaped) or "")

@@ -1,0 +1,101 @@
+"""A process beside a node's runner tells the coordinator that the runner lives, and when it ended.
+
+It is a process, because partitioners hold the interpreter for minutes: a thread would fall silent.
+Run as `python -P -m harness.launch.heartbeat HOST PORT SESSION SECONDS`; it ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.launch.rendezvous import StoreClient
+
+LAST_WORD_S = 3.0  # for the last word, to a coordinator that may be gone
+
+
+def beat_key(session: str) -> str:
+    """Return the store's key whose value changes while the runner lives."""
+    return f"beat/{session}"
+
+
+def gone_key(session: str) -> str:
+    """Return the store's key that exists once the runner has ended."""
+    return f"gone/{session}"
+
+
+@contextmanager
+def heartbeat(host: str, port: int, session: str, interval_s: float) -> Iterator[None]:
+    """Have the store at HOST:PORT told every `interval_s` that this process lives, and then that it ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, host, str(port), session, str(interval_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is the runner's
+    )
+    try:
+        yield
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(2 * LAST_WORD_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Heartbeats:
+    """Tells the coordinator which runners live, by its own clock: clocks of two machines are never compared."""
+
+    def __init__(self, client: StoreClient, timeout_s: float) -> None:
+        self._client, self._timeout_s = client, timeout_s
+        self._beats: dict[str, tuple[str | None, float]] = {}
+
+    def lost(self, session: str) -> str | None:
+        """Return what became of a node whose runner has ended or is silent; None if it lives."""
+        if self._client.has(gone_key(session)):
+            return "was lost: its runner ended or was killed"
+        now, beat = time.monotonic(), self._client.text(beat_key(session))
+        last, since = self._beats.setdefault(session, (beat, now))
+        if beat != last:
+            self._beats[session] = beat, now
+        elif now - since > self._timeout_s:
+            return f"was lost: no heartbeat for {self._timeout_s:g} s (--node-timeout)"
+        return None
+
+
+def main(host: str, port: int, session: str, interval_s: float) -> None:
+    """Beat until standard input ends, then say so."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        ended.set()
+        threading.Timer(LAST_WORD_S, os._exit, (1,)).start()
+
+    threading.Thread(target=watch, daemon=True).start()
+    # The watch comes first, because this import takes seconds.
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
+    beats = 0
+    while not ended.wait(interval_s if beats else 0):
+        beats += 1
+        store.set(beat_key(session), str(beats))
+    store.set(gone_key(session), "1")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]))
+    os._exit(0)
