@@ -123,10 +123,6 @@ def _build(
     write_view(view, staging / "full")
 
 
-def _parts(graph: GraphData, spec: PartitionSpec) -> NDArray[np.int32]:
-    return partition_nodes(graph.indptr, graph.indices, spec)
-
-
 def _inductive_parts(
     graph: GraphData, spec: PartitionSpec, source: PluginSource | None, staging: Path, target: Path
 ) -> NDArray[np.int32]:
