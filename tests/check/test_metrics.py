@@ -1,0 +1,52 @@
+"""The table of metrics has all that ranks report of any method, with what the method declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.check.graphs import TinyGraphs
+from harness.check.training import Case, run_all_to_the_end, run_ranks
+from harness.metrics import EPOCH_METRICS, METRICS, STAT
+from harness.models.spec import ModelSpec
+from harness.runtime.method import METHODS
+from harness.runtime.spec import TrainSpec
+
+MODEL = ModelSpec(layers=2, hidden=4, dropout=0)
+MORE: dict[str, list[dict[str, Any]]] = {  # options with statistics of their own
+    "psc-gcn": [{"staleness": 2, "rate": 0.5, "cache": "inclusion", "capacity": 0.5}],
+    "graphsaint": [{"sampler": "rw"}],
+    "clustergcn": [{"clusters": 6, "per_batch": 2}],
+    "graphsage": [{"cache": "degree", "capacity": 0.5}],
+    "dgs": [{}],
+    "roc": [{}],
+}
+CASES = [(name, METHODS.load(name).unbiased or METHODS.load(name).exact or {}) for name in METHODS.names()]
+CASES += [(name, each) for name, some in MORE.items() for each in some]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The first of two ranks' reports of each case."""
+    graph = TinyGraphs(tmp_path_factory.mktemp("graphs")).get("weighted", 2).stored
+    spec = TrainSpec(epochs=3, eval_every=2, threads=1)
+    cases = [Case(graph, name, options, MODEL, spec) for name, options in CASES]
+    return run_ranks(run_all_to_the_end, 2, cases, timeout_s=240)[0]
+
+
+@pytest.mark.parametrize(
+    "number", range(len(CASES)), ids=[f"{name} {options or ''}".strip() for name, options in CASES]
+)
+def test_what_a_rank_reports_is_in_the_table(number: int, reports: list[dict[str, Any]], tmp_path: Path) -> None:
+    (name, _), report = CASES[number], reports[number]
+    assert report["status"] == "ok", report["reason"]
+    own = METHODS.load(name).metrics_by_column()
+    columns = {key for row in report["epochs"] for key in row} - {"stats"}
+    assert columns - EPOCH_METRICS.keys() - own.keys() == set()
+    stats = {f"{STAT}{key}" for row in report["epochs"] for key in row.get("stats", {})}
+    assert stats <= own.keys()
+    assert report["setup"].keys() <= {
+        metric.key.removeprefix("setup.") for metric in (*METRICS.values(), *own.values())
+    }
