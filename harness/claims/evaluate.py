@@ -1,10 +1,11 @@
-"""Does a claim hold? Its pairs measured, one by one, and the verdict over them."""
+"""Does a claim hold? Its pairs measured, one by one, and the verdict over them; of all suites of results."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, cast
 
 import pandas as pd
@@ -13,9 +14,11 @@ from harness.claims.text import compares, differences, expectation, number, span
 from harness.claims.values import By, Measured, Results, against, interval_against, interval_of, same_seeds
 from harness.errors import UserError
 from harness.metrics import Formula
-from harness.report.trials.sections import join_unique
+from harness.results.frames import load_inputs
 from harness.results.record import flatten
 from harness.results.stats import Interval
+from harness.results.suite_file import KeptSuite, kept, kept_suites
+from harness.results.text import join_unique
 from harness.suite.claims import Claim, Expect
 from harness.suite.pairing import Cell, Row, pairs_of
 from harness.suite.schema import TrialConfig
@@ -207,3 +210,74 @@ def _limits(
 def _on_twin(cell: Cell, results: Results) -> bool:
     """Whether a cell's data set is a twin, by its name or as a record says."""
     return cell[0].dataset.name == TWIN or any(results.origin(trial) == TWIN for trial in cell)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A suite's claims and what its results make of them.
+
+    `file`: the suite file's name, if known; `trials`, `finished`: how many trials the suite has, and how many
+    of them have a record; `others`: records under its name that are none of its trials (another version of
+    the suite, or overrides).
+    """
+
+    suite: str
+    file: str | None
+    verdicts: tuple[Verdict, ...]
+    trials: int
+    finished: int
+    others: int
+
+
+def judge(results: pd.DataFrame, epochs: pd.DataFrame, suites: Mapping[str, KeptSuite]) -> list[Judged]:
+    """Evaluate the claims of suites on results (frames as of `load_results`, `load_epochs`).
+
+    Suites without claims, and without a record, are left out.
+    """
+    return [
+        _judged(suite, results[results["suite"] == name], epochs[epochs["suite"] == name])
+        for name, suite in sorted(suites.items())
+        if suite.claims and (results["suite"] == name).any()
+    ]
+
+
+def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] = ()) -> list[Judged]:
+    """Evaluate the claims of what was run, each suite as it is kept beside its results.
+
+    Args:
+        directories: results directories, suites' directories in them, or trials'.
+        suites: suites to hold the results against in place of those kept.
+
+    Raises:
+        UserError: a directory is missing or holds no trial, or a record or `suite.json` is damaged.
+    """
+    inputs = load_inputs(directories)
+    given = {suite.name: suite for suite in suites}
+    return judge(inputs.results, inputs.epochs, given or kept_suites(inputs.directories))
+
+
+def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:
+    """Return the suite of a file with the trials that it has on the device that the results are of.
+
+    Raises:
+        UserError: a mistake in the suite, or no record under its name.
+    """
+    from harness.suite.expand import expand
+    from harness.suite.load import load_suite
+
+    suite = load_suite(file)
+    frame = load_inputs(results).results
+    devices = frame.loc[frame["suite"] == suite.name, "device"].unique()
+    if not len(devices):
+        there = ", ".join(sorted(frame["suite"].unique())) or "none"
+        raise UserError(f"no results of suite '{suite.name}'", file=file, fix=f"suites there: {there}")
+    trials = [trial for device in devices for trial in expand(suite, device=str(device), data_dir=data_dir)]
+    return kept(suite, trials)
+
+
+def _judged(suite: KeptSuite, results: pd.DataFrame, epochs: pd.DataFrame) -> Judged:
+    verdicts = evaluate(suite.claims, results, epochs, suite.trials)
+    ids = {trial.id for trial in suite.trials}
+    known = set(results["trial"])
+    finished, others = len(ids & known), len(known - ids)
+    return Judged(suite.name, suite.file, tuple(verdicts), len(ids), finished, others)

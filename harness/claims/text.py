@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.metrics import Formula, find_metric
-from harness.report.numbers import byte_unit, significant, time_unit
-from harness.report.trials.variants import show_value
 from harness.results.stats import Interval
+from harness.results.text import byte_unit, show_value, significant, time_unit
 from harness.suite.claims import Claim
 
 _SIGNS = {"increasing": " < ", "decreasing": " > "}

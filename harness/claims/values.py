@@ -12,9 +12,6 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics import METRICS, Formula
-from harness.report.trials.sections import join_unique
-from harness.report.trials.variants import text
-from harness.results.epochs import timed_epochs
 from harness.results.stats import (
     Interval,
     Statistic,
@@ -23,6 +20,8 @@ from harness.results.stats import (
     median_interval,
     ratio_interval,
 )
+from harness.results.store import timed_epochs
+from harness.results.text import join_unique, text
 from harness.suite.pairing import Cell
 from harness.suite.schema import TrialConfig
 

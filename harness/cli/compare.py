@@ -17,8 +17,7 @@ from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.metrics import Metric
-    from harness.results.compare import Compared
-    from harness.results.pairs import Pair, Pairing, Trial
+    from harness.results.compare import Compared, Pair, Pairing, Trial
 
 
 def compare(
@@ -53,7 +52,7 @@ def compare(
     Exit code: 0; 1 worse than --fail-on allows; 2 a mistake, or times of different machines.
     """
     from harness.results.compare import compare as compare_pairs
-    from harness.results.pairs import load_trials, metric_of, pair
+    from harness.results.compare import load_trials, metric_of, pair
 
     limit, sides = _limit(fail_on), (load_trials(before), load_trials(after))
     figure = metric_of(metric, [*sides[0], *sides[1]])
@@ -88,7 +87,7 @@ def _exceeds(row: Compared, figure: Metric, limit: float) -> bool:
 
 def _machines(pairs: Sequence[Pair], figure: Metric, any_machine: bool, after: Path) -> list[str]:
     """Return what to say of the environments; UserError for times of different machines."""
-    from harness.results.machines import busier, differences
+    from harness.results.compare import busier, differences
 
     if not pairs:
         return []

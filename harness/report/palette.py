@@ -19,7 +19,6 @@ HOMES = (  # methods whose colours are the ones above, in that order, whatever e
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
-
 # Work in blues, communication in warm hues, so that a glance tells them apart.
 PHASES = {
     "sample": "#009e73",

@@ -20,16 +20,17 @@ See docs/design/projection.md for where this is too kind or too harsh.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UserError
+from harness.errors import UserError, nearest
 from harness.results.record import Record
-from harness.results.wire import ETHERNET, IP_AND_TCP
-from harness.suite.network import NetworkSpec
+from harness.results.reduce import ETHERNET, IP_AND_TCP
+from harness.suite.network import NetworkSpec, parse_rate
 
 MTU = 1500
 PAYLOAD, FRAME = MTU - IP_AND_TCP, MTU + ETHERNET  # bytes of a full segment, and of the frame around it
@@ -203,3 +204,110 @@ def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link, ranks
     shares = [(row["sent_bytes"], row["calls"]) for _, row in rows]
     share, calls = max(shares)
     return link.seconds(share, calls * 2 * (ranks - 1))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A link that moves bytes without the kernel's sockets: bits a second each way, and who says so."""
+
+    bits_s: float
+    source: str
+
+
+PRESETS = {
+    "nvlink": Preset(8 * 450e9, "NVLink 4: 900 GB/s a GPU, both ways together (NVIDIA, H100 data sheet)"),
+    "pcie4": Preset(8 * 31.5e9, "PCIe 4.0 x16: 16 GT/s a lane, 128b/130b (PCI-SIG)"),
+    "pcie5": Preset(8 * 63e9, "PCIe 5.0 x16: 32 GT/s a lane, 128b/130b (PCI-SIG)"),
+    "hdr": Preset(200e9, "InfiniBand HDR, 4 lanes (IBTA roadmap)"),
+    "ndr": Preset(400e9, "InfiniBand NDR, 4 lanes (IBTA roadmap)"),
+}
+
+
+@dataclass(frozen=True)
+class NamedLink:
+    """A network a user asked for; `sockets` as for `harness.results.projection.project`."""
+
+    name: str
+    bits_s: float
+    sockets: bool
+    source: str = ""
+
+
+def parse_link(text: str, key: str) -> NamedLink:
+    """Return what `text` names: a preset, or a rate such as "10gbit"; UserError naming `key` otherwise."""
+    if preset := PRESETS.get(text):
+        return NamedLink(text, preset.bits_s, sockets=False, source=preset.source)
+    try:
+        bits_s = parse_rate(text)
+    except ValueError:
+        fix = f"{nearest(text, PRESETS)}; or a rate such as 10gbit"
+        raise UserError(f"unknown network '{text}'", key=key, fix=fix) from None
+    if not bits_s:
+        raise UserError(f"'{text}' is no rate: it must be more than 0", key=key)
+    return NamedLink(text, bits_s, sockets=True)
+
+
+LOOPBACK = "none"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A trial on a network, and the projection of its twin `base` onto that network."""
+
+    base: Record
+    trial: Record
+    network: NetworkSpec
+    projection: Projection
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of the trial's epoch."""
+        return float(self.trial.result["epoch_time_s"])
+
+    @property
+    def error(self) -> float:
+        """Projected / measured - 1."""
+        return self.projection.epoch_time_s / self.measured_s - 1
+
+
+def network_label(record: Record) -> str:
+    """Return the name of a trial's network, `none` for the loopback."""
+    spec = network_of(record)
+    return LOOPBACK if spec is None else spec.label
+
+
+def counterparts(records: Iterable[Record]) -> list[list[Record]]:
+    """Group the trials that can be projected by all of their configuration but the network."""
+    groups: dict[str, dict[str, Record]] = {}
+    for record in records:
+        if why_not(record) is None:
+            config = {key: value for key, value in record.config.items() if key != "network"}
+            key = json.dumps(config, sort_keys=True)
+            groups.setdefault(key, {})[network_label(record)] = record
+    return [list(group.values()) for group in groups.values()]
+
+
+def base_of(group: Sequence[Record], label: str | None = None) -> Record | None:
+    """Return the trial of a group on the network `label` (None if it is not there).
+
+    Without a label the one on the network that limits least: the loopback, else the highest rate.
+    """
+    if label is not None:
+        return next((record for record in group if network_label(record) == label), None)
+    return max(group, key=_freedom)
+
+
+def _freedom(record: Record) -> tuple[float, float]:
+    spec = network_of(record)
+    return (math.inf, 1.0) if spec is None else (spec.bits_s, -spec.latency_s)
+
+
+def compare_counterparts(group: Sequence[Record], base: Record) -> list[Comparison]:
+    """Hold the projection of `base` against every other trial of its group that has a network."""
+    found = []
+    for record in group:
+        spec = network_of(record)
+        if spec is not None and record is not base:
+            onto = project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host)
+            found.append(Comparison(base, record, spec, onto))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -109,3 +109,14 @@ def without_epochs(ranks: Sequence[Json]) -> list[Json]:
 def epoch_rows(ranks: Sequence[Json]) -> list[Json]:
     """Return the epochs of all ranks, one row an epoch and rank."""
     return [row for rank in ranks for row in rank.get("epochs") or []]
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as `section.key` and plain values: lists as text, of a path its name."""
+    return {key: _plain(key, value) for key, value in flatten(config).items()}
+
+
+def _plain(key: str, value: Any) -> str | int | float | None:
+    if key == "partition.file" and isinstance(value, str):
+        return PurePath(value).name
+    return value if isinstance(value, str | int | float | None) else json.dumps(value)

@@ -12,7 +12,6 @@ from scipy import special
 
 Values = Sequence[float] | np.ndarray
 Statistic = Literal["median", "mean"]
-
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 NOISY = 0.05

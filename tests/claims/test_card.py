@@ -4,8 +4,8 @@ import math
 
 from claims.made import claim, epochs, frame, trial
 
-from harness.claims.card import card_tables, card_text
-from harness.claims.judge import judge
+from harness.claims.evaluate import judge
+from harness.report.claims import claims_tables, claims_text
 from harness.results.suite_file import KeptSuite
 
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
@@ -27,7 +27,7 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
     )
     results["best_val"] = math.nan
     judged = judge(results, epochs(), {"demo": kept, "not run": kept.model_copy(update={"name": "not run"})})
-    [table] = card_tables(judged)
+    [table] = claims_tables(judged)
     assert table.caption.startswith("3 claims: 1 holds, 1 fails, 1 not measured; 4 of 6 trials run.")
     assert "says nothing of the paper's absolute figures" in table.caption
     assert [(row.label, *((c.mark + c.text, c.note) for c in row.cells)) for row in table.rows] == [
@@ -42,6 +42,6 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
         ("a claim",),
         ("here", ("–not measured", "twin"), ("at least 0 %", "best_val"), ("", "has no best_val")),
     ]  # fmt: skip
-    text = card_text(judged)
+    text = claims_text(judged)
     assert "  all on a twin: says nothing of the paper's absolute figures\n" in text
     assert "        ✗ parts=2: 2.00 ×\n" in text

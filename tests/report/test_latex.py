@@ -8,14 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from report.measured import section_tables
 
-from harness.report.export.latex import latex_files, render_table
-from harness.report.export.tex import escape
-from harness.report.page.build import Block, Chapter, Report
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Cell, Group, Row, Table
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import make_sections
+from harness.report.build import Block, Chapter, Report
+from harness.report.latex import escape, latex_files, render_table
+from harness.report.sections import make_sections
+from harness.report.table import Cell, Group, Row, Table
+from harness.results.frames import load_inputs
 
 HOSTILE = "\\input{/etc/passwd} 50% $x_1^2$ #&~ {|\\} <b> \"q\" `r` [0pt] * \\\\ a--b ''c'' ±× 数 \x07 ħ é"
 TABLE = Table(

@@ -10,8 +10,8 @@ import pytest
 from support.networks import write_networks
 
 from harness.report import write_report
-from harness.report.chapters.network import network_chapters
-from harness.report.trials.inputs import load_inputs
+from harness.report.sweeps import find_networks
+from harness.results.frames import load_inputs
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,6 @@ def test_figure_and_table_are_on_the_page(out: Path) -> None:
 
 def test_trials_of_one_network_make_no_chapter(tmp_path: Path) -> None:
     inputs = load_inputs(write_networks(tmp_path, networks=[None]))
-    assert network_chapters(inputs) == []
+    assert find_networks(inputs) == []
     write_report(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out" / "network.csv").exists()

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 from report.fake import NO_RAPL, write_results
-from report.measured import EPOCHS, FULL, Write, change, listed, one_section, records, rows_of, texts
+from report.measured import EPOCHS, FULL, Write, change, listed, one_section, records, rows_of, section_tables, texts
 
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Table
+from harness.report.table import Table
 
 
 def test_memory_by_source_and_the_model(root: Path, tables: dict[str, Table]) -> None:
     table = tables["memory_sources"]
-    assert table.columns == ("Peak RSS", "Peak PSS", "Model")  # nothing of GPUs
+    assert table.columns == ("Peak RSS", "Peak PSS", "Memory model")  # nothing of GPUs
     assert "(GiB)" in table.title
     found = records(root, "graphsage", 2)
     shown = texts(table, "graphsage", 2)
@@ -24,7 +23,7 @@ def test_memory_by_source_and_the_model(root: Path, tables: dict[str, Table]) ->
         peaks = [max(rank["meters"][key] for rank in record["ranks"]) for record in found]
         assert float(shown[head]) == pytest.approx(statistics.mean(peaks) / 2**30, abs=6e-3)
     model = [max(sum(rank["memory_model"].values()) for rank in record["ranks"]) for record in found]
-    assert float(shown["Model"]) == pytest.approx(statistics.mean(model) / 2**30, abs=6e-4)
+    assert float(shown["Memory model"]) == pytest.approx(statistics.mean(model) / 2**30, abs=6e-4)
     assert "every 2 s" in table.caption
 
     parts = tables["memory_model"]
@@ -53,7 +52,7 @@ def test_cpu_use(root: Path, tables: dict[str, Table]) -> None:
         ranks = [[r for r in plain if r["rank"] == rank] for rank in (0, 1)]
         used = [sum(r["cpu_s"] for r in own) / sum(r["epoch_time_s"] for r in own) for own in ranks]
         shares.append(statistics.mean(used))
-    shown = float(texts(table, "full", 2)["CPU (cores a rank)"])
+    shown = float(texts(table, "full", 2)["CPU (cores)"])
     assert shown == pytest.approx(statistics.mean(shares), abs=6e-3)
 
 
@@ -62,7 +61,7 @@ def test_gpu(tmp_path: Path) -> None:
     tables = section_tables(one_section(tmp_path))
     (record,) = records(tmp_path, "full", 2)
     memory = texts(tables["memory_sources"], "full", 2)
-    assert list(memory) == ["Peak RSS", "Peak PSS", "NVML", "CUDA allocator", "Model"]
+    assert list(memory) == ["Peak RSS", "Peak PSS", "NVML", "CUDA allocator", "Memory model"]
     assert float(memory["NVML"]) == 3.5
     assert float(memory["CUDA allocator"]) == 2.5
     table = tables["use"]

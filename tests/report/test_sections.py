@@ -10,11 +10,10 @@ from report.fake import METHODS, write_results
 
 from harness.errors import UserError
 from harness.report.palette import COLOURS, HOMES, variant_styles
-from harness.report.trials.curves import mean_curve, trial_curve
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import make_sections
-from harness.report.trials.variants import find_variants, show_value
-from harness.results.frames import load_epochs
+from harness.report.sections import find_variants, make_sections
+from harness.report.views.convergence import mean_curve, trial_curve
+from harness.results.frames import load_epochs, load_inputs
+from harness.results.text import show_value
 
 
 def test_order_names_and_colours(results_dir: Path) -> None:

@@ -11,9 +11,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.metrics import find_metric
-from harness.results.compare import Compared, compare
-from harness.results.machines import busier, differences
-from harness.results.pairs import Pair, Trial, pair
+from harness.results.compare import Compared, Pair, Trial, busier, compare, differences, pair
 from harness.results.record import Record
 
 EPOCHS = 30
