@@ -418,7 +418,7 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
     if name.startswith("time_") and name.endswith("_s"):  # a phase of a plugin's
         return _time(name, "a phase of an epoch", unit="s/epoch")
     known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed")]
-    raise UserError(f"'{name}' is no figure of a trial", fix=nearest(name, known))
+    raise UserError(f"'{name}' is no metric of a trial", fix=nearest(name, known))
 
 
 def installed() -> list[Metric]:

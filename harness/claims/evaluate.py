@@ -13,7 +13,7 @@ import pandas as pd
 from harness.claims.text import compares, differences, expectation, number, span, unit_of, with_interval
 from harness.claims.values import By, Measured, Results, against, interval_against, interval_of, same_seeds
 from harness.errors import UserError
-from harness.metrics import Formula
+from harness.metrics import Formula, Metric
 from harness.results.frames import load_inputs
 from harness.results.record import flatten
 from harness.results.stats import Interval
@@ -66,7 +66,11 @@ class Verdict:
 
 
 def evaluate(
-    claims: Sequence[Claim], frame: pd.DataFrame, epochs: pd.DataFrame, trials: Sequence[TrialConfig]
+    claims: Sequence[Claim],
+    frame: pd.DataFrame,
+    epochs: pd.DataFrame,
+    trials: Sequence[TrialConfig],
+    declared: Sequence[Metric] = (),
 ) -> list[Verdict]:
     """Hold claims against results.
 
@@ -75,33 +79,34 @@ def evaluate(
         frame: one row a trial, as `load_results` returns it; trials that are not the suite's are not read.
         epochs: one row an epoch and rank, as `load_epochs`.
         trials: all trials of the suite, run or not.
+        declared: the metrics that methods declare.
 
     Returns:
         A verdict for each claim, in their order. A trial's seeds are repetitions: values are means over those
         that ended well, intervals are over them, or over epochs where a time has one seed only.
     """
     results = Results(frame, epochs)
-    return [_verdict(claim, results, trials) for claim in claims]
+    return [_verdict(claim, results, trials, unit_of(claim, declared)) for claim in claims]
 
 
-def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig]) -> Verdict:
+def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], unit: str) -> Verdict:
     try:
         pairs = list(pairs_of(claim, trials))
     except UserError as error:
         why = f"{error.key}: {error.message}"
         twin = all(trial.dataset.name == TWIN for trial in trials)
-        return Verdict(claim, expectation(claim), "", (), "not measured", why, twin)
+        return Verdict(claim, expectation(claim, unit), "", (), "not measured", why, twin)
     labels = differences([flatten(cell[0].model_dump(mode="json")) for cell, _ in pairs])
     rows = tuple(
-        replace(_finding(claim, row, results), label=label) for (_, row), label in zip(pairs, labels, strict=True)
+        replace(_finding(claim, row, results, unit), label=label) for (_, row), label in zip(pairs, labels, strict=True)
     )
     states = {row.state for row in rows}
     state: State = "fails" if "fails" in states else "holds" if "holds" in states else "not measured"
     twin = any(_on_twin(cell, results) for cell, _ in pairs)
-    return Verdict(claim, expectation(claim), _summary(claim, rows), rows, state, _why(rows, state), twin)
+    return Verdict(claim, expectation(claim, unit), _summary(claim, rows, unit), rows, state, _why(rows, state), twin)
 
 
-def _finding(claim: Claim, row: Row | UserError, results: Results) -> Finding:
+def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str) -> Finding:
     """Measure one row and hold it against the expectation."""
     if isinstance(row, UserError):
         return Finding("", (), None, None, "", "not measured", row.message)
@@ -110,7 +115,7 @@ def _finding(claim: Claim, row: Row | UserError, results: Results) -> Finding:
     lacking = join_unique(cell.lacking for cell in cells)
     values = tuple(cell.value for cell in cells)
     if claim.expect.order is not None:
-        return _ordered(claim, cells, lacking)
+        return _ordered(claim, cells, lacking, unit)
     how = compares(claim)
     if how is None:
         value, interval = values[0], interval_of(cells[0])
@@ -123,7 +128,7 @@ def _finding(claim: Claim, row: Row | UserError, results: Results) -> Finding:
     if value is None:
         return Finding("", values, None, None, "", "not measured", lacking)
     low, high = _bounds(claim.expect)
-    shown = with_interval(value, interval, unit_of(claim), (low, high))
+    shown = with_interval(value, interval, unit, (low, high))
     state: State = "holds" if low <= value <= high else "fails"
     return Finding("", values, value, interval, shown, state, lacking, _sure(interval, low, high))
 
@@ -144,11 +149,10 @@ def _sure(interval: Interval | None, low: float, high: float) -> bool | None:
     return inside or interval.high < low or interval.low > high
 
 
-def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str) -> Finding:
+def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str, unit: str) -> Finding:
     """Hold every step of an order against its direction; a step with an end missing is not measured."""
     rises, slack = claim.expect.direction == "increasing", claim.expect.tolerance or 0.0
     low, high = (1 - slack, float("inf")) if rises else (float("-inf"), 1 + slack)
-    unit = unit_of(claim)
     right: list[bool] = []
     sure: list[bool | None] = []
     for before, after in itertools.pairwise(cells):
@@ -167,7 +171,7 @@ def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str) -> Finding:
     return Finding("", values, None, None, shown if right else "", state, lacking, known)
 
 
-def _summary(claim: Claim, rows: Sequence[Finding]) -> str:
+def _summary(claim: Claim, rows: Sequence[Finding], unit: str) -> str:
     """Write what was measured: the one row, or the range of several and how many hold."""
     measured = [row for row in rows if row.state != "not measured"]
     if len(measured) < 2:
@@ -177,7 +181,7 @@ def _summary(claim: Claim, rows: Sequence[Finding]) -> str:
     values = [row.value for row in measured if row.value is not None]
     if not values:
         return count
-    bounds, unit = _bounds(claim.expect), unit_of(claim)
+    bounds = _bounds(claim.expect)
     low, high = min(values), max(values)
     alike = number(low, unit, bounds) == number(high, unit, bounds)
     return f"{number(low, unit, bounds) if alike else span(low, high, unit, bounds=bounds)} ({count})"
@@ -229,13 +233,15 @@ class Judged:
     others: int
 
 
-def judge(results: pd.DataFrame, epochs: pd.DataFrame, suites: Mapping[str, KeptSuite]) -> list[Judged]:
-    """Evaluate the claims of suites on results (frames as of `load_results`, `load_epochs`).
+def judge(
+    results: pd.DataFrame, epochs: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequence[Metric] = ()
+) -> list[Judged]:
+    """Evaluate the claims of suites on results (frames as of `load_results`, `load_epochs`, with what methods declare).
 
     Suites without claims, and without a record, are left out.
     """
     return [
-        _judged(suite, results[results["suite"] == name], epochs[epochs["suite"] == name])
+        _judged(suite, results[results["suite"] == name], epochs[epochs["suite"] == name], declared)
         for name, suite in sorted(suites.items())
         if suite.claims and (results["suite"] == name).any()
     ]
@@ -253,7 +259,7 @@ def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] =
     """
     inputs = load_inputs(directories)
     given = {suite.name: suite for suite in suites}
-    return judge(inputs.results, inputs.epochs, given or kept_suites(inputs.directories))
+    return judge(inputs.results, inputs.epochs, given or kept_suites(inputs.directories), inputs.declared)
 
 
 def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:
@@ -275,8 +281,8 @@ def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) 
     return kept(suite, trials)
 
 
-def _judged(suite: KeptSuite, results: pd.DataFrame, epochs: pd.DataFrame) -> Judged:
-    verdicts = evaluate(suite.claims, results, epochs, suite.trials)
+def _judged(suite: KeptSuite, results: pd.DataFrame, epochs: pd.DataFrame, declared: Sequence[Metric]) -> Judged:
+    verdicts = evaluate(suite.claims, results, epochs, suite.trials, declared)
     ids = {trial.id for trial in suite.trials}
     known = set(results["trial"])
     finished, others = len(ids & known), len(known - ids)

@@ -152,7 +152,7 @@ def _cells(row: Compared, figure: Metric) -> list[object]:
     def amount(value: float) -> object:
         if figure.difference:
             return f"{100 * value:.2f}"
-        return bytes_text(value) if "bytes" in figure.name else value
+        return bytes_text(value) if figure.unit.removesuffix("/epoch") == "B" else value
 
     interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
     return [amount(row.before), amount(row.after), text(row.change), interval]

@@ -136,7 +136,7 @@ def make_report(inputs: Inputs, suites: Sequence[KeptSuite] = (), plugins: Plugi
             *(Chapter(each.section, tuple(views.of(each))) for each in networks),
         ],
         networks=networks,
-        claims=tuple(claims_tables(judge(inputs.results, inputs.epochs, known))),
+        claims=tuple(claims_tables(judge(inputs.results, inputs.epochs, known, inputs.declared))),
     )
 
 

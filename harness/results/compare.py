@@ -14,7 +14,7 @@ from scipy import special
 from harness.errors import UserError
 from harness.metrics import Metric, find_metric
 from harness.results.frames import declared_metrics, row_of
-from harness.results.record import Json, Record, flat_config
+from harness.results.record import Json, Record, whole_config
 from harness.results.stats import CONFIDENCE, Interval, paired_test, ratio_interval
 from harness.results.store import read_at, read_epochs, record_places, timed_epochs
 
@@ -97,13 +97,13 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
     if ids:
         return _matched(before, after, lambda trial: trial.record.trial, ())
-    mine, yours = ([flat_config(trial.record.config) for trial in side] for side in (before, after))
+    mine, yours = ([whole_config(trial.record.config) for trial in side] for side in (before, after))
     keys = sorted({key for config in (*mine, *yours) for key in config})
     apart = tuple(key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours})
     common = [key for key in keys if key not in apart]
 
     def name(trial: Trial) -> str:
-        config = flat_config(trial.record.config)
+        config = whole_config(trial.record.config)
         return json.dumps([config.get(key, ABSENT) for key in common])
 
     found = _matched(before, after, name, apart)
@@ -116,7 +116,7 @@ def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
     """Group pairs that differ in their seed only, in the order of the first of each."""
     cells: dict[str, list[Pair]] = {}
     for each in pairs:
-        config = flat_config(each.after.record.config)
+        config = whole_config(each.after.record.config)
         config.pop("seed", None)
         cells.setdefault(json.dumps(config, sort_keys=True), []).append(each)
     return list(cells.values())

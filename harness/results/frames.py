@@ -138,6 +138,12 @@ class Inputs:
         """Return the record of a row of `results`, None if it is not there."""
         return self.records.get((str(row["suite"]), str(row["trial"])))
 
+    @property
+    def declared(self) -> list[Metric]:
+        """The metrics that the records' methods declare."""
+        found = {name: each for record in self.records.values() for name, each in declared_metrics(record).items()}
+        return list(found.values())
+
     def config(self, row: Mapping[Any, Any]) -> Mapping[str, Any]:
         """Return the resolved configuration of a row of `results`, empty without its record."""
         record = self.record(row)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import UserError, nearest
-from harness.results.record import Record
+from harness.results.record import Record, whole_config
 from harness.results.reduce import ETHERNET, IP_AND_TCP
 from harness.suite.network import NetworkSpec, parse_rate
 
@@ -281,7 +281,7 @@ def counterparts(records: Iterable[Record]) -> list[list[Record]]:
     groups: dict[str, dict[str, Record]] = {}
     for record in records:
         if why_not(record) is None:
-            config = {key: value for key, value in record.config.items() if key != "network"}
+            config = {key: v for key, v in whole_config(record.config).items() if key.partition(".")[0] != "network"}
             key = json.dumps(config, sort_keys=True)
             groups.setdefault(key, {})[network_label(record)] = record
     return [list(group.values()) for group in groups.values()]

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import UserError
+from harness.suite.schema import LATER
 
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
@@ -114,6 +115,12 @@ def epoch_rows(ranks: Sequence[Json]) -> list[Json]:
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as `section.key` and plain values: lists as text, of a path its name."""
     return {key: _plain(key, value) for key, value in flatten(config).items()}
+
+
+def whole_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `flat_config` with the keys that came after the record, at their defaults: old and new ones agree."""
+    later = {key: value for key, value in LATER.items() if not isinstance(value, Mapping)}
+    return flat_config(later) | flat_config(config)
 
 
 def _plain(key: str, value: Any) -> str | int | float | None:
