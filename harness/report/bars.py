@@ -29,15 +29,15 @@ class Bars:
     base: float | None = None
 
 
-def against_baseline(figures: Values, ratio: Callable[[float, float], float]) -> Values:
-    """Return `ratio(own mean, that of full)` at equal numbers of parts; none if `full` alone has figures."""
-    full = {parts: stat.mean for (variant, parts), stat in figures.items() if variant.method == "full"}
+def against_baseline(section: Section, values: Values, ratio: Callable[[float, float], float]) -> Values:
+    """Return `ratio(own mean, the baseline's)` at equal numbers of parts; none if baselines alone have values."""
+    base = {parts: stat.mean for (variant, parts), stat in values.items() if variant == section.baseline}
     found = {
-        (variant, parts): Stat(ratio(stat.mean, full[parts]), None, stat.n)
-        for (variant, parts), stat in figures.items()
-        if full.get(parts)
+        (variant, parts): Stat(ratio(stat.mean, base[parts]), None, stat.n)
+        for (variant, parts), stat in values.items()
+        if base.get(parts)
     }
-    return found if any(variant.method != "full" for variant, _ in found) else {}
+    return found if any(not variant.baseline for variant, _ in found) else {}
 
 
 def grouped_bars(section: Section, shown: list[Bars], what: str) -> Drawing:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.results.frames import declared_by, is_baseline
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
 
@@ -63,7 +64,7 @@ def _model(components: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sampling(record: Record) -> dict[str, float]:
-    """Return what a method asks its peers for in an epoch, all ranks; `full` for all that there is.
+    """Return what a method asks its peers for in an epoch, all ranks; a baseline for all that there is.
 
     `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
     the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
@@ -75,7 +76,8 @@ def _sampling(record: Record) -> dict[str, float]:
     sizes = [v for key, v in result.items() if key.startswith("bytes_") and key not in UNSAMPLED]
     found: dict[str, float] = {"exchanged_bytes": sum(sizes)} if sizes else {}
     stats, boundary, edges = result.get("stats") or {}, result.get("boundary_nodes"), result.get("edges")
-    if (record.config.get("method") or {}).get("name") == "full" and boundary:
+    options = (record.config.get("method") or {}).get("options") or {}
+    if boundary and is_baseline(declared_by(record), options, "full-graph"):
         return found | {"asked_boundary": boundary} | dict.fromkeys(SAMPLED_SHARES, 1.0)
     if (remote := stats.get("remote_nodes")) is not None:
         cached = _caching(remote, stats.get("cached_nodes"))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
-from harness.report.views.sampling import exchanged, full_of
+from harness.report.views.sampling import baseline_of, exchanged
 from harness.results.frames import Inputs, RecordKey
 from harness.results.record import flatten
 from harness.results.stats import ENOUGH, NOISY
@@ -113,7 +113,7 @@ _LABELS = {
     "threads": "threads a rank",
 }
 _REASON_LENGTH = 300
-PROMISED = 0.1  # share of the bytes of `full` beyond the share of edges from which a note says so
+PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
 
 
 @dataclass(frozen=True)
@@ -223,16 +223,16 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
     for section in sections:
         sent, edges = exchanged(section), values_of(section, "edge_share")
         gaps = {
-            (variant, parts): sent[variant, parts].mean / full.mean - edges[variant, parts].mean
+            (variant, parts): sent[variant, parts].mean / base.mean - edges[variant, parts].mean
             for variant, parts in sent
-            if (variant, parts) in edges and (full := full_of(section, sent, parts))
+            if (variant, parts) in edges and (base := baseline_of(section, sent, parts))
         }
         worst = max(gaps, key=lambda key: gaps[key], default=None)
-        if worst and gaps[worst] > PROMISED:
+        if worst and section.baseline and gaps[worst] > PROMISED:
             share, (variant, parts) = edges[worst].mean, worst
             found.append(
                 f"{section.title}: {variant.label} at P = {parts} draws {share:.1%} of the edges and sends "
-                f"{share + gaps[worst]:.1%} of the bytes of full"
+                f"{share + gaps[worst]:.1%} of the bytes of {section.baseline.method}"
             )
     if found:
         listed = f"{'; '.join(found)}.".replace("%", " %")

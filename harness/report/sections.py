@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -13,23 +13,30 @@ import pandas as pd
 from harness.metrics import SUMS, Metric, find_metric
 from harness.report.columns import MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX, record_values
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
-from harness.results.frames import Inputs, declared_metrics
-from harness.results.record import Record, flatten
+from harness.results.frames import Inputs, declared_by, declared_metrics, declared_of, is_baseline
+from harness.results.record import Json, Record, flatten
 from harness.results.text import Stat, over_seeds, show_value, text
-from harness.suite.schema import LATER, method_defaults
+from harness.suite.schema import FEW, LATER
 
 MOST = 3  # options that a label shows also where they are the defaults
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its options; `label` shows those that tell it from others, `common` what these share."""
+    """A method with its options; `label` shows those that tell it from others, `common` what these share.
+
+    `family`: the method's; `baseline`: whether those of its family are compared with it; `plain`: options at
+    which the method leaves out what is its own, see `Method`.
+    """
 
     key: str
     method: str
     label: str
     style: Style
     common: str = ""
+    family: str = ""
+    baseline: bool = False
+    plain: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -53,27 +60,33 @@ def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
     return 1, (), str(value)
 
 
-def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
+RecordOf = Callable[[Mapping[Any, Any]], Record | None]
+"""Returns the record of a row of `load_results`, if there is one."""
+
+
+def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
     """Name and colour every method variant of a report.
 
-    `full` comes first, then the methods by name; of one method, false comes before true and smaller numbers
-    before larger ones. See `variant_styles` for colours.
-    Shown are the options that vary among a method's variants and those a trial's own label shows (what is
-    not the default, and numbers). Of more than `MOST` not those that are everywhere the default, nor, where
-    there are several variants, what these have in common: `common` has that.
+    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before
+    true and smaller numbers before larger ones. See `variant_styles` for colours.
+    Shown are the options that vary among a method's variants, those that are not the default, and a few
+    numbers. Of more than `MOST` not those that are everywhere the default, nor, where there are several
+    variants, what these have in common: `common` has that.
     """
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    found: dict[str, tuple[str, dict[str, Any], Json]] = {}
     shown: dict[str, set[str]] = {}
     for row in results.to_dict("records"):
-        method, options = str(row["method"]), _mapping(row["options"])
-        found[variant_key(method, options)] = method, options
-        shown.setdefault(method, set()).update(_labelled(row, options))
+        method, options, record = str(row["method"]), _mapping(row["options"]), record_of(row)
+        said = declared_by(record) if record else declared_of(method)
+        own = _mapping(record.config["method"].get("options")) if record else options
+        found[variant_key(method, options)] = method, options, said
+        shown.setdefault(method, set()).update(_labelled(own, said))
     common: dict[str, str] = {}
     for method, names in shown.items():
-        mine = [options for own, options in found.values() if own == method]
+        mine = [options for own, options, _ in found.values() if own == method]
         varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)}
         if len(names | varying) > MOST:
-            defaults = method_defaults(method)
+            defaults = next(said.get("defaults", {}) for own, _, said in found.values() if own == method)
             names -= {k for k in names if k in defaults and all(o.get(k) == defaults[k] for o in mine)}
             if varying:
                 common[method] = _listed(mine[0], names - varying)
@@ -81,23 +94,28 @@ def find_variants(results: pd.DataFrame) -> dict[str, Variant]:
         names |= varying
 
     def order(key: str) -> tuple[object, ...]:
-        method, options = found[key]
+        method, options, said = found[key]
         values = [_sort_key(options.get(name)) for name in sorted(shown[method])]
-        return method != "full", method, values, key
+        return not is_baseline(said, options, "full-graph"), method, values, key
 
     variants, keys = {}, sorted(found, key=order)
-    styles = variant_styles([found[key][0] for key in keys])
+    colours = {method: str(said.get("colour") or "") for method, _, said in found.values()}
+    styles = variant_styles([found[key][0] for key in keys], colours)
     for key, style in zip(keys, styles, strict=True):
-        method, options = found[key]
-        label = variant_label(method, options, shown[method])
-        variants[key] = Variant(key, method, label, style, common.get(method, ""))
+        method, options, said = found[key]
+        label, family = variant_label(method, options, shown[method]), str(said.get("family", ""))
+        base, plain = is_baseline(said, options, family), said.get("plain") or {}
+        variants[key] = Variant(key, method, label, style, common.get(method, ""), family, base, plain)
     return variants
 
 
-def _labelled(row: Mapping[Any, Any], options: Mapping[str, Any]) -> set[str]:
-    found = re.search(re.escape(str(row["method"])) + r"\((.*?)\)", text(row.get("label")))
-    inside = found.group(1) if found else ""
-    return {name for name in options if re.search(rf"(^|[\s,]){re.escape(name)}=", inside)}
+def _labelled(options: Mapping[str, Any], declared: Json) -> set[str]:
+    """Return the options that a label names: what is not the default, and numbers where they are few."""
+    defaults = declared.get("defaults") or {}
+    numbers = [name for name in declared.get("numbers") or () if name in options]
+    if len(numbers) > FEW:
+        numbers = []
+    return {name for name in options if name in numbers or name not in defaults or defaults[name] != options[name]}
 
 
 def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
@@ -152,6 +170,11 @@ class Section:
     def title(self) -> str:
         """Heading: data set, model and what else sets this section apart."""
         return " · ".join(part for part in (self.name, self.model, self.extra) if part)
+
+    @property
+    def baseline(self) -> Variant | None:
+        """What speed-ups and savings are relative to: the first baseline of full-graph methods."""
+        return next((v for v in self.variants if v.baseline and v.family == "full-graph"), None)
 
     def metric_of(self, name: str) -> Metric:
         """Return what is known of a column; UserError if it is no metric."""
@@ -225,7 +248,7 @@ def make_sections(inputs: Inputs, ignoring: str = "") -> list[Section]:
 
     `ignoring`: a key of the configuration (`train.threads`) in which the trials of a group may differ.
     """
-    variants = find_variants(inputs.results)
+    variants = find_variants(inputs.results, inputs.record)
     results = inputs.results.reset_index(drop=True)
     results["variant"] = [variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)]
     own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])

@@ -69,8 +69,8 @@ def _at(figures: Values, parts: int) -> dict[Variant, float]:
 
 
 def _baseline(section: Section, own: Variant, means: dict[Variant, float]) -> Variant | None:
-    full = next((variant for variant in section.variants if variant.method == "full"), None)
-    return full if full in means and full != own else None
+    base = section.baseline
+    return base if base in means and base != own else None
 
 
 def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:

@@ -13,7 +13,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.projection import network_label
-from harness.results.record import Record
+from harness.results.record import Json, Record
 from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
 
 
@@ -94,18 +94,32 @@ def declared_metrics(record: Record) -> dict[str, Metric]:
 
     What the record says of itself; of records that are older, what the method says that is installed.
     """
-    kept = record.declared.get("metrics")
-    method = _get(record.config, "method", "name")
-    own = from_declared(kept) if kept is not None else _installed(method) if method else ()
+    own = from_declared(declared_by(record).get("metrics", ()))
     return {metric.name: metric for metric in (*installed(), *own)}
 
 
+def declared_by(record: Record) -> Json:
+    """Return what a record's method says of itself, see `Method.declared`.
+
+    What the record keeps of it; of records that are older, what the method says that is installed.
+    """
+    return declared_of(_get(record.config, "method", "name")) | record.declared
+
+
+def is_baseline(declared: Json, options: Mapping[str, Any], family: str) -> bool:
+    """Return whether methods of a family are compared with one that declares this, at these options."""
+    said = declared.get("baseline")
+    same = said is not None and all(options.get(name, value) == value for name, value in said.items())
+    return same and declared.get("family") == family
+
+
 @functools.cache
-def _installed(method: str) -> tuple[Metric, ...]:
+def declared_of(method: str | None) -> Json:
+    """Return what a method says of itself, if it is installed; else nothing."""
     from harness.runtime.method import METHODS
 
-    found = METHODS.loaded(method)
-    return tuple(found.metrics_by_column().values()) if found else ()
+    found = METHODS.loaded(method) if method else None
+    return found.declared() if found else {}
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:

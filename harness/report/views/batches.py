@@ -10,9 +10,7 @@ from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Table, by_parts, missing
 from harness.report.view import ReportView
 from harness.report.views.sampling import score_against
-from harness.results.text import common_places, fixed, percent
-
-SKEWING = {"version", "distortion", "skew", "alpha"}  # options of `skewed` that its version `full` is free of
+from harness.results.text import common_places, fixed, percent, show_value
 
 
 def communicated(section: Section) -> Values:
@@ -43,7 +41,7 @@ class BatchesView(ReportView):
             key = variant, parts
             if key not in sent or key not in inputs:
                 return ()
-            base = sent[baseline(section, sent, variant, parts), parts].mean
+            base = sent[compared_with(section, sent, variant, parts), parts].mean
             own = sent[key].mean
             return [
                 Cell(f"{inputs[key].mean:,.0f}"),
@@ -65,8 +63,8 @@ class BatchesView(ReportView):
             "Of an epoch, all ranks, by falling communication; means over the epochs after warm-up, then over "
             "seeds. Input nodes: read by the first layers of all steps, once a step; remote: those of other "
             "ranks; cached: remote ones found in the cache; communicated: remote ones whose features their "
-            "owners sent. Saved: communicated nodes of the same method that is not skewed (version=full) / own; "
-            "where there is none, of graphsage with all features, of several variants the one most like it in "
+            f"owners sent. Saved: communicated nodes of the same method that is plain{plain_options(section)} / own; "
+            f"where there is none, of {baseline_name(section)}, of several variants the one most like it in "
             "its options; else of the method that communicates most; “all”: nothing is communicated (with "
             "storage=host features are copied from the host's memory instead, see traffic: swap). Trained: "
             "training nodes of all ranks / epoch time, in thousands a second.",
@@ -90,43 +88,58 @@ class BatchesView(ReportView):
         return save(figure, section, "batches", title, caption) if figure else None
 
 
-def baseline(section: Section, sent: Values, variant: Variant, parts: int) -> Variant:
+def compared_with(section: Section, sent: Values, variant: Variant, parts: int) -> Variant:
     """Return what a variant's saving is relative to."""
     there = [other for other in section.variants if (other, parts) in sent]
-    plain = [other for other in there if other.options.get("version") == "full" and _alike(other, variant)]
+    plain = [other for other in there if _is_plain(other) and _alike(other, variant)]
     most = max(there, key=lambda other: sent[other, parts].mean)
-    return plain[0] if plain else uniform_of(sent, variant, parts) or most
+    return plain[0] if plain else baseline_of(sent, variant, parts) or most
+
+
+def _is_plain(variant: Variant) -> bool:
+    """Whether a variant leaves out what is its method's own."""
+    said = {name: value for name, value in variant.plain.items() if value is not None}
+    return bool(said) and all(variant.options.get(name) == value for name, value in said.items())
 
 
 def _alike(one: Variant, other: Variant) -> bool:
-    """Whether two variants differ in nothing but how they are skewed."""
-    mine, yours = ({k: o for k, o in v.options.items() if k not in SKEWING} for v in (one, other))
+    """Whether two variants differ in nothing but in what is their method's own."""
+    mine, yours = ({k: o for k, o in v.options.items() if k not in one.plain} for v in (one, other))
     return one.method == other.method and mine == yours
 
 
-WHOLE: dict[str, Any] = {"feature_rate": 1.0, "feature_loss": 0.0}  # all that is read is there
+def plain_options(section: Section) -> str:
+    """Return the options of plain variants as text, with brackets; "" if no method has any."""
+    said = [f"{k}={show_value(o)}" for v in section.variants for k, o in v.plain.items() if o is not None]
+    return f" ({', '.join(dict.fromkeys(said))})" if said else ""
+
+
+def baseline_name(section: Section) -> str:
+    """Name the baseline of mini-batches."""
+    names = dict.fromkeys(v.method for v in section.variants if v.baseline and v.family == "mini-batch")
+    return f"the baseline{f' ({chr(44).join(names)})' if names else ''}"
 
 
 def exchanges(section: Section) -> Values:
-    """Return the bytes of exchanges, where mini-batches can be held against those of `graphsage`.
+    """Return the bytes of exchanges, where mini-batches can be held against those of a baseline.
 
-    None where no mini-batch method but one variant of `graphsage` sends anything.
+    None where no mini-batch method but one variant of a baseline sends anything.
     """
     sent = values_of(section, "exchanged_bytes")
     batches = {key for key in values_of(section, "communicated_nodes") if key[1] > 1 and key in sent}
-    compared = {parts for variant, parts in batches if len(_of(batches, parts)) > 1 and _plain(variant)}
+    compared = {parts for variant, parts in batches if len(_of(batches, parts)) > 1 and _is_baseline(variant)}
     return {key: stat for key, stat in sent.items() if key[1] in compared}
 
 
-def uniform_of(sent: Values, variant: Variant, parts: int) -> Variant | None:
-    """Return the variant of `graphsage` with all features that is most like another in its options."""
-    found = [other for other in _of(sent, parts) if _plain(other)]
+def baseline_of(sent: Values, variant: Variant, parts: int) -> Variant | None:
+    """Return the variant of the baseline of mini-batches that is most like another in its options."""
+    found = [other for other in _of(sent, parts) if _is_baseline(other)]
     return max(found, key=lambda other: (_shared(variant, other), sent[other, parts].mean), default=None)
 
 
 def saving(sent: Values, variant: Variant, parts: int) -> float | None:
-    """Return 1 - own bytes / those of `uniform_of`; None if one of them is not in `sent`."""
-    base = uniform_of(sent, variant, parts)
+    """Return 1 - own bytes / those of `baseline_of`; None if one of them is not in `sent`."""
+    base = baseline_of(sent, variant, parts)
     if base is None or (variant, parts) not in sent or not sent[base, parts].mean:
         return None
     return 1 - sent[variant, parts].mean / sent[base, parts].mean
@@ -136,9 +149,8 @@ def _of(keys: Values | set[tuple[Variant, int]], parts: int) -> list[Variant]:
     return [variant for variant, count in keys if count == parts]
 
 
-def _plain(variant: Variant) -> bool:
-    """Whether a variant is `graphsage` with all features."""
-    return variant.method == "graphsage" and WHOLE.items() <= {**WHOLE, **variant.options}.items()
+def _is_baseline(variant: Variant) -> bool:
+    return variant.baseline and variant.family == "mini-batch"
 
 
 def _shared(one: Variant, other: Variant) -> int:

@@ -31,15 +31,14 @@ class MemoryView(ReportView):
     place = 140
 
     def table(self) -> Table:
-        """Peak memory and its ratio to that of `full`, method by parts."""
+        """Peak memory and its ratio to the baseline's, method by parts."""
         section = self.section
         peaks = values_of(section, "peak_memory_bytes")
         size, unit = byte_unit(max((s.mean for s in peaks.values()), default=None))
         seeds = usual_seeds(peaks)
         columns = {f"Peak memory ({unit})": column(section, peaks, measured(size), seeds, highest=False)}
-        baseline = next((v for v in section.variants if v.method == "full"), None)
         rule = ""
-        if baseline:
+        if baseline := section.baseline:
             rule = f" Relative: mean / that of {baseline.label} at equal P."
             columns["Relative (%)"] = ratios(section, peaks, baseline, lambda base, own: 100 * own / base, 1)
         source = join_unique(section.ok["peak_memory_source"]) or "not recorded"
@@ -52,7 +51,7 @@ class MemoryView(ReportView):
         )
 
     def figure(self) -> Picture | None:
-        """Draw peak memory, and below it how much less it is than that of `full`, grouped by number of parts."""
+        """Draw peak memory, and below it how much less it is than the baseline's, grouped by number of parts."""
         section = self.section
         peaks = values_of(section, "peak_memory_bytes")
         if not peaks:
@@ -60,9 +59,10 @@ class MemoryView(ReportView):
         size, unit = byte_unit(max(stat.mean for stat in peaks.values()))
         shown = [Bars(f"Peak memory of a rank ({unit})", peaks, size)]
         caption = f"The numbers of the table above; {MEANS}. Lower is better."
-        if less := against_baseline(peaks, lambda own, full: 100 * (1 - own / full)):
-            shown.append(Bars("Reduction against full (%)", less, base=0.0))
-            caption += " Below: 1 - mean / that of full at equal P; higher is better, below 0 it takes more."
+        if section.baseline and (less := against_baseline(section, peaks, lambda own, base: 100 * (1 - own / base))):
+            name = section.baseline.method
+            shown.append(Bars(f"Reduction against {name} (%)", less, base=0.0))
+            caption += f" Below: 1 - mean / that of {name} at equal P; higher is better, below 0 it takes more."
         return save(grouped_bars(section, shown, "Peak memory"), section, "memory", "Peak memory", caption)
 
     def details(self) -> dict[str, Table | None]:

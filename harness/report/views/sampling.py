@@ -25,16 +25,15 @@ SHARES = {  # column of record_figures: heading
 def exchanged(section: Section) -> Values:
     """Return the bytes of exchanges; none unless a method tells how much of the boundary it asks for."""
     asked = values_of(section, "asked_boundary")
-    if not any(variant.method != "full" and parts > 1 for variant, parts in asked):
+    if not any(not variant.baseline and parts > 1 for variant, parts in asked):
         return {}
     sent = values_of(section, "exchanged_bytes")
     return {(variant, parts): stat for (variant, parts), stat in sent.items() if parts > 1}
 
 
-def full_of(section: Section, figures: Values, parts: int) -> Stat | None:
-    """Return the figure of `full` at a number of parts; None if there is none, or it is 0."""
-    own = (figures.get((variant, parts)) for variant in section.variants if variant.method == "full")
-    stat = next(own, None)
+def baseline_of(section: Section, values: Values, parts: int) -> Stat | None:
+    """Return the value of the baseline at a number of parts; None if there is none, or it is 0."""
+    stat = values.get((section.baseline, parts)) if section.baseline else None
     return stat if stat and stat.mean > 0 else None
 
 
@@ -57,21 +56,22 @@ class SamplingView(ReportView):
         places = max(1, min(3, common_places(stat.mean / size for stat in sent.values() if stat.mean)))
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            key, full = (variant, parts), full_of(section, sent, parts)
+            key, base = (variant, parts), baseline_of(section, sent, parts)
             if key not in sent:
                 return ()
             return [
                 Cell(f"{asked[key].mean:,.0f}") if key in asked else NOT_TOLD,
                 *(Cell(f"{100 * found[key].mean:.1f}") if key in found else NOT_TOLD for found in shares.values()),
                 Cell(fixed(sent[key].mean / size, places)),
-                Cell(f"{100 * sent[key].mean / full.mean:.1f}") if full else Cell(),
+                Cell(f"{100 * sent[key].mean / base.mean:.1f}") if base else Cell(),
                 Cell(percent(score[key])) if key in score else missing(section, variant, parts),
             ]
 
         rows = by_parts(section, cells, falling=sent)
         if not rows:
             return None
-        heads = (*("Boundary rows", *shares), *(f"Sent ({unit})", "Share of full (%)", f"Test {section.metric} (%)"))
+        name = section.baseline.method if section.baseline else "the baseline"
+        heads = (*("Boundary rows", *shares), *(f"Sent ({unit})", f"Share of {name} (%)", f"Test {section.metric} (%)"))
         return Table(
             "What sampling saves",
             "Of an epoch, all ranks, by falling bytes: what stands next to each other costs the network the "

@@ -36,15 +36,14 @@ class EpochTimeView(ReportView):
     place = 20
 
     def table(self) -> Table:
-        """Epoch time and speed-up over `full`, method by parts; flagged trials are marked."""
+        """Epoch time and speed-up over the baseline, method by parts; flagged trials are marked."""
         section = self.section
         times = values_of(section, "epoch_time_s")
         seeds = usual_seeds(times)
         shown = column(section, times, measured(1.0), seeds, highest=False)
         columns = {"Epoch time (s)": _marked(section, shown)}
-        baseline = next((v for v in section.variants if v.method == "full"), None)
-        rule = "No trials of “full”, hence no speed-up."
-        if baseline:
+        rule = "No trials of a baseline, hence no speed-up."
+        if baseline := section.baseline:
             rule = f"Speed-up: mean epoch time of {baseline.label} / that of the method, at equal P."
             columns["Speed-up (×)"] = ratios(section, times, baseline, lambda base, own: base / own, 2)
         timing = join_unique(section.ok["timing"])
@@ -62,7 +61,7 @@ class EpochTimeView(ReportView):
         )
 
     def figure(self) -> Picture | None:
-        """Draw epochs per second, and below them the speed-up over `full`, grouped by number of parts."""
+        """Draw epochs per second, and below them the speed-up over the baseline, grouped by number of parts."""
         section = self.section
         rates = values_of(section, "throughput_epochs_s")
         if not rates:
@@ -71,9 +70,10 @@ class EpochTimeView(ReportView):
         caption = (
             f"Epochs per second = 1 / epoch time of the table above (evaluation excluded); {MEANS}. Higher is better."
         )
-        if faster := against_baseline(rates, lambda own, full: own / full):
-            shown.append(Bars("Speed-up over full (×)", faster, base=1.0))
-            caption += " Below: mean throughput / that of full at equal P, of those that it was run on."
+        if section.baseline and (faster := against_baseline(section, rates, lambda own, base: own / base)):
+            name = section.baseline.method
+            shown.append(Bars(f"Speed-up over {name} (×)", faster, base=1.0))
+            caption += f" Below: mean throughput / that of {name} at equal P, of those that it was run on."
         return save(grouped_bars(section, shown, "Throughput"), section, "throughput", "Throughput", caption)
 
     def details(self) -> dict[str, Table | None]:

@@ -10,7 +10,7 @@ from harness.report.palette import PURPOSES
 from harness.report.sections import Section, Values, Variant, largest_total, purpose_columns, values_of
 from harness.report.table import Cell, Group, Table, by_parts, components_table, missing
 from harness.report.view import ReportView
-from harness.report.views.batches import exchanges, saving
+from harness.report.views.batches import baseline_name, exchanges, saving
 from harness.results.text import byte_unit, fixed, join_unique
 
 
@@ -34,7 +34,7 @@ class TrafficView(ReportView):
         sent = exchanges(section)
         if sent:
             caption += (
-                " Exchanged: all but model and swap. Saved: 1 - own / that of graphsage with all features, at "
+                f" Exchanged: all but model and swap. Saved: 1 - own / that of {baseline_name(section)}, at "
                 "equal P, of several variants the one most like it in its options; below 0: more is sent."
             )
 
