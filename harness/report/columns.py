@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.metrics import Metric
 from harness.results.frames import declared_by, is_baseline
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
 
+DERIVED = (Metric("counted_bytes", "sent by all ranks", "B/epoch", "Sent per epoch", "less"),)
+"""What is known of columns that are metrics."""
 SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters of which one rank tells for several
 RANK, RANK_SUFFIX = "rank_", "_epoch_s"
 MODEL, MODEL_SUFFIX = "model_", "_bytes"

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from harness.metrics import SUMS, Metric, find_metric
-from harness.report.columns import MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX, record_values
+from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX, record_values
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import Inputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten
@@ -178,7 +178,7 @@ class Section:
 
     def metric_of(self, name: str) -> Metric:
         """Return what is known of a column; UserError if it is no metric."""
-        return find_metric(name, self.declared.values())
+        return find_metric(name, (*DERIVED, *self.declared.values()))
 
     def tried(self, parts: int) -> tuple[Variant, ...]:
         """Return the variants that were to run on a number of parts, whatever became of them."""

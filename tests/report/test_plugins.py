@@ -17,6 +17,7 @@ from harness.registry import find_plugins
 from harness.report import write_report
 from harness.report.sections import make_sections
 from harness.report.view import VIEWS
+from harness.report.views.options import OptionsView
 from harness.report.views.own_metrics import OwnMetricsView
 from harness.results.frames import load_inputs
 
@@ -148,3 +149,19 @@ def test_a_view_without_a_title_or_a_question_is_refused(tmp_path: Path, lacking
     path.write_text("\n".join(lines))
     with pytest.raises(UserError, match=f"has no {lacking}"):
         find_plugins([str(path)])
+
+
+def test_a_metric_that_says_what_is_better_is_an_axis_of_swept_options(tmp_path: Path) -> None:
+    chunks = Metric.of_method("chunks", "chunks drawn", "B", heading="Chunks", better="less")
+    for rate in (0.1, 0.5):
+        told = {"stats": {"chunks": rate * 2**20}}
+        methods = (("bns-gcn", {"rate": rate}),)
+        write_results(tmp_path, methods=methods, parts=(2,), seeds=(0,), epochs=4, figures=told, metrics=(chunks,))
+    (section,) = make_sections(load_inputs(tmp_path))
+    view = OptionsView(section)
+    table, picture = view.table(), view.figure()
+    assert table is not None
+    assert table.columns[-1] == "Chunks (KiB)"
+    assert [row.cells[-1].text for row in table.rows if row.cells] == ["102", "512"]
+    assert picture is not None
+    assert picture.data["Chunks (KiB)"].dropna().tolist() == pytest.approx([102.4, 512])

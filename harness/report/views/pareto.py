@@ -4,56 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from harness.metrics import Metric
 from harness.report.drawing import Picture, cost_axis, legend, legend_rows, mark, new_figure, panel, save
 from harness.report.sections import Section, Values, Variant, values_of
-from harness.report.table import Cell, Group, Table, by_parts
+from harness.report.table import Cell, Group, Table, by_parts, scale_of
 from harness.report.view import ReportView
-from harness.results.text import Stat, byte_unit, common_places, percent, time_unit
+from harness.results.text import Stat, common_places, percent
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One kind of cost: a column of a section's trials, an epoch's or (`peak`) the whole training's."""
+    """One kind of cost: a metric of a section's trials, an epoch's or (`peak`) the whole training's."""
 
+    metric: Metric
     name: str
-    column: str
-    unit: Literal["s", "B", "J"]
     peak: bool = False
 
-    def scale(self, figures: Values) -> tuple[float, str]:
-        """Return the unit in which to show the figures: its size and name."""
-        largest = max((stat.mean for stat in figures.values()), default=None)
-        if self.unit == "s":
-            return time_unit(largest)
-        return byte_unit(largest) if self.unit == "B" else (1.0, "J")
 
-
-COSTS = (
-    Cost("Training time", "epoch_time_s", "s"),
-    Cost("Bytes sent", "counted_bytes", "B"),
-    Cost("Peak memory", "peak_memory_bytes", "B", peak=True),
-    Cost("GPU energy", "energy_gpu_j", "J"),
-    Cost("CPU energy", "energy_cpu_j", "J"),
-)
+COSTS = {  # by metric: what is of the whole training has another name than an epoch's
+    "epoch_time_s": "Training time",
+    "counted_bytes": "Bytes sent",
+    "peak_memory_bytes": "",
+    "energy_gpu_j": "",
+    "energy_cpu_j": "",
+}
+PEAKS = ("peak_memory_bytes",)
 
 
 def costs(section: Section) -> dict[Cost, Values]:
     """Return the kinds of cost that a section's trials have above 0: of the whole training, over seeds."""
     frame = section.frame
     found = {}
-    for cost in COSTS:
-        if cost.column in frame:
-            own = pd.to_numeric(frame[cost.column]) * (1 if cost.peak else frame["epochs"])
-            whole = replace(section, frame=frame.assign(**{cost.column: own}))
-            figures = values_of(whole, cost.column)
-            if any(stat.mean for stat in figures.values()):
-                found[cost] = figures
+    for column, name in COSTS.items():
+        if column in frame:
+            metric = section.metric_of(column)
+            cost = Cost(metric, name or metric.title, column in PEAKS)
+            own = pd.to_numeric(frame[column]) * (1 if cost.peak else frame["epochs"])
+            values = values_of(replace(section, frame=frame.assign(**{column: own})), column)
+            if any(stat.mean for stat in values.values()):
+                found[cost] = values
     return found
 
 
@@ -89,10 +83,10 @@ class ParetoView(ReportView):
         found, score = costs(section), values_of(section, "test_at_best_val")
         if not found or not score:
             return None
-        scales = {cost: cost.scale(figures) for cost, figures in found.items()}
+        scales = {cost: scale_of(cost.metric, values) for cost, values in found.items()}
         places = {
-            cost: min(3, common_places(stat.mean / scales[cost][0] for stat in figures.values() if stat.mean))
-            for cost, figures in found.items()
+            cost: min(3, common_places(stat.mean / scales[cost][0] for stat in values.values() if stat.mean))
+            for cost, values in found.items()
         }
         fronts = _fronts(section, found, score)
 
@@ -101,8 +95,8 @@ class ParetoView(ReportView):
             if key not in score:
                 return ()
             amounts = [
-                Cell(f"{figures[key].mean / scales[cost][0]:,.{places[cost]}f}") if key in figures else Cell()
-                for cost, figures in found.items()
+                Cell(f"{values[key].mean / scales[cost][0]:,.{places[cost]}f}") if key in values else Cell()
+                for cost, values in found.items()
             ]
             on = [cost.name.lower() for cost in found if variant in fronts.get((cost, parts), ())]
             return [Cell(percent(score[key])), *amounts, Cell(", ".join(on) or NOTHING, number=False)]
@@ -160,16 +154,16 @@ def _fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[
     return {
         (cost, parts): front(
             {v: stat.mean for (v, own), stat in score.items() if own == parts},
-            {v: stat.mean for (v, own), stat in figures.items() if own == parts},
+            {v: stat.mean for (v, own), stat in values.items() if own == parts},
         )
-        for cost, figures in found.items()
+        for cost, values in found.items()
         for parts in section.parts
-        if any(own == parts and stat.mean for (_, own), stat in figures.items())
+        if any(own == parts and stat.mean for (_, own), stat in values.items())
     }
 
 
 def _panel(ax: Axes, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]) -> None:
-    size, unit = cost.scale(amounts)
+    size, unit = scale_of(cost.metric, amounts)
     label = f"{cost.name} ({unit})"
     there = [v for v, own in score if own == parts and (v, parts) in amounts]
     at = {v: amounts[v, parts].mean / size for v in there}
