@@ -37,7 +37,7 @@ def against_baseline(section: Section, values: Values, ratio: Callable[[float, f
         for (variant, parts), stat in values.items()
         if base.get(parts)
     }
-    return found if any(not variant.baseline for variant, _ in found) else {}
+    return found if any(not variant.is_baseline("full-graph") for variant, _ in found) else {}
 
 
 def grouped_bars(section: Section, shown: list[Bars], what: str) -> Drawing:

@@ -38,6 +38,10 @@ class Variant:
     baseline: bool = False
     plain: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
+    def is_baseline(self, family: str) -> bool:
+        """Return whether methods of a family are compared with it."""
+        return self.baseline and self.family == family
+
     @property
     def options(self) -> dict[str, Any]:
         """All of the method's options; its key holds them, so that a variant can be one."""
@@ -174,7 +178,7 @@ class Section:
     @property
     def baseline(self) -> Variant | None:
         """What speed-ups and savings are relative to: the first baseline of full-graph methods."""
-        return next((v for v in self.variants if v.baseline and v.family == "full-graph"), None)
+        return next((v for v in self.variants if v.is_baseline("full-graph")), None)
 
     def metric_of(self, name: str) -> Metric:
         """Return what is known of a column; UserError if it is no metric."""

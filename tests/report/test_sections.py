@@ -168,6 +168,15 @@ def test_what_is_special_of_a_method_is_read_from_its_records(tmp_path: Path) ->
     assert section.select(section.baseline, 2)["asked_share"].tolist() == [1.0]
 
 
+def test_the_baseline_of_mini_batches_is_compared_with_that_of_full_graphs(tmp_path: Path) -> None:
+    write_results(tmp_path, methods=METHODS[2:], parts=(2,), seeds=(0,), epochs=6)
+    (section,) = make_sections(load_inputs(tmp_path))
+    assert [(variant.method, variant.baseline) for variant in section.variants] == [("full", True), ("graphsage", True)]
+    picture = EpochTimeView(section).figure()
+    assert picture is not None
+    assert "Below: mean throughput / that of full" in picture.caption
+
+
 def test_no_method_is_asked_for_by_name() -> None:
     package = Path(harness.__file__).parent
     sources = [path for part in ("report", "results", "claims") for path in (package / part).rglob("*.py")]

@@ -116,7 +116,7 @@ def plain_options(section: Section) -> str:
 
 def baseline_name(section: Section) -> str:
     """Name the baseline of mini-batches."""
-    names = dict.fromkeys(v.method for v in section.variants if v.baseline and v.family == "mini-batch")
+    names = dict.fromkeys(v.method for v in section.variants if v.is_baseline("mini-batch"))
     return f"the baseline{f' ({chr(44).join(names)})' if names else ''}"
 
 
@@ -127,13 +127,15 @@ def exchanges(section: Section) -> Values:
     """
     sent = values_of(section, "exchanged_bytes")
     batches = {key for key in values_of(section, "communicated_nodes") if key[1] > 1 and key in sent}
-    compared = {parts for variant, parts in batches if len(_of(batches, parts)) > 1 and _is_baseline(variant)}
+    compared = {
+        parts for variant, parts in batches if len(_of(batches, parts)) > 1 and variant.is_baseline("mini-batch")
+    }
     return {key: stat for key, stat in sent.items() if key[1] in compared}
 
 
 def baseline_of(sent: Values, variant: Variant, parts: int) -> Variant | None:
     """Return the variant of the baseline of mini-batches that is most like another in its options."""
-    found = [other for other in _of(sent, parts) if _is_baseline(other)]
+    found = [other for other in _of(sent, parts) if other.is_baseline("mini-batch")]
     return max(found, key=lambda other: (_shared(variant, other), sent[other, parts].mean), default=None)
 
 
@@ -147,10 +149,6 @@ def saving(sent: Values, variant: Variant, parts: int) -> float | None:
 
 def _of(keys: Values | set[tuple[Variant, int]], parts: int) -> list[Variant]:
     return [variant for variant, count in keys if count == parts]
-
-
-def _is_baseline(variant: Variant) -> bool:
-    return variant.baseline and variant.family == "mini-batch"
 
 
 def _shared(one: Variant, other: Variant) -> int:

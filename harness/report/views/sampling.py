@@ -25,7 +25,7 @@ SHARES = {  # column of record_figures: heading
 def exchanged(section: Section) -> Values:
     """Return the bytes of exchanges; none unless a method tells how much of the boundary it asks for."""
     asked = values_of(section, "asked_boundary")
-    if not any(not variant.baseline and parts > 1 for variant, parts in asked):
+    if not any(not variant.is_baseline("full-graph") and parts > 1 for variant, parts in asked):
         return {}
     sent = values_of(section, "exchanged_bytes")
     return {(variant, parts): stat for (variant, parts), stat in sent.items() if parts > 1}
