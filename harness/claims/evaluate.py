@@ -53,7 +53,7 @@ class Verdict:
 
     `expected`, `measured`: as text; `why`: what a reader must know of a verdict, "" if nothing; `twin`: some
     of it was (or is to be) measured on a generated twin of a data set, so that it says nothing of a paper's
-    absolute figures.
+    absolute numbers.
     """
 
     claim: Claim

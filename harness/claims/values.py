@@ -91,7 +91,7 @@ class Results:
         return f"{' + '.join(formula.per)} is 0" if value is None else value
 
     def _over_epochs(self, formula: Formula, trial: str) -> np.ndarray:
-        """Return the metric of a trial's timed epochs [epochs], none if it is no figure of an epoch."""
+        """Return the metric of a trial's timed epochs [epochs], none if it is no metric of an epoch."""
         [name, *more] = formula.columns
         row = self._trials[trial]
         count = float(row.get("timed_epochs", math.nan))

@@ -1,4 +1,4 @@
-"""Bars: grouped by number of parts, or stacked of components."""
+"""BarRow: grouped by number of parts, or stacked of components."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MEANS = "bar: mean over seeds, whisker: ± sample standard deviation"
 
 
 @dataclass(frozen=True)
-class Bars:
+class BarRow:
     """One row of bars: figures in units of `unit`, and where on the axis a method without effect stands."""
 
     label: str
-    figures: Values
+    values: Values
     unit: float = 1.0
     base: float | None = None
 
@@ -40,7 +40,7 @@ def against_baseline(section: Section, values: Values, ratio: Callable[[float, f
     return found if any(not variant.is_baseline("full-graph") for variant, _ in found) else {}
 
 
-def grouped_bars(section: Section, shown: list[Bars], what: str) -> Drawing:
+def grouped_bars(section: Section, shown: list[BarRow], what: str) -> Drawing:
     """Draw rows of grouped bars: a group a number of parts, a bar a variant."""
     figure = new_figure(0.8 + 2.6 * len(shown) + 0.2 * legend_rows(section), section, what)
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
@@ -52,7 +52,7 @@ def grouped_bars(section: Section, shown: list[Bars], what: str) -> Drawing:
     return figure
 
 
-def _groups(ax: Axes, section: Section, bars: Bars) -> None:
+def _groups(ax: Axes, section: Section, bars: BarRow) -> None:
     slot = min(0.84 / max(len(section.tried(parts)) for parts in section.parts), 0.2)
     for j, parts in enumerate(section.parts):
         there = section.tried(parts)
@@ -61,7 +61,7 @@ def _groups(ax: Axes, section: Section, bars: Bars) -> None:
             _bar(ax, bars, (variant, parts), left + (i + 0.5) * slot, 0.92 * slot)
     ax.set_xticks(range(len(section.parts)), [f"P = {parts}" for parts in section.parts])
     ax.set_xlim(-0.5, len(section.parts) - 0.5)
-    if all(stat.mean >= 0 for stat in bars.figures.values()):
+    if all(stat.mean >= 0 for stat in bars.values.values()):
         ax.set_ylim(bottom=0)
     if bars.base is not None:
         ax.axhline(bars.base, color="#666666", lw=1, ls="-" if not bars.base else "--", zorder=3)
@@ -70,8 +70,8 @@ def _groups(ax: Axes, section: Section, bars: Bars) -> None:
     sns.despine(ax=ax)
 
 
-def _bar(ax: Axes, bars: Bars, key: tuple[Variant, int], x: float, width: float) -> None:
-    variant, stat = key[0], bars.figures.get(key)
+def _bar(ax: Axes, bars: BarRow, key: tuple[Variant, int], x: float, width: float) -> None:
+    variant, stat = key[0], bars.values.get(key)
     if stat is None:
         text = ax.annotate(
             "n/a", (x, 0), (0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom",
@@ -91,21 +91,21 @@ def _hatch(variant: Variant) -> str:
 
 
 def stacked_bars(
-    section: Section, figures: dict[str, Values], known: dict[str, str], unit: float, label: str, what: str
+    section: Section, values: dict[str, Values], known: dict[str, str], unit: float, label: str, what: str
 ) -> Drawing:
     """Draw horizontal stacked bars, a panel a number of parts; shares below if these are times."""
-    colours = component_colours(list(figures), known)
+    colours = component_colours(list(values), known)
     labels = [label, "Share of the epoch (%)"] if known is PHASES else [label]
-    shown = sorted({parts for found in figures.values() for (_, parts), stat in found.items() if stat.mean})
+    shown = sorted({parts for found in values.values() for (_, parts), stat in found.items() if stat.mean})
     figure = new_figure(1.3 + len(labels) * (0.75 + 0.26 * len(section.variants)), section, what)
     axes = figure.subplots(len(labels), len(shown), sharey=True, squeeze=False)
     for j, parts in enumerate(shown):
-        values = {
-            v: [found[v, parts].mean / unit if (v, parts) in found else None for found in figures.values()]
+        stacks = {
+            v: [found[v, parts].mean / unit if (v, parts) in found else None for found in values.values()]
             for v in section.variants
         }
         for i, name in enumerate(labels):
-            _stack_panel(axes[i][j], values, colours, parts, share=i == 1, unit=label)
+            _stack_panel(axes[i][j], stacks, colours, parts, share=i == 1, unit=label)
             mark_panel(axes[i][j], parts)
             axes[i][j].set_xlabel(name)
         panel(axes[0][j], parts)

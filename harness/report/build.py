@@ -17,8 +17,8 @@ from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, make_summaries, overview_table
 from harness.report.sweeps import Networks, Swept, find_networks, sweeps
 from harness.report.table import Table
-from harness.report.view import VIEWS, Block, ReportView, show
-from harness.results.frames import Inputs
+from harness.report.view import VIEWS, ReportView, ShownView, show
+from harness.results.frames import ResultInputs
 from harness.results.suite_file import KeptSuite, kept_suites
 from harness.results.text import join_unique
 from harness.spec import PluginSource
@@ -84,11 +84,11 @@ def network_list(section: Section) -> str:
 
 
 @dataclass(frozen=True)
-class Chapter:
+class ShownSection:
     """A section with what the views show of it."""
 
     section: Section
-    blocks: tuple[Block, ...]
+    views: tuple[ShownView, ...]
 
 
 @dataclass(frozen=True)
@@ -102,18 +102,20 @@ class Report:
     notes: list[Note]
     failures: Table | None
     overview: Table
-    chapters: list[Chapter]
+    shown: list[ShownSection]
     networks: list[Networks]
     claims: tuple[Table, ...] = ()
 
     @property
     def pictures(self) -> list[Picture]:
         """All figures, as they come."""
-        blocks = (block for chapter in self.chapters for block in chapter.blocks)
-        return [block.picture for block in blocks if block.picture]
+        views = (view for shown in self.shown for view in shown.views)
+        return [view.picture for view in views if view.picture]
 
 
-def make_report(inputs: Inputs, suites: Sequence[KeptSuite] = (), plugins: Plugins = MappingProxyType({})) -> Report:
+def make_report(
+    inputs: ResultInputs, suites: Sequence[KeptSuite] = (), plugins: Plugins = MappingProxyType({})
+) -> Report:
     """Compute the tables and draw the figures.
 
     `suites`: whose claims to hold the results against, beside those that are kept with the results;
@@ -130,10 +132,10 @@ def make_report(inputs: Inputs, suites: Sequence[KeptSuite] = (), plugins: Plugi
         notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known), *views.notes],
         failures=failure_table(sections),
         overview=overview_table(sections),
-        chapters=[
-            *(Chapter(section, tuple(views.of(section)) if len(section.ok) else ()) for section in sections),
-            *(Chapter(swept.section, tuple(views.of(swept))) for swept in sweeps(inputs)),
-            *(Chapter(each.section, tuple(views.of(each))) for each in networks),
+        shown=[
+            *(ShownSection(section, tuple(views.of(section)) if len(section.ok) else ()) for section in sections),
+            *(ShownSection(swept.section, tuple(views.of(swept))) for swept in sweeps(inputs)),
+            *(ShownSection(each.section, tuple(views.of(each))) for each in networks),
         ],
         networks=networks,
         claims=tuple(claims_tables(judge(inputs.results, inputs.epochs, known, inputs.declared))),
@@ -155,9 +157,9 @@ class _Views:
             self._found.append((found.value, found.source is None))
         self._found.sort(key=lambda each: (each[0].place, each[0].name))
 
-    def of(self, subject: Section | Swept | Networks) -> Iterator[Block]:
+    def of(self, subject: Section | Swept | Networks) -> Iterator[ShownView]:
         """Yield what they show of a section, a sweep or networks."""
         kind = "sweep" if isinstance(subject, Swept) else "networks" if isinstance(subject, Networks) else "section"
         for view, own in self._found:
-            if view.of == kind and (block := show(view, subject, own=own)):
-                yield block
+            if view.of == kind and (found := show(view, subject, own=own)):
+                yield found

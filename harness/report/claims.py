@@ -25,7 +25,7 @@ def claims_tables(judged: Sequence[Judged]) -> list[Table]:
 
 
 def claims_text(judged: Sequence[Judged]) -> str:
-    """Return the card as lines for a terminal."""
+    """Return the claims summary as lines for a terminal."""
     return "\n".join(_plain(line) for suite in judged for line in _lines(suite))
 
 

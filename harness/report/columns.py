@@ -39,7 +39,7 @@ def record_values(record: Record | None) -> dict[str, Any]:
     return {
         **_ranks(record.result.get("rank_epoch_time_s") or []),
         **_model(record.result.get("memory_model") or {}),
-        **_wire(record),
+        **_network_traffic(record),
         **_sampling(record),
         **_counting(record.result),
         "target": (record.config.get("train") or {}).get("target"),
@@ -106,7 +106,7 @@ def _counting(result: Mapping[str, Any]) -> dict[str, float]:
     return {"subgraphs_per_s": drawn / seconds} if drawn and seconds else {}
 
 
-def _wire(record: Record) -> dict[str, Any]:
+def _network_traffic(record: Record) -> dict[str, Any]:
     """Return what the ranks sent in a mean epoch, and by which interface, if it was compared with that."""
     told = any(key.startswith("bytes_") for key in record.result)
     counted = {"counted_bytes": between_ranks(record.result)} if told else {}

@@ -203,17 +203,17 @@ PRINT = DrawingStyle(
         "legend.borderpad": 0.2,
     },
 )
-_STYLE: ContextVar[DrawingStyle] = ContextVar("look", default=SCREEN)
+_STYLE: ContextVar[DrawingStyle] = ContextVar("style", default=SCREEN)
 
 
 def current_style() -> DrawingStyle:
-    """Return the look that figures are drawn in here."""
+    """Return the style that figures are drawn in here."""
     return _STYLE.get()
 
 
 @contextlib.contextmanager
 def _drawing_in(chosen: DrawingStyle | None) -> Iterator[None]:
-    """Draw in a look within this; None: in that around it."""
+    """Draw in a style within this; None: in that around it."""
     token = _STYLE.set(chosen or current_style())
     try:
         yield
@@ -222,7 +222,7 @@ def _drawing_in(chosen: DrawingStyle | None) -> Iterator[None]:
 
 
 def fit(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> None:
-    """Draw the legend, and give the figure the width, the height and the hatches that the look has."""
+    """Draw the legend, and give the figure the width, the height and the hatches that the style has."""
     if len(current_style().widths) > 1:
         _choose_width(figure, draw_legend)
     else:
@@ -288,7 +288,7 @@ HANDLE = 6  # characters that an entry is longer than its name
 class Picture:
     """A drawn figure: `alt` is its text for those who cannot see it, `data` the numbers that it shows.
 
-    `pdf` is empty where the look has none. `data` has a row a drawn point or bar, with `series`,
+    `pdf` is empty where the style has none. `data` has a row a drawn point or bar, with `series`,
     `method`, `parts` and what `mark` was given. In `svg` the elements of marked artists have the class
     `mark` and the attributes `data-series`, `data-method` and `data-parts` (the last two empty where they are
     of any).
@@ -305,7 +305,7 @@ class Picture:
 
 @contextlib.contextmanager
 def style(chosen: DrawingStyle | None = None) -> Iterator[None]:
-    """Draw and save within this: seaborn's style in a look (default: that around it), restored afterwards."""
+    """Draw and save within this: seaborn's style with that of a page (default: that around it), restored afterwards."""
     with _drawing_in(chosen), mpl.rc_context(dict[Any, Any]({**sns.axes_style("whitegrid"), **current_style().rc})):
         yield
 
@@ -319,7 +319,7 @@ def short(name: str, width: int = LONGEST) -> str:
 def new_figure(height: float, section: Section, what: str) -> Drawing:
     """Return a figure `height` inches high on a screen, titled with what it shows and of which data.
 
-    A look may do without the title, and has a height of its own.
+    A style may do without the title, and has a height of its own.
     """
     layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.04)  # neighbours' tick labels stay apart
     figure = Drawing(figsize=(current_style().widths[0], height * current_style().height), layout=layout)
@@ -331,7 +331,7 @@ def new_figure(height: float, section: Section, what: str) -> Drawing:
 
 
 def save(figure: Drawing, section: Section, kind: str, title: str, caption: str) -> Picture:
-    """Return the figure in the formats of the look; equal figures give equal bytes."""
+    """Return the figure in the formats of the style; equal figures give equal bytes."""
     fit(figure, _draw_legend)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # is laid out now, not again for each format

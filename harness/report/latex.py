@@ -46,7 +46,7 @@ def latex_files(report: Report) -> dict[str, str]:
     """Return the text of each file by its name: `main.tex`, which prints the others, and a file a table.
 
     Tables are set with booktabs; bold: best, underlined: second best; every text is escaped. `main.tex`
-    prints the figures for print too, if they are there.
+    prints the values for print too, if they are there.
     """
     files: dict[str, str] = {}
 
@@ -58,13 +58,13 @@ def latex_files(report: Report) -> dict[str, str]:
 
     body = [r"\section*{Overview}", *put("overview", [report.overview]), *put("claims", report.claims)]
     body += put("failures", [report.failures] if report.failures else [])
-    for chapter in report.chapters:
-        facts = "; ".join(f"{name}: {value}" for name, value in chapter.section.facts)
-        body += [r"\clearpage", rf"\section*{{{escape(chapter.section.title)}}}", escape(facts)]
-        for block in chapter.blocks:
-            body += [escape(block.failure)] if block.failure else []
-            body += put(block.anchor, [*([block.table] if block.table else []), *block.more])
-            body += [_figure(block.picture)] if block.picture else []
+    for shown in report.shown:
+        facts = "; ".join(f"{name}: {value}" for name, value in shown.section.facts)
+        body += [r"\clearpage", rf"\section*{{{escape(shown.section.title)}}}", escape(facts)]
+        for view in shown.views:
+            body += [escape(view.failure)] if view.failure else []
+            body += put(view.anchor, [*([view.table] if view.table else []), *view.more])
+            body += [_figure(view.picture)] if view.picture else []
     title = rf"\title{{{escape(report.title)}}}\date{{}}"
     lines = [PREAMBLE, title, r"\begin{document}", r"\maketitle", *body, r"\end{document}", ""]
     return {MAIN: "\n".join(lines), **files}

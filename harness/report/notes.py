@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views.sampling import baseline_of, exchanged
-from harness.results.frames import Inputs, RecordKey
+from harness.results.frames import RecordKey, ResultInputs
 from harness.results.record import flatten
 from harness.results.stats import ENOUGH, NOISY
 from harness.results.text import MISSING, byte_unit, join_unique, significant, text, trials
@@ -124,7 +124,7 @@ class Note:
     text: str
 
 
-def environment_rows(inputs: Inputs) -> list[tuple[str, str]]:
+def environment_rows(inputs: ResultInputs) -> list[tuple[str, str]]:
     """Return (name, value) of everything the records say of where they ran; different values side by side."""
     values: dict[str, list[str]] = {}
     for record in inputs.records.values():
@@ -143,7 +143,7 @@ def environment_rows(inputs: Inputs) -> list[tuple[str, str]]:
     return rows
 
 
-def _rows(inputs: Inputs) -> list[dict[Any, Any]]:
+def _rows(inputs: ResultInputs) -> list[dict[Any, Any]]:
     return inputs.results.to_dict("records")
 
 
@@ -178,13 +178,13 @@ def _show(key: str, value: object) -> str:
     return text(value)
 
 
-def make_notes(inputs: Inputs, sections: list[Section]) -> list[Note]:
+def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
     notes = [*_status_notes(inputs), *_data_notes(sections), *_flag_notes(sections)]
     return [*notes, *_sampling_notes(sections), *_remark_notes(inputs), *_environment_notes(inputs)]
 
 
-def _status_notes(inputs: Inputs) -> Iterable[Note]:
+def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
     results = inputs.results
     bad = results[results["status"] != "ok"]["status"].value_counts()
     if len(bad):
@@ -239,13 +239,13 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
         yield Note("Fewer edges are not as many fewer bytes:", listed)
 
 
-def _remark_notes(inputs: Inputs) -> Iterable[Note]:
+def _remark_notes(inputs: ResultInputs) -> Iterable[Note]:
     """What the methods themselves say of their trials' figures."""
     for method, remark in merged_remarks(inputs):
         yield Note(f"{method}:", remark)
 
 
-def _environment_notes(inputs: Inputs) -> Iterable[Note]:
+def _environment_notes(inputs: ResultInputs) -> Iterable[Note]:
     seen: dict[str, set[str]] = {}
     for record in inputs.records.values():
         for key, value in flatten(_readable(record.environment)).items():
@@ -259,7 +259,7 @@ def _environment_notes(inputs: Inputs) -> Iterable[Note]:
         yield Note("Uncommitted changes:", "some trials ran from a working tree that differs from its commit.")
 
 
-def unclaimed_notes(inputs: Inputs, known: Container[str]) -> Iterable[Note]:
+def unclaimed_notes(inputs: ResultInputs, known: Container[str]) -> Iterable[Note]:
     """Say of which suites nobody knows what they claim."""
     if unknown := [name for name in sorted(inputs.results["suite"].dropna().unique()) if name not in known]:
         yield Note(
@@ -305,7 +305,7 @@ def _one_line(reason: object) -> str:
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def merged_remarks(inputs: Inputs) -> Iterator[tuple[str, str]]:
+def merged_remarks(inputs: ResultInputs) -> Iterator[tuple[str, str]]:
     """Yield (method, remark) of all ranks of all trials; remarks that differ in numbers only are one.
 
     It names the lowest and the highest of the numbers, and how many trials it is of if not of all.

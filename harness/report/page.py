@@ -28,7 +28,7 @@ def render_html(report: Report) -> str:
     environment = _environment(autoescape=True)
     drawn = {picture.name: inline_svg(picture) for picture in report.pictures}
     colours = set().union(*map(colours_of, drawn.values()))
-    colours |= {variant.style.colour for chapter in report.chapters for variant in chapter.section.variants}
+    colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
     css = f"{_source(environment, 'report.css')}{dark_rules(colours)}\n"
     script = _source(environment, "report.js")
     return environment.get_template("index.html.j2").render(

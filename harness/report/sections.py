@@ -13,7 +13,7 @@ import pandas as pd
 from harness.metrics import SUMS, Metric, find_metric
 from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX, record_values
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
-from harness.results.frames import Inputs, declared_by, declared_metrics, declared_of, is_baseline
+from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten
 from harness.results.text import Stat, over_seeds, show_value, text
 from harness.suite.schema import FEW, LATER
@@ -201,7 +201,7 @@ def data_badge(row: Mapping[Any, Any]) -> str:
     return note or ("" if origin in ("", "real") else origin)
 
 
-def _setting(inputs: Inputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
+def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
     """Return what two trials must share to be compared: all but method, parts, seed and the ignored key."""
     columns = ["suite", "dataset", "model", "partitioner", "network", "device", "timing"]
     config = inputs.config(row)
@@ -225,7 +225,7 @@ def _between_parts(key: str) -> bool:
     return key in ("partitioner", "network") or key.startswith("partition.")
 
 
-def _group(inputs: Inputs, ignoring: str) -> list[tuple[dict[str, Any], list[int]]]:
+def _group(inputs: ResultInputs, ignoring: str) -> list[tuple[dict[str, Any], list[int]]]:
     """Group row positions by setting; a trial of one part joins every group that agrees otherwise."""
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
     singles: dict[str, tuple[dict[str, Any], list[int]]] = {}
@@ -247,7 +247,7 @@ def _group(inputs: Inputs, ignoring: str) -> list[tuple[dict[str, Any], list[int
     return list(groups.values())
 
 
-def make_sections(inputs: Inputs, ignoring: str = "") -> list[Section]:
+def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
     """Split a report's trials into comparable groups, real data first, then by name and model.
 
     `ignoring`: a key of the configuration (`train.threads`) in which the trials of a group may differ.
@@ -257,7 +257,7 @@ def make_sections(inputs: Inputs, ignoring: str = "") -> list[Section]:
     results["variant"] = [variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)]
     own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])
     results = results.join(own)
-    groups = _group(Inputs(results, inputs.epochs, inputs.records), ignoring)
+    groups = _group(ResultInputs(results, inputs.epochs, inputs.records), ignoring)
     extras = _extras([setting for setting, _ in groups])
     taken: set[str] = set()
     sections = [
@@ -280,7 +280,7 @@ def _extras(settings: list[dict[str, Any]]) -> list[str]:
 
 
 def _section(
-    inputs: Inputs,
+    inputs: ResultInputs,
     frame: pd.DataFrame,
     setting: dict[str, Any],
     extra: str,
@@ -406,15 +406,15 @@ def _used(section: Section, columns: dict[str, str]) -> dict[str, str]:
     return {name: column for name, column in columns.items() if (section.ok[column].fillna(0) != 0).any()}
 
 
-def totals(figures: dict[str, Values]) -> dict[tuple[Variant, int], float]:
+def totals(values: dict[str, Values]) -> dict[tuple[Variant, int], float]:
     """Return the sum of the components that are there, for each variant and number of parts."""
     totals: dict[tuple[Variant, int], float] = {}
-    for found in figures.values():
+    for found in values.values():
         for key, stat in found.items():
             totals[key] = totals.get(key, 0.0) + stat.mean
     return totals
 
 
-def largest_total(figures: dict[str, Values]) -> float | None:
+def largest_total(values: dict[str, Values]) -> float | None:
     """Return the largest sum of components, None if there is none."""
-    return max(totals(figures).values(), default=None)
+    return max(totals(values).values(), default=None)

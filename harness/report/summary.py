@@ -62,9 +62,9 @@ def _wins(section: Section, parts: int) -> Iterator[Win]:
         yield _least(section, "Least memory", peaks, "a rank at its peak")
 
 
-def _at(figures: Values, parts: int) -> dict[Variant, float]:
+def _at(values: Values, parts: int) -> dict[Variant, float]:
     """Return the means at a number of parts; nothing of fewer than two variants, or if all are equal."""
-    own = {variant: stat.mean for (variant, count), stat in figures.items() if count == parts}
+    own = {variant: stat.mean for (variant, count), stat in values.items() if count == parts}
     return own if len(own) > 1 and len(set(own.values())) > 1 else {}
 
 
@@ -184,11 +184,11 @@ def overview_table(sections: list[Section]) -> Table:
 
 
 def _winner(section: Section, column: str, *, highest: bool) -> Cell:
-    figures = values_of(section, column)
-    if not figures:
+    values = values_of(section, column)
+    if not values:
         return Cell(number=False)
     choose = max if highest else min
-    variant, parts = choose(figures, key=lambda key: figures[key].mean)
-    mean = figures[variant, parts].mean
+    variant, parts = choose(values, key=lambda key: values[key].mean)
+    mean = values[variant, parts].mean
     shown = f"{100 * mean:.2f}" if highest else significant(mean)
     return Cell(shown, f"{variant.label}, P = {parts}", number=False, wrap=True)

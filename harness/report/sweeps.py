@@ -14,7 +14,7 @@ import pandas as pd
 
 from harness.report.palette import Style
 from harness.report.sections import Section, Variant, make_sections, variant_label
-from harness.results.frames import Inputs
+from harness.results.frames import ResultInputs
 from harness.results.projection import base_of, compare_counterparts, counterparts, network_label, network_of
 from harness.results.record import Record, flatten
 from harness.results.text import Stat, join_unique, over_seeds, show_value
@@ -87,7 +87,7 @@ class Swept:
     axis: Axis
     values: tuple[float, ...]
 
-    def figures(self, column: str) -> dict[tuple[Variant, int, float], Stat]:
+    def values_of(self, column: str) -> dict[tuple[Variant, int, float], Stat]:
         """Return the statistics over seeds of a column, by variant, number of parts and value."""
         frame = self.section.ok
         if column not in frame:
@@ -129,7 +129,7 @@ def _point_key(variant: str, value: float) -> str:
     return json.dumps([*json.loads(variant), value])
 
 
-def sweeps(inputs: Inputs) -> Iterator[Swept]:
+def sweeps(inputs: ResultInputs) -> Iterator[Swept]:
     """Yield the trials that differ in threads, layers or a number of the data set, where one was varied."""
     for axis in _axes(inputs):
         merged = replace(inputs, results=_merge_lists(inputs.results)) if axis is LAYERS else inputs
@@ -138,7 +138,7 @@ def sweeps(inputs: Inputs) -> Iterator[Swept]:
                 yield swept
 
 
-def _axes(inputs: Inputs) -> list[Axis]:
+def _axes(inputs: ResultInputs) -> list[Axis]:
     values: defaultdict[str, set[float]] = defaultdict(set)
     for row in inputs.results.to_dict("records"):
         for key, value in _setting_numbers(inputs.config(row)).items():
@@ -182,7 +182,7 @@ def _merge_lists(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(options=pd.Series(merged, results.index, dtype=object))
 
 
-def _swept(inputs: Inputs, section: Section, axis: Axis) -> Swept | None:
+def _swept(inputs: ResultInputs, section: Section, axis: Axis) -> Swept | None:
     """Return a section as a sweep; None unless a variant has two values that ended well."""
     rows = section.frame.to_dict("records")
     values = [float(_setting_numbers(inputs.config(row)).get(axis.key, math.nan)) for row in rows]
@@ -219,7 +219,7 @@ class Networks:
     bases: Mapping[str, Record]
 
 
-def find_networks(inputs: Inputs) -> list[Networks]:
+def find_networks(inputs: ResultInputs) -> list[Networks]:
     """Return, for each data set, model and so on, the trials that differ in their network only."""
     found = []
     for section in make_sections(replace(inputs, results=inputs.results.assign(network=""))):

@@ -139,9 +139,9 @@ WIDEST = 6  # columns side by side; more go below one another
 SEEDS = "Mean ± sample standard deviation over seeds"
 
 
-def usual_seeds(figures: Values) -> int:
+def usual_seeds(values: Values) -> int:
     """Return the largest number of seeds behind a figure."""
-    return max((stat.n for stat in figures.values()), default=0)
+    return max((stat.n for stat in values.values()), default=0)
 
 
 def seeds_note(seeds: int) -> str:
@@ -161,14 +161,14 @@ def measured(unit: float) -> Format:
     return chosen
 
 
-def column(section: Section, figures: Values, format: Format, seeds: int, *, highest: bool | None) -> Columns:
+def column(section: Section, values: Values, format: Format, seeds: int, *, highest: bool | None) -> Columns:
     """Return the cells of one group of columns.
 
     `highest`: whether the best is the largest; None: there is no best.
     """
     columns = []
     for parts in section.parts:
-        stats = [figures.get((variant, parts)) for variant in section.variants]
+        stats = [values.get((variant, parts)) for variant in section.variants]
         show = format([stat for stat in stats if stat])
         cells = [
             Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "") if stat else missing(section, variant, parts)
@@ -181,14 +181,14 @@ def column(section: Section, figures: Values, format: Format, seeds: int, *, hig
 
 
 def ratios(
-    section: Section, figures: Values, baseline: Variant, ratio: Callable[[float, float], float], places: int
+    section: Section, values: Values, baseline: Variant, ratio: Callable[[float, float], float], places: int
 ) -> Columns:
     """Return `ratio(baseline's mean, own mean)` for each number of parts (outer) and variant (inner)."""
     columns = []
     for parts in section.parts:
-        base, cells = figures.get((baseline, parts)), []
+        base, cells = values.get((baseline, parts)), []
         for variant in section.variants:
-            own = figures.get((variant, parts))
+            own = values.get((variant, parts))
             if base and own and base.mean > 0 and own.mean > 0:
                 cells.append(Cell(f"{ratio(base.mean, own.mean):,.{places}f}"))
             else:
@@ -225,7 +225,7 @@ def by_parts(
     """Return a row a variant under a heading for each number of parts, of those that it was to run on.
 
     Without cells there is no row.
-    Variants stand in their usual order, or by `falling` figures, those without one last.
+    Variants stand in their usual order, or by `falling` values, those without one last.
     """
     amounts = {key: stat.mean for key, stat in (falling or {}).items()}
     rows: list[Row] = []
@@ -253,12 +253,12 @@ def components_table(
     """
     if not columns:
         return None
-    figures = {name: values_of(section, column) for name, column in columns.items()}
-    smallest = min((total for total in totals(figures).values() if total > 0), default=0.0)
+    values = {name: values_of(section, column) for name, column in columns.items()}
+    smallest = min((total for total in totals(values).values() if total > 0), default=0.0)
     places = max(1, min(3, 1 + decimals(smallest / unit)))
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        stats = [found.get((variant, parts)) for found in figures.values()]
+        stats = [found.get((variant, parts)) for found in values.values()]
         known = [stat.mean / unit for stat in stats if stat]
         gap = missing(section, variant, parts)
         lacking = (absent if known else None) or Cell(gap.text)

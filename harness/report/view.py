@@ -101,7 +101,7 @@ class NetworksView(ReportView):
 
 
 @dataclass(frozen=True)
-class Block:
+class ShownView:
     """What a view shows of a section; `failure` says in one line why a plugin's view shows nothing."""
 
     anchor: str
@@ -112,10 +112,10 @@ class Block:
     failure: str = ""
 
 
-def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bool = True) -> Block | None:
+def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bool = True) -> ShownView | None:
     """Return what a view shows of its subject; None if that is nothing.
 
-    `own`: whether it is the tool's own; any other that fails is a block that says so.
+    `own`: whether it is the tool's own; any other that fails is shown as a line that says so.
     """
     section = subject if isinstance(subject, Section) else subject.section
     anchor = f"{section.anchor}-{view.anchor or view.name}"
@@ -124,15 +124,15 @@ def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bo
         made = make(subject)
         table, picture = made.table(), draw(made)
         more = tuple(each for each in made.details().values() if each)
-        block = Block(anchor, made.heading, table, picture, more)
+        shown = ShownView(anchor, made.heading, table, picture, more)
         if not own:
-            _check(block)
+            _check(shown)
     except Exception as error:  # whatever a plugin's view does
         if own:
             raise
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        return Block(anchor, view.title, failure=f"The view “{view.name}” failed: {said}")
-    return block if table or picture else None
+        return ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}")
+    return shown if table or picture else None
 
 
 def draw(view: ReportView) -> Picture | None:
@@ -141,11 +141,11 @@ def draw(view: ReportView) -> Picture | None:
         return view.figure()
 
 
-def _check(block: Block) -> None:
+def _check(shown: ShownView) -> None:
     """Refuse what cannot be written."""
-    if not (block.picture is None or isinstance(block.picture, Picture)):
-        raise TypeError(f"figure() returns a {type(block.picture).__name__}, not a Picture")
-    for table in (*([block.table] if block.table else []), *block.more):
+    if not (shown.picture is None or isinstance(shown.picture, Picture)):
+        raise TypeError(f"figure() returns a {type(shown.picture).__name__}, not a Picture")
+    for table in (*([shown.table] if shown.table else []), *shown.more):
         if not isinstance(table, Table):
             raise TypeError(f"a table is a {type(table).__name__}, not a Table")
         if {len(row.cells) for row in table.rows if row.cells} != {len(table.columns)}:

@@ -14,7 +14,7 @@ from harness.report.build import Report
 from harness.report.drawing import PRINT, Picture, style
 from harness.report.latex import CAMERA_READY, latex_files
 from harness.report.page import render_html, render_markdown, to_csv
-from harness.results.frames import Inputs
+from harness.results.frames import ResultInputs
 
 PAGE = "index.html"
 TEXT = "report.md"
@@ -24,11 +24,11 @@ class Material:
     """What the formats are written from.
 
     Args:
-        make: puts the report together, its figures in the style of where it is called.
+        make: puts the report together, its values in the style of where it is called.
         inputs: what it is made from.
     """
 
-    def __init__(self, make: Callable[[], Report], inputs: Inputs) -> None:
+    def __init__(self, make: Callable[[], Report], inputs: ResultInputs) -> None:
         self._make, self.inputs = make, inputs
 
     @functools.cached_property

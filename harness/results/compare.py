@@ -28,7 +28,7 @@ class Trial:
     record: Record
     place: Path
 
-    def figure(self, column: str) -> float | None:
+    def value(self, column: str) -> float | None:
         """Return a column of `load_results`, None if the trial lacks it."""
         value = row_of(self.record).get(column)
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
@@ -156,7 +156,7 @@ NORMAL = 1.96
 class Compared:
     """One trial, all its seeds together, or all trials, before and after.
 
-    `before`, `after`: means of the figure over trials, in its unit; `change`: after / before (their geometric
+    `before`, `after`: means of the metric over trials, in its unit; `change`: after / before (their geometric
     mean), or after - before, with its 95 % interval (None where nothing says how sure it is); `verdict`: a
     word of the metric, "same" or "cannot tell"; `worse`: whether it is one for the worse; `p`: of the paired
     t-test over the trials.
@@ -175,7 +175,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class _Change:
-    """A pair's figures; `size`: log(after / before), or after - before; `error`: its own, as epochs tell."""
+    """A pair's values; `size`: log(after / before), or after - before; `error`: its own, as epochs tell."""
 
     pair: Pair
     before: float
@@ -197,7 +197,7 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
 
     Returns:
         What each trial shows, its seeds together, and what all show together (None of no pair that has the
-        figure). Verdicts allow for how many there are: of comparisons of a code with itself at most 5 %
+        metric). Verdicts allow for how many there are: of comparisons of a code with itself at most 5 %
         should find anything at all, half of them in the verdict over all and half in those of the trials.
     """
     cells = [found for cell in group_seeds(pairs) if (found := [c for p in cell if (c := _change(p, metric))])]
@@ -218,8 +218,8 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
 
 
 def _change(pair: Pair, metric: Metric) -> _Change | None:
-    """Return by how much a pair differs; None if one lacks the figure or a ratio cannot be taken."""
-    before, after = pair.before.figure(metric.name), pair.after.figure(metric.name)
+    """Return by how much a pair differs; None if one lacks the metric or a ratio cannot be taken."""
+    before, after = pair.before.value(metric.name), pair.after.value(metric.name)
     if before is None or after is None:
         return None
     if metric.difference:
@@ -344,7 +344,7 @@ def busier(pairs: Sequence[Pair]) -> str | None:
 
     Other programs that took it make times longer; a code that waits more does so too.
     """
-    shares = [(p.before.figure("cpu_utilisation"), p.after.figure("cpu_utilisation")) for p in pairs]
+    shares = [(p.before.value("cpu_utilisation"), p.after.value("cpu_utilisation")) for p in pairs]
     known = [(a, b) for a, b in shares if a and b]
     if not known:
         return None

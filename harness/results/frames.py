@@ -21,8 +21,8 @@ def load_results(path: Path | str) -> pd.DataFrame:
     """Return one row a trial, as they started, of a results directory, a suite's directory or one trial's.
 
     Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
-    rank, scores as fractions, `stat_<name>`: a method's own figures of an epoch, see `results.reduce` (no
-    such columns from records that are older than them). A figure that a trial lacks is NaN (None for text).
+    rank, scores as fractions, `stat_<name>`: a method's own metrics of an epoch, see `results.reduce` (no
+    such columns from records that are older than them). A metric that a trial lacks is NaN (None for text).
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
     records = [read_at(place) for place in record_places(Path(path))]
@@ -40,7 +40,7 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
 
     Columns `suite`, `trial`, `epoch` (from 0), `rank`, `epoch_time_s`, `time_<phase>_s`, `bytes_<purpose>`
     (sent by this rank in this epoch), `loss`, `lr`, scores (NaN where not evaluated), and the method's own
-    figures as `stat_<name>`.
+    metrics as `stat_<name>`.
     """
     frames = []
     for place in record_places(Path(path)):
@@ -133,13 +133,13 @@ _TRIAL = ["suite", "trial"]  # what a trial is known by
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ResultInputs:
     """Everything a report shows.
 
     `results`: one row a trial, `epochs`: one row an epoch and rank (columns as in
     `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer;
     `directories`: where they were read; `repeated`: how many trials were in several of them, each with
-    other figures (the one that started last is shown).
+    other metrics (the one that started last is shown).
     """
 
     results: pd.DataFrame
@@ -164,7 +164,7 @@ class Inputs:
         return record.config if record else {}
 
 
-def load_inputs(directories: Path | Sequence[Path]) -> Inputs:
+def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
     """Read the trials under results roots, suites' directories or trials' own.
 
     A trial (its suite's name and its id) that is in several is taken from where it started last. UserError
@@ -184,7 +184,7 @@ def load_inputs(directories: Path | Sequence[Path]) -> Inputs:
         each.epochs[[from_place[key] == i for key in zip(*(each.epochs[c] for c in _TRIAL), strict=True)]]
         for i, each in enumerate(own)
     ]
-    return Inputs(
+    return ResultInputs(
         last.drop(columns="place").reset_index(drop=True),
         pd.concat(epochs, ignore_index=True),
         {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
@@ -193,11 +193,11 @@ def load_inputs(directories: Path | Sequence[Path]) -> Inputs:
     )
 
 
-def _load_one(place: Path) -> Inputs:
+def _load_one(place: Path) -> ResultInputs:
     if not place.is_dir():
         raise UserError("no such directory of results", file=place, fix="run `harness run SUITE` first")
     results = load_results(place).drop_duplicates(_TRIAL, ignore_index=True)
     if results.empty:
         raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
     records = (read_at(home) for home in record_places(place))
-    return Inputs(results, load_epochs(place), {(r.suite, r.trial): r for r in records}, (place,))
+    return ResultInputs(results, load_epochs(place), {(r.suite, r.trial): r for r in records}, (place,))

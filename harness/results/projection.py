@@ -11,7 +11,7 @@ The model (alpha-beta, one link a host) and what it assumes:
 - Through sockets, 1448 bytes of payload make a frame of 1514 (IPv4, TCP with timestamps; as the kernel's
   shapers count it), and communication takes at least the time that software took for it where the trial was
   measured (copies, system calls; what its own network explains is taken off), because a socket fills while
-  the wire drains. NVLink, PCIe and RDMA pay neither.
+  the network drains. NVLink, PCIe and RDMA pay neither.
 - Overlapped exchanges (pipelined methods) run behind everything else: in the steady state an epoch is the
   larger of them and of compute plus the exchanges that are waited for.
 
@@ -39,7 +39,7 @@ ALL_REDUCE = -1  # the peer of an all-reduce's channel
 
 
 @dataclass(frozen=True)
-class Link:
+class HostLink:
     """A host's link to the switch: bits a second each way, seconds a message, and who drives it."""
 
     bits_s: float
@@ -81,7 +81,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class _Wire:
+class _Transfers:
     exchange_s: float
     reduce_s: float
     overlapped_s: float
@@ -127,12 +127,12 @@ def project(
     """
     if reason := why_not(record):
         raise UserError(f"cannot be projected: it {reason}", key=f"trial {record.trial}")
-    wire = _wire(record, Link(rate_bits_s, latency_s, ranks_per_host, sockets))
+    sent = _transfers(record, HostLink(rate_bits_s, latency_s, ranks_per_host, sockets))
     phases = max(_rank_phases(record), key=_compute)
     scale = float(record.result["epoch_time_s"]) / sum(phases.values())
-    exchange_s, reduce_s = wire.exchange_s, wire.reduce_s
+    exchange_s, reduce_s = sent.exchange_s, sent.reduce_s
     if sockets:
-        own = _wire(record, _own_link(record))
+        own = _transfers(record, _own_link(record))
         exchange_s = max(exchange_s, scale * phases.get("comm", 0.0) - own.exchange_s)
         reduce_s = max(reduce_s, scale * phases.get("reduce", 0.0) - own.reduce_s)
     return Projection(
@@ -140,7 +140,7 @@ def project(
         wait_s=scale * phases.get("wait", 0.0),
         exchange_s=exchange_s,
         reduce_s=reduce_s,
-        overlapped_s=wire.overlapped_s,
+        overlapped_s=sent.overlapped_s,
     )
 
 
@@ -158,15 +158,15 @@ def _compute(phases: Mapping[str, float]) -> float:
     return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
 
 
-def _own_link(record: Record) -> Link:
+def _own_link(record: Record) -> HostLink:
     """Return the link that a trial was measured on; the loopback is none."""
     spec = network_of(record)
     if spec is None:
-        return Link(math.inf, 0.0, len(record.ranks))
-    return Link(spec.bits_s, spec.latency_s, spec.ranks_per_host)
+        return HostLink(math.inf, 0.0, len(record.ranks))
+    return HostLink(spec.bits_s, spec.latency_s, spec.ranks_per_host)
 
 
-def _wire(record: Record, link: Link) -> _Wire:
+def _transfers(record: Record, link: HostLink) -> _Transfers:
     """Return the seconds an epoch's bytes take on a link."""
     steps: defaultdict[tuple[Any, ...], list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
     for index, rank in enumerate(record.ranks):
@@ -181,10 +181,10 @@ def _wire(record: Record, link: Link) -> _Wire:
         kind = "overlapped" if overlapped else "reduce" if reduced else "exchange"
         step = _all_reduce(rows, link, len(record.ranks)) if reduced else _exchange(rows, link)
         seconds[kind] += step / record.result["epochs"]
-    return _Wire(seconds["exchange"], seconds["reduce"], seconds["overlapped"])
+    return _Transfers(seconds["exchange"], seconds["reduce"], seconds["overlapped"])
 
 
-def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link) -> float:
+def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink) -> float:
     """Return the seconds that all calls of one exchange take: the busiest direction of the busiest link."""
     loads: defaultdict[tuple[int, str], int] = defaultdict(int)
     calls = 0
@@ -197,7 +197,7 @@ def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link) -> floa
     return link.seconds(max(loads.values(), default=0), calls)
 
 
-def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link, ranks: int) -> float:
+def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink, ranks: int) -> float:
     """Return the seconds that all calls of an all-reduce take as a ring that leaves each host once."""
     if ranks <= link.ranks_per_host:
         return 0.0

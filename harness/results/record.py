@@ -21,10 +21,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Record(BaseModel):
-    """One trial: how it ended, what was run, where, and its figures.
+    """One trial: how it ended, what was run, where, and its metrics.
 
     `config`, `environment`, `dataset`, `partition`, `result` and `ranks` stay plain JSON, so that a record
-    outlives the code that wrote it. Figures that could not be had are None, never 0.
+    outlives the code that wrote it. Metrics that could not be had are None, never 0.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -95,7 +95,7 @@ def _known(values: Iterable[Any]) -> list[float]:
 
 
 def _mean(values: Iterable[Any]) -> float | None:
-    """Return the mean of the figures that are there, None if there are none."""
+    """Return the mean of the metrics that are there, None if there are none."""
     known = _known(values)
     return float(np.mean(known)) if known else None
 
@@ -130,7 +130,7 @@ class _Epochs:
         return int(np.argmax(np.median(self.times(self.plain), axis=1)))
 
     def mean(self, rank: int, key: str, epochs: Sequence[int]) -> float | None:
-        """Return the mean of one of a rank's figures; None if it has none."""
+        """Return the mean of one of a rank's metrics; None if it has none."""
         return _mean(self.by_rank[rank][e].get(key) for e in epochs)
 
 
@@ -231,13 +231,13 @@ def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
 
 
 def _setup(ranks: Sequence[Json]) -> Json:
-    """Return the figures of the method's set-up by name, the largest of the ranks that have them.
+    """Return the metrics of the method's set-up by name, the largest of the ranks that have them.
 
     One rank may have worked for the others.
     """
     told = [rank.get("setup") or {} for rank in ranks]
-    names = dict.fromkeys(name for figures in told for name in figures)
-    return {name: max(_known(figures.get(name) for figures in told), default=None) for name in names}
+    names = dict.fromkeys(name for metrics in told for name in metrics)
+    return {name: max(_known(metrics.get(name) for metrics in told), default=None) for name in names}
 
 
 def _memory(ranks: Sequence[Json]) -> Json:

@@ -56,7 +56,7 @@ def percent(stat: Stat) -> str:
 
 
 def scaled(stat: Stat, unit: float, places: int) -> str:
-    """Write a figure in units of `unit` with `places` decimals."""
+    """Write a value in units of `unit` with `places` decimals."""
     return spread(stat.mean / unit, None if stat.std is None else stat.std / unit, places)
 
 

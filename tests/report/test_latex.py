@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from report.measured import section_tables
 
-from harness.report.build import Block, Chapter, Report
+from harness.report.build import Report, ShownSection, ShownView
 from harness.report.latex import escape, latex_files, render_table
 from harness.report.sections import make_sections
 from harness.report.table import Cell, Group, Row, Table
@@ -57,10 +57,12 @@ def test_escaped_text_has_no_command_but_those_that_print_a_character() -> None:
 def test_every_table_of_a_report_compiles_and_shows_what_was_written(results_dir: Path, tmp_path: Path) -> None:
     section = make_sections(load_inputs([results_dir]))[0]
     tables = section_tables(section)
-    chapter = Chapter(section, tuple(Block(f"s-{key}", key, table, None, (TABLE,)) for key, table in tables.items()))
+    shown = ShownSection(
+        section, tuple(ShownView(f"s-{key}", key, table, None, (TABLE,)) for key, table in tables.items())
+    )
     report = Report(
         title=HOSTILE, summaries=[], filters=[], environment=[], notes=[], failures=TABLE, overview=TABLE,
-        chapters=[chapter], networks=[],
+        shown=[shown], networks=[],
     )  # fmt: skip
     files = latex_files(report)
     assert len(files) == 3 + 2 * len(tables)

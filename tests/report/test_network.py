@@ -1,4 +1,4 @@
-"""The chapter of networks: its figure, its table and its CSV."""
+"""The section of networks: its figure, its table and its CSV."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_figure_and_table_are_on_the_page(out: Path) -> None:
     assert "| bns-gcn (rate=0.1) | 2 | none | 0.320 | base | n/a |" in markdown
 
 
-def test_trials_of_one_network_make_no_chapter(tmp_path: Path) -> None:
+def test_trials_of_one_network_make_no_section(tmp_path: Path) -> None:
     inputs = load_inputs(write_networks(tmp_path, networks=[None]))
     assert find_networks(inputs) == []
     write_report(tmp_path, tmp_path / "out")

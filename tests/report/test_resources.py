@@ -77,7 +77,7 @@ def test_gpu(tmp_path: Path) -> None:
 
 
 def test_bytes_at_the_loopback(root: Path, tables: dict[str, Table]) -> None:
-    table = tables["wire"]
+    table = tables["network_traffic"]
     assert "P = 1" not in listed(table)
     checks = [[rank["traffic_check"] for rank in record["ranks"]] for record in records(root, "full", 2)]
     counted = statistics.mean(sum(c["counted_sent_bytes"] for c in trial) for trial in checks) / EPOCHS
@@ -95,7 +95,7 @@ def test_bytes_at_the_loopback(root: Path, tables: dict[str, Table]) -> None:
 
 def test_bytes_of_a_network(write: Write, tmp_path: Path) -> None:
     tables = section_tables(write(settings={"network": "1gbit", "traffic": "verify"}))
-    shown = texts(tables["wire"], "full", 2)
+    shown = texts(tables["network_traffic"], "full", 2)
     (record,) = records(tmp_path, "full", 2)
     assert float(shown["Estimated"]) == pytest.approx(record["result"]["wire_estimate_bytes"] / 2**20, abs=6e-3)
     assert float(shown["Estimated"]) > float(shown["Counted"])
@@ -111,14 +111,14 @@ def test_bytes_where_ranks_share_a_link(write: Write, tmp_path: Path) -> None:
             rank["traffic_check"]["network"] = "one"
 
     change(tmp_path, share)
-    table = section_tables(one_section(tmp_path))["wire"]
+    table = section_tables(one_section(tmp_path))["network_traffic"]
     shown = texts(table, "full", 2)
     assert (shown["Ratio"], shown["Seen at"]) == ("not available", "eth0 (several ranks together)")
     assert "No ratio where ranks share a host's link" in table.caption
 
 
 def test_estimates_need_no_check(write: Write) -> None:
-    shown = texts(section_tables(write(settings={"network": "1gbit"}))["wire"], "full", 2)
+    shown = texts(section_tables(write(settings={"network": "1gbit"}))["network_traffic"], "full", 2)
     assert list(shown) == ["Counted", "Estimated"]
     assert shown["Counted"] != "0"
 

@@ -53,7 +53,7 @@ def test_a_step_by_threads(threads: Path, by_threads: Swept) -> None:
     count = [inputs.config(row)["train"]["threads"] for row in inputs.results.to_dict("records")]
     mean = inputs.results.assign(x=count).groupby(["method", "parts", "x"])["step_time_s"].mean()
     assert (mean > 0).all()
-    times = by_threads.figures("step_time_s")
+    times = by_threads.values_of("step_time_s")
     found = {(v.method, parts, int(x)): stat.mean for (v, parts, x), stat in times.items()}
     assert found == pytest.approx(dict(mean))
     full, sage = by_threads.section.variants
@@ -116,7 +116,7 @@ def test_nodes_of_a_step_by_layer(layers: Path) -> None:
     }
     table = SweptLayersView(swept).table()
     assert rows(table)["graphsage, layers=2"] == ["100", "800", "6,400", "", "64.0"]
-    times = swept.figures("step_time_s")
+    times = swept.values_of("step_time_s")
     assert relative(swept, times, (full, 1, 3.0)) == pytest.approx(3, rel=0.1)
     assert phase_table(swept) is None
 
@@ -128,7 +128,7 @@ def test_lists_that_are_no_beginnings_stay_apart(tmp_path: Path) -> None:
     assert list(sweeps(load_inputs(tmp_path))) == []
 
 
-def test_the_chapter_is_on_the_page(tmp_path: Path) -> None:
+def test_the_section_is_on_the_page(tmp_path: Path) -> None:
     for count in (1, 2):
         train, figures = ({"threads": count}, {"presampled": 400, "presample_s": 5.0, "presample_threads": count})
         write_results(

@@ -43,9 +43,9 @@ class BreakdownView(ReportView):
         columns = phase_columns(section)
         if not columns:
             return None
-        figures = {name: values_of(section, column) for name, column in columns.items()}
-        size, unit = time_unit(largest_total(figures))
-        figure = stacked_bars(section, figures, PHASES, size, f"Time per epoch ({unit})", "Time breakdown")
+        values = {name: values_of(section, column) for name, column in columns.items()}
+        size, unit = time_unit(largest_total(values))
+        figure = stacked_bars(section, values, PHASES, size, f"Time per epoch ({unit})", "Time breakdown")
         caption = (
             "The phases of the table above, stacked; upper row: absolute, each panel with a scale of its own, "
             "the total beside the bar; lower row: shares of the total."

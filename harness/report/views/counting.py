@@ -79,7 +79,7 @@ class SweptCountingView(SweptView):
     def table(self) -> Table | None:
         """Subgraphs counted a second by threads, and the speed-up; None if that was not swept."""
         swept = self.swept
-        rates = swept.figures("subgraphs_per_s") if swept.axis is THREADS else {}
+        rates = swept.values_of("subgraphs_per_s") if swept.axis is THREADS else {}
         if not rates:
             return None
         places = min(1, common_places(stat.mean for stat in rates.values()))
@@ -107,7 +107,7 @@ class SweptCountingView(SweptView):
     def figure(self) -> Picture | None:
         """Draw the subgraphs counted a second against the threads."""
         swept = self.swept
-        rates = swept.figures("subgraphs_per_s") if swept.axis is THREADS else {}
+        rates = swept.values_of("subgraphs_per_s") if swept.axis is THREADS else {}
         if not rates:
             return None
         section, panels = swept.section, sorted({parts for _, parts, _ in rates})

@@ -98,7 +98,7 @@ def _trials(section: Section) -> pd.DataFrame | None:
     tells = sums[list(COUNTS)].notna().any(axis=1)
     sums[list(TOLD)] = sums[list(TOLD)].fillna(0)  # what never happened is not told
     made, ended = sums["explanations"], sums["explanations"] + sums["explain_failed"]
-    figures = pd.DataFrame(
+    values = pd.DataFrame(
         {
             "tells": tells,
             "explanations": made,
@@ -113,7 +113,7 @@ def _trials(section: Section) -> pd.DataFrame | None:
             "age": sums["mask_age"] / sums["guided_steps"].where(sums["guided_steps"] > 0),
         }
     )
-    return section.ok[["trial", "method", "variant", "parts"]].merge(figures, left_on="trial", right_index=True)
+    return section.ok[["trial", "method", "variant", "parts"]].merge(values, left_on="trial", right_index=True)
 
 
 def _places(values: pd.Series[float], given: int | None) -> int:

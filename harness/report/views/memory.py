@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.report.bars import MEANS, Bars, against_baseline, grouped_bars
+from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.drawing import Picture, save
 from harness.report.sections import Section, largest_total, model_columns, values_of
 from harness.report.table import (
@@ -57,11 +57,11 @@ class MemoryView(ReportView):
         if not peaks:
             return None
         size, unit = byte_unit(max(stat.mean for stat in peaks.values()))
-        shown = [Bars(f"Peak memory of a rank ({unit})", peaks, size)]
+        shown = [BarRow(f"Peak memory of a rank ({unit})", peaks, size)]
         caption = f"The numbers of the table above; {MEANS}. Lower is better."
         if section.baseline and (less := against_baseline(section, peaks, lambda own, base: 100 * (1 - own / base))):
             name = section.baseline.method
-            shown.append(Bars(f"Reduction against {name} (%)", less, base=0.0))
+            shown.append(BarRow(f"Reduction against {name} (%)", less, base=0.0))
             caption += f" Below: 1 - mean / that of {name} at equal P; higher is better, below 0 it takes more."
         return save(grouped_bars(section, shown, "Peak memory"), section, "memory", "Peak memory", caption)
 

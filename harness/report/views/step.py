@@ -37,7 +37,7 @@ class StepView(SweptView):
     def table(self) -> Table | None:
         """Time of a step, relative to the first value's, and the share of it that goes into sampling."""
         swept = self.swept
-        times = swept.figures("step_time_s")
+        times = swept.values_of("step_time_s")
         if not times:
             return None
         size, unit = time_unit(max(stat.mean for stat in times.values()))
@@ -67,7 +67,7 @@ class StepView(SweptView):
     def figure(self) -> Picture | None:
         """Draw the time of a step, and beside it what that is to the first value's, against the setting."""
         swept = self.swept
-        section, times = swept.section, swept.figures("step_time_s")
+        section, times = swept.section, swept.values_of("step_time_s")
         shown = sorted({parts for _, parts, _ in times})
         if not shown:
             return None
@@ -136,7 +136,7 @@ def _shortness(swept: Swept) -> str:
 
 def _sampling(swept: Swept) -> dict[tuple[Variant, int, float], float]:
     """Return the share of an epoch's phases that is sampling."""
-    phases = {name: swept.figures(column) for name, column in phase_columns(swept.section).items()}
+    phases = {name: swept.values_of(column) for name, column in phase_columns(swept.section).items()}
     totals: dict[tuple[Variant, int, float], float] = {}
     for found in phases.values():
         for key, stat in found.items():
@@ -149,10 +149,10 @@ def phase_table(swept: Swept) -> Table | None:
     columns = phase_columns(swept.section)
     if swept.axis is not THREADS or not columns:
         return None
-    figures = {name: swept.figures(column) for name, column in columns.items()}
+    values = {name: swept.values_of(column) for name, column in columns.items()}
 
     def sums(key: tuple[Variant, int, float]) -> list[float]:
-        own = [found[key].mean if key in found else 0.0 for found in figures.values()]
+        own = [found[key].mean if key in found else 0.0 for found in values.values()]
         return [*own, sum(own)]
 
     rows: list[Row] = []

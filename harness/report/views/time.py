@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.report.bars import MEANS, Bars, against_baseline, grouped_bars
+from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.drawing import Picture, save
 from harness.report.notes import explain_flags, flag_marks
 from harness.report.sections import Section, Variant, rank_columns, values_of
@@ -66,13 +66,13 @@ class EpochTimeView(ReportView):
         rates = values_of(section, "throughput_epochs_s")
         if not rates:
             return None
-        shown = [Bars("Throughput (epochs / s)", rates)]
+        shown = [BarRow("Throughput (epochs / s)", rates)]
         caption = (
             f"Epochs per second = 1 / epoch time of the table above (evaluation excluded); {MEANS}. Higher is better."
         )
         if section.baseline and (faster := against_baseline(section, rates, lambda own, base: own / base)):
             name = section.baseline.method
-            shown.append(Bars(f"Speed-up over {name} (×)", faster, base=1.0))
+            shown.append(BarRow(f"Speed-up over {name} (×)", faster, base=1.0))
             caption += f" Below: mean throughput / that of {name} at equal P, of those that it was run on."
         return save(grouped_bars(section, shown, "Throughput"), section, "throughput", "Throughput", caption)
 

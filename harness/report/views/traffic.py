@@ -61,9 +61,9 @@ class TrafficView(ReportView):
         columns = purpose_columns(section)
         if not columns:
             return None
-        figures = {name: values_of(section, column) for name, column in columns.items()}
-        size, unit = byte_unit(largest_total(figures))
-        figure = stacked_bars(section, figures, PURPOSES, size, f"Bytes per epoch ({unit})", "Traffic")
+        values = {name: values_of(section, column) for name, column in columns.items()}
+        size, unit = byte_unit(largest_total(values))
+        figure = stacked_bars(section, values, PURPOSES, size, f"Bytes per epoch ({unit})", "Traffic")
         caption = (
             "The purposes of the table above, stacked, all ranks together; each panel has a scale of its own, "
             f"the total stands beside the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
@@ -73,14 +73,14 @@ class TrafficView(ReportView):
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""
-        return {"wire": wire_table(self.section)}
+        return {"network_traffic": network_traffic_table(self.section)}
 
 
 PLACES = 2
 
 
-def wire_table(section: Section) -> Table | None:
-    """Counted bytes, bytes on the wire by estimate and as the interface saw them; None if only counted."""
+def network_traffic_table(section: Section) -> Table | None:
+    """Counted bytes, bytes through the network by estimate and as the interface saw them; None if only counted."""
     verified = "wire_seen_by" in section.ok and bool(section.ok["wire_seen_by"].notna().any())
     columns = {"Counted": values_of(section, "counted_bytes")}
     if estimated := values_of(section, "wire_estimate_bytes"):
@@ -110,7 +110,7 @@ def wire_table(section: Section) -> Table | None:
     heads = (*columns, *(("Ratio", "Seen at") if verified else ()))
     shared = any(key not in ratio for key in columns.get("Interface", {}) if key[1] > 1)
     caption = f"{_rules(columns, shared)} Means over seeds; 1 {unit} = {size:,.0f} bytes."
-    title = f"Bytes on the wire ({unit} per epoch, all ranks)"
+    title = f"Bytes through the network ({unit} per epoch, all ranks)"
     return Table(title, caption, "Method", (Group("", heads),), rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.report.bars import MEANS, Bars, grouped_bars
+from harness.report.bars import MEANS, BarRow, grouped_bars
 from harness.report.drawing import Picture, save
 from harness.report.sections import Section, values_of
 from harness.report.table import Table, heading, metrics_table, scale_of
@@ -50,7 +50,7 @@ class UseView(ReportView):
         for name in CPU_USE + GPU_USE:
             if own := values_of(section, name):
                 size, unit = scale_of(metric := section.metric_of(name), own)
-                shown.append(Bars(heading(metric, unit), own, size))
+                shown.append(BarRow(heading(metric, unit), own, size))
         if not shown:
             return None
         caption = f"The numbers of the table above; {MEANS}. Energy is of an epoch: lower is better."
