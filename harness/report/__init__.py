@@ -27,9 +27,9 @@ def write_report(
 
     `results`: results roots, suites' directories or single trials', one or several; a trial that is in
     several of them is taken from where it started last. `out` (default: `reports/<names of results>`)
-    receives, by format: `html`: `index.html` (values inside, nothing loaded from elsewhere); `md`:
+    receives, by format: `html`: `index.html` (figures inside, nothing loaded from elsewhere); `md`:
     `report.md` with `figures/*.svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex`: a file a
-    table; `pdf-figures`: the values for print. `suites`: whose claims are held against the results, beside
+    table; `pdf-figures`: the figures for print. `suites`: whose claims are held against the results, beside
     those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose views the report has,
     too. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.

@@ -21,7 +21,7 @@ MEANS = "bar: mean over seeds, whisker: ± sample standard deviation"
 
 @dataclass(frozen=True)
 class BarRow:
-    """One row of bars: figures in units of `unit`, and where on the axis a method without effect stands."""
+    """One row of bars: values in units of `unit`, and where on the axis a method without effect stands."""
 
     label: str
     values: Values

@@ -11,9 +11,9 @@ from harness.report.table import Cell, Group, Row, Table
 from harness.results.text import trials
 
 MARKS: dict[State, str] = {"holds": "✓", "fails": "✗", "not measured": "–"}
-ON_TWIN = "on a twin: says nothing of the paper's absolute figures"
+ON_TWIN = "on a twin: says nothing of the paper's absolute numbers"
 RULE = (
-    "Value [95 % interval]: bootstrap over seeds; of a time with one seed over epochs; none of other figures "
+    "Value [95 % interval]: bootstrap over seeds; of a time with one seed over epochs; none of other values "
     "of one seed. Of several trials or pairs each has a row: a claim fails if one of them does; it holds if "
     "some are measured and none fails."
 )

@@ -29,7 +29,7 @@ def record_values(record: Record | None) -> dict[str, Any]:
     `rank_<r>_epoch_s`: a rank's median epoch, and the slowest, mean and fastest of them as
     `rank_time_<which>_s`; `model_<component>_bytes`: the memory model's; `counted_bytes`: sent in an
     epoch, all ranks; `wire_seen_by`: the interface that `traffic: verify` compared them with;
-    `sample_interval_s`, `pss_interval_s`: of the meters; `why_<figure>`: why it is not available; those of
+    `sample_interval_s`, `pss_interval_s`: of the meters; `why_<metric>`: why it is not available; those of
     `_sampling`; `subgraphs_per_s`: drawn while they were counted, before the training; `target`: the score
     whose time the suite asks for; of `per_rank` the objects `peer_bytes` and `part_sizes`.
     """
@@ -126,13 +126,13 @@ def _largest(meters: Iterable[Mapping[str, Any]], name: str, key: str) -> dict[s
 
 
 def _unavailable(meters: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the reasons by figure; of a shared counter's those of the ranks that should have told it."""
+    """Return the reasons by metric; of a shared counter's those of the ranks that should have told it."""
     found: dict[str, dict[str, None]] = {}
     for meter in meters:
-        for figure, reason in (meter.get("unavailable") or {}).items():
-            if figure not in SHARED or figure in meter.get("counts_for", SHARED):
-                found.setdefault(figure, {})[reason] = None
-    return {figure: "; ".join(reasons) for figure, reasons in found.items()}
+        for metric, reason in (meter.get("unavailable") or {}).items():
+            if metric not in SHARED or metric in meter.get("counts_for", SHARED):
+                found.setdefault(metric, {})[reason] = None
+    return {metric: "; ".join(reasons) for metric, reasons in found.items()}
 
 
 Matrix = NDArray[np.float64]

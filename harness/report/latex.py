@@ -46,7 +46,7 @@ def latex_files(report: Report) -> dict[str, str]:
     """Return the text of each file by its name: `main.tex`, which prints the others, and a file a table.
 
     Tables are set with booktabs; bold: best, underlined: second best; every text is escaped. `main.tex`
-    prints the values for print too, if they are there.
+    prints the figures for print too, if they are there.
     """
     files: dict[str, str] = {}
 

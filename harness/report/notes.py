@@ -191,7 +191,7 @@ def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
         listed = ", ".join(f"{count} {status}" for status, count in bad.items())
         yield Note(
             f"{int(bad.sum())} of {trials(len(results))} did not end well",
-            f"({listed}); their figures are left out of every mean. The reasons are in the table below.",
+            f"({listed}); their values are left out of every mean. The reasons are in the table below.",
         )
     else:
         yield Note("All trials ended well", f"({trials(len(results))}).")
@@ -240,7 +240,7 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
 
 
 def _remark_notes(inputs: ResultInputs) -> Iterable[Note]:
-    """What the methods themselves say of their trials' figures."""
+    """What the methods themselves say of their trials' values."""
     for method, remark in merged_remarks(inputs):
         yield Note(f"{method}:", remark)
 

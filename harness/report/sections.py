@@ -137,7 +137,7 @@ class Section:
     """Trials that differ in method, number of parts and seed only, so that they may be compared.
 
     `frame` holds all of them whatever their status, `ok` those that ended well; both have a column
-    `variant` (a variant's `key`) and those of `record_figures`. `badge` says what the data are if not the
+    `variant` (a variant's `key`) and those of `record_values`. `badge` says what the data are if not the
     real set; `declared`: the metrics that the methods declare, by column.
     """
 
@@ -157,7 +157,7 @@ class Section:
 
     @property
     def ok(self) -> pd.DataFrame:
-        """Trials whose figures count."""
+        """Trials whose values count."""
         return self.frame[self.frame["status"] == "ok"]
 
     @property

@@ -143,7 +143,7 @@ def _least(section: Section, what: str, sizes: dict[Variant, float], of: str) ->
 
 
 def _by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.Series[float]:
-    """Return a figure of the trials of a variant, by seed, where it is there."""
+    """Return a metric of the trials of a variant, by seed, where it is there."""
     trials = section.select(variant, parts)
     return trials.set_index("seed")[column].dropna().groupby(level=0).mean()
 

@@ -123,7 +123,7 @@ def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -
 
 
 def missing(section: Section, variant: Variant, parts: int) -> Cell:
-    """Return the cell for a figure that is not there.
+    """Return the cell for a value that is not there.
 
     "not available" if a trial ended well without it, else "n/a" with the status of those that failed.
     """
@@ -145,14 +145,14 @@ def usual_seeds(values: Values) -> int:
 
 
 def seeds_note(seeds: int) -> str:
-    """Say what a figure is over seeds."""
+    """Say what a value is over seeds."""
     if seeds <= 1:
         return "One seed, hence no deviation."
     return f"{SEEDS} (n = {seeds}; otherwise n stands beside the number)."
 
 
 def measured(unit: float) -> Format:
-    """Format a column of figures in units of `unit`, all with the same decimals."""
+    """Format a column of values in units of `unit`, all with the same decimals."""
 
     def chosen(stats: list[Stat]) -> Callable[[Stat], str]:
         places = common_places(stat.mean / unit for stat in stats)
@@ -248,7 +248,7 @@ def components_table(
 ) -> Table | None:
     """Return a table of a column a component and their total, rows by number of parts, then variant.
 
-    `absent`: for a component that a trial with others lacks; None: as for any figure that is not there.
+    `absent`: for a component that a trial with others lacks; None: as for any value that is not there.
     `more`: further columns by heading, a cell of a variant, a number of parts and the table's decimals.
     """
     if not columns:

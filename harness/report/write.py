@@ -24,7 +24,7 @@ class Material:
     """What the formats are written from.
 
     Args:
-        make: puts the report together, its values in the style of where it is called.
+        make: puts the report together, its figures in the style of where it is called.
         inputs: what it is made from.
     """
 

@@ -29,7 +29,7 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
     judged = judge(results, epochs(), {"demo": kept, "not run": kept.model_copy(update={"name": "not run"})})
     [table] = claims_tables(judged)
     assert table.caption.startswith("3 claims: 1 holds, 1 fails, 1 not measured; 4 of 6 trials run.")
-    assert "says nothing of the paper's absolute figures" in table.caption
+    assert "says nothing of the paper's absolute numbers" in table.caption
     assert [(row.label, *((c.mark + c.text, c.note) for c in row.cells)) for row in table.rows] == [
         ("a claim",),
         ("here", ("✗fails", "twin"), ("at least 3 ×", "epoch_time_s"),
@@ -43,5 +43,5 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
         ("here", ("–not measured", "twin"), ("at least 0 %", "best_val"), ("", "has no best_val")),
     ]  # fmt: skip
     text = claims_text(judged)
-    assert "  all on a twin: says nothing of the paper's absolute figures\n" in text
+    assert "  all on a twin: says nothing of the paper's absolute numbers\n" in text
     assert "        ✗ parts=2: 2.00 ×\n" in text

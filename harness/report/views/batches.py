@@ -81,9 +81,8 @@ class BatchesView(ReportView):
         figure = score_against(section, communicated(section), 1.0, label, title, swept="distortion")
         caption = (
             "Each mini-batch method by the nodes whose features are sent in an epoch and by what it reaches: the "
-            "numbers of the table above, mean over seeds, whisker: ± sample standard deviation. A line joins "
-            "what differs in the distortion D alone; dashed: a method that communicates nothing. Up and left is "
-            "better."
+            "numbers of the table above, mean over seeds, whisker: ± sample standard deviation. A line joins what "
+            "differs in the distortion D alone; dashed: a method that communicates nothing. Up and left is better."
         )
         return save(figure, section, "batches", title, caption) if figure else None
 

@@ -30,10 +30,9 @@ class BreakdownView(ReportView):
             columns,
             size,
             f"Time breakdown ({unit} per epoch)",
-            "Mean over epochs after warm-up of the time that the slowest rank (largest median epoch time) spent "
-            "in each phase, then mean over seeds. Phases exclude one another, “other” is what none of them "
-            "covers, so that Total is that rank's mean epoch; it may differ from the median of the epoch-time "
-            "table. "
+            "Mean over epochs after warm-up of the time that the slowest rank (largest median epoch time) spent in "
+            "each phase, then mean over seeds. Phases exclude one another, “other” is what none of them covers, so "
+            "that Total is that rank's mean epoch; it may differ from the median of the epoch-time table. "
             f"{_barriers(section)} Phases without any time are left out.",
         )
 

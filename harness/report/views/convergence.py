@@ -128,11 +128,10 @@ class ConvergenceView(ReportView):
         shown = [v for v in section.variants if any(key[0] == v for key in curves)]
         legend(figure, [_handle(v) for v in shown], [v.label for v in shown], shown)
         caption = (
-            "Validation score at each evaluation, against epochs, against training time (the sum of the slowest "
-            "rank's epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes "
-            "that all ranks have sent each other so far, where there are any. "
-            "Line: mean over seeds, as far as all of them ran; band: lowest to highest seed; markers at some "
-            "of the evaluations."
+            "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "
+            "epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes that all "
+            "ranks have sent each other so far, where there are any. Line: mean over seeds, as far as all of them ran; "
+            "band: lowest to highest seed; markers at some of the evaluations."
         )
         return save(figure, section, "convergence", "Convergence", caption + cut)
 

@@ -18,7 +18,7 @@ HELD = "explain_bytes"
 USED = ("guided_steps", "mask_age")
 TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *FOUND, HELD, *USED)}
 NONE = Cell("none")  # of a quotient whose divisor is 0
-HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest figure needs)
+HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest value needs)
     "explanations": ("Explanations", 1),
     "failed": ("Failed", 1),
     "late": ("Left out", 1),
@@ -68,16 +68,15 @@ class ExplanationsView(ReportView):
 
         return Table(
             "Explanations",
-            "Of the whole training, all ranks; means over seeds. Explanations: done and used; failed: the last "
-            "good masks stay; left out: due while the one before was still under way. Each: wall time of one, "
-            "failed ones included, and CPU time of its thread (not of others that share its products, if a "
-            "rank has several). Of epochs: wall time of all of them / epoch time. In a background thread they "
-            "run beside the epochs, and on through evaluations: they are in none of the epochs' phases and may "
-            "come to more than 100 %; with explain=inline they are the phase explain. Held: by a rank, on the "
-            "host, the graph with the features of remote nodes and the importance of all nodes. Loss: at the "
-            "end of an explanation; SN, SF: means of its masks of remote nodes and of features. Guided steps: "
-            "drawn by masks, share of all; age: steps since the explained model's, mean over guided steps. "
-            "“none”: there is nothing to take a mean of.",
+            "Of the whole training, all ranks; means over seeds. Explanations: done and used; failed: the last good "
+            "masks stay; left out: due while the one before was still under way. Each: wall time of one, failed ones "
+            "included, and CPU time of its thread (not of others that share its products, if a rank has several). Of "
+            "epochs: wall time of all of them / epoch time. In a background thread they run beside the epochs, and on "
+            "through evaluations: they are in none of the epochs' phases and may come to more than 100 %; with "
+            "explain=inline they are the phase explain. Held: by a rank, on the host, the graph with the features of "
+            "remote nodes and the importance of all nodes. Loss: at the end of an explanation; SN, SF: means of its "
+            "masks of remote nodes and of features. Guided steps: drawn by masks, share of all; age: steps since the "
+            "explained model's, mean over guided steps. “none”: there is nothing to take a mean of.",
             "Method",
             (Group("", tuple(heading for heading, _ in HEADS.values())),),
             by_parts(section, cells),

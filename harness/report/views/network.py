@@ -157,8 +157,7 @@ def _handle(variant: Variant) -> Line2D:
 
 def _caption(source: str) -> str:
     return (
-        "Points: measured, mean over seeds; whisker: from the lowest to the highest end of the seeds' 95 % "
-        f"intervals. Lines: {source}: its compute as measured, its bytes over a link of that rate; of a "
-        "model, not measured. Both axes are logarithmic; to the right of the dotted line stand networks "
-        "without a limit. Lower is better."
+        "Points: measured, mean over seeds; whisker: from the lowest to the highest end of the seeds' 95 % intervals. "
+        f"Lines: {source}: its compute as measured, its bytes over a link of that rate; of a model, not measured. Both "
+        "axes are logarithmic; to the right of the dotted line stand networks without a limit. Lower is better."
     )

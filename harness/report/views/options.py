@@ -68,10 +68,9 @@ class OptionsView(ReportView):
                 rows.append(Row(f"{name} = {show_value(value)}", tuple(cells), variant))
         return Table(
             "Options that were swept",
-            "Variants of a method that differ in one numeric option alone, by its value; score, epoch time, "
-            "bytes sent in an epoch (all ranks), peak memory of a rank and what methods declare as better or worse "
-            "as in their own tables. Mean ± sample "
-            "standard deviation over seeds.",
+            "Variants of a method that differ in one numeric option alone, by its value; score, epoch time, bytes sent "
+            "in an epoch (all ranks), peak memory of a rank and what methods declare as better or worse as in their "
+            "own tables. Mean ± sample standard deviation over seeds.",
             "Value",
             (Group("", tuple(heading(metric, unit) for metric, (_, unit) in scales.items())),),
             tuple(rows),
@@ -125,7 +124,7 @@ def _cell(stat: Stat, size: float, places: int, metric: Metric) -> Cell:
 def _panel(
     ax: Axes, name: str, metric: Metric, found: Values, own: Sequence[tuple[Line, int]], dashes: Mapping[int, Dash]
 ) -> None:
-    """Draw one figure of the trials against one option."""
+    """Draw one metric of the trials against one option."""
     size, unit = scale_of(metric, found)
     label, shown = heading(metric, unit), []
     for line, parts in own:

@@ -132,10 +132,9 @@ def parts_table(section: Section) -> Table | None:
         ]
     return Table(
         "Inner and boundary nodes of each part",
-        "Of the graph that is trained on; a boundary node is counted in each part that has an edge from it. "
-        "The part with the highest ratio holds most rows of others beside its own, and sets the memory that "
-        "every rank needs. Where seeds have partitions of their own: means. More parts than "
-        f"{LISTED} are not listed.",
+        "Of the graph that is trained on; a boundary node is counted in each part that has an edge from it. The part "
+        "with the highest ratio holds most rows of others beside its own, and sets the memory that every rank needs. "
+        f"Where seeds have partitions of their own: means. More parts than {LISTED} are not listed.",
         "Part",
         (Group("", ("Inner nodes", "Boundary nodes", "Boundary / inner")),),
         tuple(rows),

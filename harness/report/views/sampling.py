@@ -15,7 +15,7 @@ from harness.report.view import ReportView
 from harness.results.text import Stat, byte_unit, common_places, fixed, percent
 
 NOT_TOLD = Cell("none")
-SHARES = {  # column of record_figures: heading
+SHARES = {  # column of record_values: heading
     "edge_share": "Edges drawn (%)",
     "asked_share": "Boundary asked for (%)",
     "expected_share": "Predicted (%)",

@@ -82,7 +82,7 @@ class EpochTimeView(ReportView):
 
 
 def _marked(section: Section, columns: Columns) -> Columns:
-    """Put the marks of flagged trials beside their figures."""
+    """Put the marks of flagged trials beside their values."""
     marked = []
     for parts, cells in zip(section.parts, columns, strict=True):
         own = [flag_marks(section, variant, parts) for variant in section.variants]
@@ -120,10 +120,9 @@ def rank_table(section: Section) -> Table | None:
         return None
     return Table(
         f"Epoch time by rank ({unit})",
-        "Epoch time above is the maximum over ranks, not their mean: it takes the slowest rank of each "
-        "epoch, which need not be the same one, so it is at least the slowest rank's figure here. Here: each "
-        "rank's median over the same epochs; slowest, mean and fastest of them; imbalance = slowest / mean "
-        "(1 = balanced). Means over seeds.",
+        "Epoch time above is the maximum over ranks, not their mean: it takes the slowest rank of each epoch, which "
+        "need not be the same one, so it is at least the slowest rank's value here. Here: each rank's median over the "
+        "same epochs; slowest, mean and fastest of them; imbalance = slowest / mean (1 = balanced). Means over seeds.",
         "Method",
         (Group("", ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …")),),
         rows,
