@@ -165,3 +165,13 @@ def test_a_metric_that_says_what_is_better_is_an_axis_of_swept_options(tmp_path:
     assert [row.cells[-1].text for row in table.rows if row.cells] == ["102", "512"]
     assert picture is not None
     assert picture.data["Chunks (KiB)"].dropna().tolist() == pytest.approx([102.4, 512])
+
+
+def test_a_view_of_a_package_that_does_not_import_is_a_note(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.report.view.draw", lambda view: None)
+    monkeypatch.setattr(VIEWS, "names", lambda: ["accuracy", "gone"])
+    text = write_report(root, tmp_path, ("md",)).read_text()
+    assert "- **A view does not import:** unknown view 'gone'" in text
+    assert "### Accuracy" in text
