@@ -11,6 +11,7 @@ from harness.report.table import (
     column,
     components_table,
     grid,
+    heading,
     measured,
     metrics_table,
     ratios,
@@ -36,7 +37,8 @@ class MemoryView(ReportView):
         peaks = values_of(section, "peak_memory_bytes")
         size, unit = byte_unit(max((s.mean for s in peaks.values()), default=None))
         seeds = usual_seeds(peaks)
-        columns = {f"Peak memory ({unit})": column(section, peaks, measured(size), seeds, highest=False)}
+        name = heading(section.metric_of("peak_memory_bytes"), unit)
+        columns = {name: column(section, peaks, measured(size), seeds, highest=False)}
         rule = ""
         if baseline := section.baseline:
             rule = f" Relative: mean / that of {baseline.label} at equal P."

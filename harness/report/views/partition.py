@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from harness.metrics import METRICS
 from harness.report.drawing import Picture, legend, mark, new_figure, panel, save
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, parts_heading
@@ -35,7 +36,7 @@ class PartitionView(ReportView):
             ratio = (frame["boundary_nodes"] / frame["inner_nodes"]).dropna()
             shown = Cell(f"{ratio.mean():.2f}") if len(ratio) else Cell()
             rows.append(Row(f"P = {parts}", (inner, boundary, shown), parts=parts))
-        groups = (Group("", ("Inner nodes", "Boundary nodes", "Boundary / inner")),)
+        groups = (Group("", HEADS),)
         return Table(
             "Partition",
             "Nodes of the training graph summed over ranks. A boundary node is counted once for each rank that "
@@ -80,6 +81,7 @@ def _range(values: pd.Series[float]) -> Cell:
     return Cell(f"{low:,}" if low == high else f"{low:,} to {high:,}")
 
 
+HEADS = (METRICS["inner_nodes"].title, METRICS["boundary_nodes"].title, "Boundary / inner")
 LISTED = 32  # parts; of more, only their range is told
 Sizes = dict[int, list[tuple[float, float]]]
 
@@ -136,7 +138,7 @@ def parts_table(section: Section) -> Table | None:
         "with the highest ratio holds most rows of others beside its own, and sets the memory that every rank needs. "
         f"Where seeds have partitions of their own: means. More parts than {LISTED} are not listed.",
         "Part",
-        (Group("", ("Inner nodes", "Boundary nodes", "Boundary / inner")),),
+        (Group("", HEADS),),
         tuple(rows),
     )
 

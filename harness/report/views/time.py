@@ -17,6 +17,7 @@ from harness.report.table import (
     by_parts,
     column,
     grid,
+    heading,
     measured,
     missing,
     ratios,
@@ -41,7 +42,7 @@ class EpochTimeView(ReportView):
         times = values_of(section, "epoch_time_s")
         seeds = usual_seeds(times)
         shown = column(section, times, measured(1.0), seeds, highest=False)
-        columns = {"Epoch time (s)": _marked(section, shown)}
+        columns = {heading(section.metric_of("epoch_time_s"), "s"): _marked(section, shown)}
         rule = "No trials of a baseline, hence no speed-up."
         if baseline := section.baseline:
             rule = f"Speed-up: mean epoch time of {baseline.label} / that of the method, at equal P."
