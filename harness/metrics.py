@@ -294,12 +294,12 @@ def _table() -> Iterable[Metric]:
         )  # fmt: skip
     yield Metric(
         "cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores",
-        "CPU use",
+        "CPU",
     )  # fmt: skip
     use = "of this epoch; of ranks that share a device one reports it"
     yield Metric(
         "gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of the "
-        "samples in timed epochs, mean over ranks", "fraction", "GPU use", ranks="mean", epochs="plain",
+        "samples in timed epochs, mean over ranks", "fraction", "GPU utilisation", ranks="mean", epochs="plain",
         key="epochs.gpu_utilisation", epoch_doc=use,
     )  # fmt: skip
     yield Metric(
@@ -318,9 +318,9 @@ def _table() -> Iterable[Metric]:
         ranks="devices", epochs="plain", key="epochs.energy_cpu_j", epoch_doc=use,
     )  # fmt: skip
     for name, heading, doc in (
-        ("peak_rss_bytes", "Resident set", "largest of the ranks: the kernel's peak resident set (VmHWM), "
+        ("peak_rss_bytes", "Peak RSS", "largest of the ranks: the kernel's peak resident set (VmHWM), "
          "interpreter and libraries included, evaluations left out"),
-        ("peak_pss_bytes", "Proportional set", "largest of the ranks: proportional set (a page shared by n "
+        ("peak_pss_bytes", "Peak PSS", "largest of the ranks: proportional set (a page shared by n "
          "processes counts 1/n), read each 2 s (less often for large processes; `pss_interval_s` in the "
          "record) and at the end. A peak between two readings is missed"),
         ("nvml_peak_bytes", "NVML", "largest of the ranks: GPU memory of the process as the driver counts "
@@ -418,7 +418,7 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
     if name.startswith("time_") and name.endswith("_s"):  # a phase of a plugin's
         return _time(name, "a phase of an epoch", unit="s/epoch")
     known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed")]
-    raise UserError(f"'{name}' is no figure of a trial", fix=nearest(name, known))
+    raise UserError(f"'{name}' is no metric of a trial", fix=nearest(name, known))
 
 
 def installed() -> list[Metric]:

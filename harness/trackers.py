@@ -15,11 +15,9 @@ import numpy as np
 import pandas as pd
 
 from harness.errors import UserError
-from harness.results.epochs import read_epochs
-from harness.results.frames import record_places, row_of
-from harness.results.pairs import flat_config
-from harness.results.record import Record
-from harness.results.store import read_at
+from harness.results.frames import row_of
+from harness.results.record import Record, flat_config
+from harness.results.store import read_at, read_epochs, record_places
 from harness.suite.schema import PLAIN_NAME
 
 FIRST = ("loss", "lr", "train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")

@@ -45,6 +45,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     """
 
     name = "bns-gcn"
+    colour = "#0072b2"
     Options = BNSOptions
     exact: ClassVar[dict[str, Any]] = {"rate": 1.0}
     unbiased: ClassVar[dict[str, Any]] = {"rate": 0.3}

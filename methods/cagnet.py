@@ -338,6 +338,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     """
 
     name = "cagnet"
+    colour = "#882e72"
     Options = CAGNETOptions
     exact: ClassVar[dict[str, Any]] = {}
 

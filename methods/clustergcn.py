@@ -55,6 +55,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     """
 
     name = "clustergcn"
+    colour = "#920000"
     Options = ClusterOptions
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
 

@@ -141,6 +141,7 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     """
 
     name = "fastgcn"
+    colour = "#bbbbbb"
     Options = FastGCNOptions
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 25, "batch_size": 8}

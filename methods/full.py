@@ -17,7 +17,9 @@ class Full(FullGraphMethod[FullGraphOptions]):
     """
 
     name = "full"
+    colour = "#222222"
     exact: ClassVar[dict[str, Any]] = {}
+    baseline: ClassVar[dict[str, Any]] = {}
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step: the full block in every layer, every boundary row exchanged."""

@@ -33,8 +33,10 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     """
 
     name = "graphsage"
+    colour = "#e69f00"
     Options = SAGEOptions
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
+    baseline: ClassVar[dict[str, Any]] = {"feature_rate": 1.0, "feature_loss": 0.0}  # all that is read is there
     unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8}
 
     def make_sampler(self, source: Source) -> Sampler:

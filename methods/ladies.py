@@ -36,6 +36,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     """
 
     name = "ladies"
+    colour = "#b66dff"
     Options = LADIESOptions
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8}

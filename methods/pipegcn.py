@@ -27,6 +27,7 @@ class PipeGCN(PipelinedMethod[PipeOptions]):
     """
 
     name = "pipegcn"
+    colour = "#cc79a7"
     Options = PipeOptions
     exact: ClassVar[dict[str, Any]] = {"staleness": 0}
 

@@ -286,6 +286,7 @@ class ROC(FullGraphMethod[ROCOptions]):
     """
 
     name = "roc"
+    colour = "#ee6677"
     Options = ROCOptions
     exact: ClassVar[dict[str, Any]] = {}
     metrics = (

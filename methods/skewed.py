@@ -142,9 +142,11 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     """
 
     name = "skewed"
+    colour = "#117733"
     Options = SkewedOptions
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8, "distortion": 8.0}
+    plain: ClassVar[dict[str, Any]] = {"version": "full", "distortion": None, "skew": None, "alpha": None}
     metrics = LAYERWISE_METRICS
 
     def make_sampler(self, source: Source) -> Sampler:

@@ -274,6 +274,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     """
 
     name = "vrgcn"
+    colour = "#490092"
     Options = VRGCNOptions
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
     metrics = (

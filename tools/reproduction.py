@@ -20,10 +20,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from harness.claims.evaluate import State, Verdict
-from harness.claims.judge import Judged, judge_directories, suite_of
+from harness.claims.evaluate import Judged, State, Verdict, judge_directories, suite_of
 from harness.errors import DataUnavailable, UserError
-from harness.report.page.render import escape_markdown
+from harness.report.page import escape_markdown
 from harness.results.record import Record
 from harness.results.store import read_at, records_under
 from harness.results.suite_file import SUITE_FILE

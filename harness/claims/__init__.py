@@ -1,1 +1,1 @@
-"""A suite's claims held against its results: verdicts, and the card that shows them."""
+"""A suite's claims held against its results: verdicts, and what they rest on."""

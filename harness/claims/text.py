@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.metrics import Formula, find_metric
-from harness.report.numbers import byte_unit, significant, time_unit
-from harness.report.trials.variants import show_value
+from harness.metrics import Formula, Metric, find_metric
 from harness.results.stats import Interval
+from harness.results.text import byte_unit, show_value, significant, time_unit
 from harness.suite.schema import Claim
 
 _SIGNS = {"increasing": " < ", "decreasing": " > "}
 
 
-def unit_of(claim: Claim) -> str:
-    """Return the unit that a claim's values are written in; "" for plain numbers."""
+def unit_of(claim: Claim, declared: Iterable[Metric] = ()) -> str:
+    """Return the unit that a claim's values are written in; "" for plain numbers.
+
+    `declared`: the metrics of methods' own.
+    """
     formula = Formula.parse(claim.metric)
     if compares(claim) == "ratio":
         return "×"
     if formula.per:
         return ""
-    metric = find_metric(formula.columns[0])
+    metric = find_metric(formula.columns[0], declared)
     if metric.difference:
         return "%" if claim.by is None else "points"
     unit = metric.unit.removesuffix("/epoch")
@@ -90,9 +92,9 @@ def _bound(value: float, unit: str) -> str:
     return f"{value / size:{'+' if unit == 'points' and value else ''}.6g} {name}".rstrip()
 
 
-def expectation(claim: Claim) -> str:
-    """Write what a claim expects."""
-    expect, unit = claim.expect, unit_of(claim)
+def expectation(claim: Claim, unit: str) -> str:
+    """Write what a claim expects; `unit`: as `unit_of` has it."""
+    expect = claim.expect
     if expect.order is not None:
         order = _SIGNS[expect.direction or "increasing"].join(selector_text(item) for item in expect.order)
         allowed = f" ({100 * expect.tolerance:g} % the wrong way allowed)" if expect.tolerance else ""

@@ -12,9 +12,6 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics import METRICS, Formula
-from harness.report.trials.sections import join_unique
-from harness.report.trials.variants import text
-from harness.results.epochs import timed_epochs
 from harness.results.stats import (
     Interval,
     Statistic,
@@ -23,6 +20,8 @@ from harness.results.stats import (
     median_interval,
     ratio_interval,
 )
+from harness.results.store import timed_epochs
+from harness.results.text import join_unique, text
 from harness.suite.pairing import Cell
 from harness.suite.schema import TrialConfig
 
@@ -92,7 +91,7 @@ class Results:
         return f"{' + '.join(formula.per)} is 0" if value is None else value
 
     def _over_epochs(self, formula: Formula, trial: str) -> np.ndarray:
-        """Return the metric of a trial's timed epochs [epochs], none if it is no figure of an epoch."""
+        """Return the metric of a trial's timed epochs [epochs], none if it is no metric of an epoch."""
         [name, *more] = formula.columns
         row = self._trials[trial]
         count = float(row.get("timed_epochs", math.nan))

@@ -18,8 +18,8 @@ def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_d
     Exit code: 0 no claim fails (some may not be measured), 1 a claim fails, 2 a mistake in the command or
     no claim to check.
     """
-    from harness.claims.card import card_text
-    from harness.claims.judge import judge_directories, suite_of
+    from harness.claims.evaluate import judge_directories, suite_of
+    from harness.report.claims import claims_text
 
     directories = results or [Path("results")]
     given = [] if suite is None else [suite_of(suite, directories, use_data_dir(data_dir))]
@@ -30,5 +30,5 @@ def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_d
             raise UserError("the suite claims nothing", file=suite, fix="give it `claims:`")
         message = "no suite with claims is kept beside these results"
         raise UserError(message, file=where, fix="name the suite with --suite FILE")
-    typer.echo(card_text(judged))
+    typer.echo(claims_text(judged))
     raise typer.Exit(any(verdict.state == "fails" for one in judged for verdict in one.verdicts))

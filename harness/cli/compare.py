@@ -17,8 +17,7 @@ from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.metrics import Metric
-    from harness.results.compare import Compared
-    from harness.results.pairs import Pair, Pairing, Trial
+    from harness.results.compare import Compared, Pair, Pairing, Trial
 
 
 def compare(
@@ -27,7 +26,7 @@ def compare(
     ],
     after: Annotated[Path, typer.Argument(metavar="B", help="Results of after.")],
     metric: Annotated[
-        str, typer.Option("--metric", metavar="COLUMN", help="Figure to compare: a column of load_results.")
+        str, typer.Option("--metric", metavar="COLUMN", help="Metric to compare: a column of load_results.")
     ] = "epoch_time_s",
     fail_on: Annotated[
         str | None,
@@ -53,23 +52,23 @@ def compare(
     Exit code: 0; 1 worse than --fail-on allows; 2 a mistake, or times of different machines.
     """
     from harness.results.compare import compare as compare_pairs
-    from harness.results.pairs import load_trials, metric_of, pair
+    from harness.results.compare import load_trials, metric_of, pair
 
     limit, sides = _limit(fail_on), (load_trials(before), load_trials(after))
-    figure = metric_of(metric, [*sides[0], *sides[1]])
-    if limit is not None and figure.better is None:
+    chosen = metric_of(metric, [*sides[0], *sides[1]])
+    if limit is not None and chosen.better is None:
         raise UserError(f"nothing says whether more or less of '{metric}' is better", key="--fail-on")
     found = pair(*sides)
     ok = [p for p in found.pairs if p.before.record.status == p.after.record.status == "ok"]
-    notes = [*_machines(ok, figure, any_machine, after), *_left_out(found, ok)]
-    rows, whole = compare_pairs(ok, figure)
+    notes = [*_machines(ok, chosen, any_machine, after), *_left_out(found, ok)]
+    rows, whole = compare_pairs(ok, chosen)
     if whole is None:
         raise UserError(f"no trial that ended well on both sides has '{metric}'", key="--metric", file=after)
-    _print(figure, rows, whole, format)
+    _print(chosen, rows, whole, format)
     for note in notes:
         typer.echo(note, err=format == "csv")
     broken = [p for p in found.pairs if p.before.record.status == "ok" != p.after.record.status]
-    if limit is not None and (broken or any(_exceeds(row, figure, limit) for row in (*rows, whole))):
+    if limit is not None and (broken or any(_exceeds(row, chosen, limit) for row in (*rows, whole))):
         raise typer.Exit(1)
 
 
@@ -82,25 +81,25 @@ def _limit(text: str | None) -> float | None:
     return float(match[1]) / 100
 
 
-def _exceeds(row: Compared, figure: Metric, limit: float) -> bool:
-    return row.worse and abs(row.change - (0 if figure.difference else 1)) >= limit
+def _exceeds(row: Compared, metric: Metric, limit: float) -> bool:
+    return row.worse and abs(row.change - (0 if metric.difference else 1)) >= limit
 
 
-def _machines(pairs: Sequence[Pair], figure: Metric, any_machine: bool, after: Path) -> list[str]:
+def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: Path) -> list[str]:
     """Return what to say of the environments; UserError for times of different machines."""
-    from harness.results.machines import busier, differences
+    from harness.results.compare import busier, differences
 
     if not pairs:
         return []
     apart = differences(pairs)
-    if apart.hardware and figure.machine and not any_machine:
+    if apart.hardware and metric.machine and not any_machine:
         raise UserError(
             f"times of different machines: {'; '.join(apart.hardware)}",
             file=after,
             fix="run both on one machine, or say --any-machine",
         )
     notes = [f"code: {line}" for line in apart.code]
-    busy = busier(pairs) if figure.machine else None
+    busy = busier(pairs) if metric.machine else None
     warnings = (*apart.hardware, *apart.software, *([busy] if busy else []))
     return notes + [f"warning: {line}" for line in warnings]
 
@@ -124,8 +123,8 @@ def _status(trial: Trial) -> str:
     return f"{trial.record.status}{reason}"
 
 
-def _print(figure: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
-    how = "B - A" if figure.difference else "B / A"
+def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
+    how = "B - A" if metric.difference else "B / A"
     columns = ["trial", "seeds", "A", "B", how, "95 % interval", "verdict", "p"]
     if format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -134,9 +133,9 @@ def _print(figure: Metric, rows: Sequence[Compared], whole: Compared, format: st
             writer.writerow([row.label, row.trials, row.before, row.after, *_numbers(row), row.p])
         writer.writerow(["all", whole.trials, None, None, *_numbers(whole), None])
         return
-    shown = [[row.label, row.trials, *_cells(row, figure), row.verdict, _p(row)] for row in rows]
-    shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, figure)[2:], whole.verdict, None])
-    table(columns, shown, title=f"{figure.name}{f', {figure.better} is better' if figure.better else ''}")
+    shown = [[row.label, row.trials, *_cells(row, metric), row.verdict, _p(row)] for row in rows]
+    shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], whole.verdict, None])
+    table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
         typer.echo(f"verdicts allow for {len(rows)} trials being looked at; p (of the paired t-test) does not")
 
@@ -146,14 +145,14 @@ def _numbers(row: Compared) -> list[object]:
     return [row.change, low, high, row.verdict]
 
 
-def _cells(row: Compared, figure: Metric) -> list[object]:
+def _cells(row: Compared, metric: Metric) -> list[object]:
     def text(value: float) -> str:
-        return f"{100 * value:+.2f}" if figure.difference else f"{value:.3f}"
+        return f"{100 * value:+.2f}" if metric.difference else f"{value:.3f}"
 
     def amount(value: float) -> object:
-        if figure.difference:
+        if metric.difference:
             return f"{100 * value:.2f}"
-        return bytes_text(value) if "bytes" in figure.name else value
+        return bytes_text(value) if metric.unit.removesuffix("/epoch") == "B" else value
 
     interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
     return [amount(row.before), amount(row.after), text(row.change), interval]

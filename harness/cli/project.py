@@ -16,8 +16,7 @@ from harness.cli.show import table
 from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from harness.results.links import NamedLink
-    from harness.results.projection import Projection
+    from harness.results.projection import NamedLink, Projection
     from harness.results.record import Record
 
 Row = tuple[object, ...]
@@ -65,9 +64,8 @@ def project(
     From each trial's measured compute and its bytes by peer; see docs/design/projection.md for the model.
     Left out are trials of one rank, those that failed, and those timed without phases.
     """
-    from harness.report.trials.inputs import load_inputs
-    from harness.results.links import parse_link
-    from harness.results.projection import why_not
+    from harness.results.frames import load_inputs
+    from harness.results.projection import parse_link, why_not
     from harness.suite.schema import parse_latency
 
     links = [parse_link(name.strip(), "--network") for name in network.split(",")]
@@ -91,9 +89,9 @@ def project(
 
 def _groups(records: Sequence[Record], label: str | None, results: Path) -> list[tuple[Record, Sequence[Record]]]:
     """Return the trials to project from, each with its twins."""
-    from harness.results.twins import base_of, network_label, twin_groups
+    from harness.results.projection import base_of, counterparts, network_label
 
-    groups = twin_groups(records)
+    groups = counterparts(records)
     if not groups:
         raise UserError("holds no trial to project", file=results, fix="it takes two ranks and measured phases")
     networks = {network_label(record) for group in groups for record in group}
@@ -105,8 +103,8 @@ def _groups(records: Sequence[Record], label: str | None, results: Path) -> list
 def _projections(
     bases: Sequence[Record], links: Sequence[NamedLink], latency_s: float, ranks_per_host: int
 ) -> list[Row]:
+    from harness.results.projection import network_label
     from harness.results.projection import project as project_trial
-    from harness.results.twins import network_label
 
     rows: list[Row] = []
     for link in links:
@@ -146,12 +144,12 @@ def _notes(links: Sequence[NamedLink], latency: str, ranks_per_host: int) -> lis
 
 
 def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path) -> tuple[list[Row], list[str]]:
-    from harness.results.twins import compare, network_label
+    from harness.results.projection import compare_counterparts, network_label
 
     rows: list[Row] = []
     errors = []
     for found, group in groups:
-        for each in compare(group, found):
+        for each in compare_counterparts(group, found):
             head = (each.trial.trial, each.trial.label, network_label(found), each.measured_s)
             rows.append((*head, each.projection.epoch_time_s, 100 * each.error))
             errors.append((abs(each.error), each))

@@ -23,11 +23,22 @@ def report(
     ] = ",".join(FORMATS),
     suite: ClaimingSuite = None,
     data_dir: DataDir = None,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="FILE",
+            help="Show the views of a file (or of a module) that are not installed, too; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write tables and figures of results.
 
     HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page.
     """
+    from harness.registry import find_plugins
+
     places = results or [Path("results")]
     for place in places:
         if not place.is_dir():
@@ -35,7 +46,7 @@ def report(
     asked = [name.strip() for name in formats.split(",") if name.strip()]
     given = []
     if suite is not None:
-        from harness.claims.judge import suite_of
+        from harness.claims.evaluate import suite_of
 
         given.append(suite_of(suite, places, use_data_dir(data_dir)))
-    typer.echo(str(write_report(places, out, asked, given)))
+    typer.echo(str(write_report(places, out, asked, given, find_plugins(plugin or []))))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from harness.registry import PluginKey
     from harness.results.suite_file import KeptSuite
+    from harness.spec import PluginSource
 
 FORMATS = ("html", "md", "csv")  # that are written unless others are asked for
+_LONGEST = 100  # characters of a directory that is named after several
 
 
 def write_report(
@@ -17,29 +21,29 @@ def write_report(
     out: Path | None = None,
     formats: Sequence[str] = FORMATS,
     suites: Sequence[KeptSuite] = (),
+    plugins: Mapping[PluginKey, PluginSource] = MappingProxyType({}),
 ) -> Path:
     """Write the report of every trial under `results` and return the path of its main file.
 
     `results`: results roots, suites' directories or single trials', one or several; a trial that is in
     several of them is taken from where it started last. `out` (default: `reports/<names of results>`)
     receives, by format: `html`: `index.html` (figures inside, nothing loaded from elsewhere); `md`:
-    `report.md` with `figures/*.svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex` and
-    `pdf-figures`: see `harness.report.export`. `suites`: whose claims are held against the results, beside
-    those that are kept with them. Files of those names are replaced, others are left alone.
+    `report.md` with `figures/*.svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex`: a file a
+    table; `pdf-figures`: the figures for print. `suites`: whose claims are held against the results, beside
+    those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose views the report has,
+    too. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
-    from harness.report.page.build import make_report
-    from harness.report.page.write import check_formats, write_files
-    from harness.report.trials.inputs import load_inputs
+    from harness.report.build import make_report
+    from harness.report.write import Material, check_formats, write_files
+    from harness.results.frames import load_inputs
 
     check_formats(formats)
     listed = [results] if isinstance(results, Path) else list(results)
     inputs = load_inputs(listed)
     named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
     target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
-    return write_files(lambda: make_report(inputs, suites), inputs, target, formats)
+    return write_files(Material(lambda: make_report(inputs, suites, plugins), inputs), target, formats)
 
-
-_LONGEST = 100  # characters of a directory that is named after several
 
 __all__ = ["FORMATS", "write_report"]

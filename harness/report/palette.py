@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 # Okabe and Ito's colour-blind safe set (their yellow is too faint for lines on white), then the colours
@@ -12,14 +13,9 @@ COLOURS = (
     "#222222", "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#920000",
     "#490092", "#b66dff", "#117733", "#bbbbbb", "#ee6677", "#882e72", "#555555",
 )  # fmt: skip
-HOMES = (  # methods whose colours are the ones above, in that order, whatever else is in a report
-    *("full", "bns-gcn", "graphsage", "psc-gcn", "dgs", "pipegcn", "graphsaint", "clustergcn", "vrgcn"),
-    *("ladies", "skewed", "fastgcn", "roc", "cagnet"),
-)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1, 1, 1)))
-
 # Work in blues, communication in warm hues, so that a glance tells them apart.
 PHASES = {
     "sample": "#009e73",
@@ -57,16 +53,16 @@ class Style:
     dash: Dash
 
 
-def variant_styles(methods: Sequence[str]) -> list[Style]:
-    """Return the styles of a report's variants, given the method of each.
+def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingProxyType({})) -> list[Style]:
+    """Return the styles of a report's variants, given the method of each, and the colours of methods.
 
-    The first variant of a method that comes with the tool has that method's colour, in every report; the
-    others have colours of methods that are not there, that of `full` last. Markers repeat, with other dashes,
+    The first variant of a method with a colour has that, in every report; the others have colours of methods
+    that are not there, black last. Markers repeat, with other dashes,
     after eleven, and colours only with another dash.
     """
     styles: list[Style] = []
     used: set[tuple[str, Dash]] = set()
-    homes = dict(zip(HOMES, COLOURS, strict=False))
+    homes = {method: colour for method, colour in colours.items() if colour}
     kept = {homes[method] for method in methods if method in homes} | {COLOURS[0]}
     for i, method in enumerate(methods):
         dash = DASHES[i // len(MARKERS) % len(DASHES)]

@@ -1,1 +1,1 @@
-"""Records of trials: their layout on disk, their figures, and frames of them."""
+"""Records of trials: their layout on disk, their metrics, and frames of them."""

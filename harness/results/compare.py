@@ -1,21 +1,150 @@
-"""Two sets of results held against each other, trial by trial: by how much they differ, and how sure that is.
-
-Epochs of one run tell less than they seem to: another run of the same code is off by more than they say, each
-trial by itself and all of them together. Both are counted in; docs/design/compare.md says what was measured.
-"""
+"""Which trial of one set of results belongs to which of another."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy import special
 
-from harness.metrics import Metric
-from harness.results.pairs import Pair, group_seeds
+from harness.errors import UserError
+from harness.metrics import Metric, find_metric
+from harness.results.frames import declared_metrics, row_of
+from harness.results.record import Json, Record, whole_config
 from harness.results.stats import CONFIDENCE, Interval, paired_test, ratio_interval
+from harness.results.store import read_at, read_epochs, record_places, timed_epochs
+
+ABSENT = "(absent)"  # of a key that a configuration lacks
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A record and the directory that it lies in."""
+
+    record: Record
+    place: Path
+
+    def value(self, column: str) -> float | None:
+        """Return a column of `load_results`, None if the trial lacks it."""
+        value = row_of(self.record).get(column)
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    def epoch_times(self) -> np.ndarray:
+        """Return seconds of the slowest rank [epochs], of the epochs that `epoch_time_s` is the median of."""
+        rows = read_epochs(self.place / "epochs.parquet")
+        rows = rows[rows["epoch"] >= (self.record.result.get("warmup_epochs") or 0)]
+        return timed_epochs(rows, len(rows))["epoch_time_s"].to_numpy(dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One trial before and after."""
+
+    before: Trial
+    after: Trial
+
+    @property
+    def label(self) -> str:
+        """What the trial is called, without its seed."""
+        record = self.after.record
+        return record.label.removesuffix(f" seed={record.config.get('seed')}")
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Pairs, what sets their sides apart on purpose, and what has no partner."""
+
+    pairs: tuple[Pair, ...]
+    apart: tuple[str, ...]  # keys of the configuration
+    only_before: tuple[Trial, ...]
+    only_after: tuple[Trial, ...]
+
+
+def load_trials(directory: Path) -> list[Trial]:
+    """Read the trials under a results directory, a suite's or a trial's, as they started.
+
+    Of two records of one trial (of two suites) the later is taken. UserError if there is none.
+    """
+    found = [Trial(read_at(place), place) for place in record_places(directory)]
+    if not found:
+        raise UserError("holds no finished trial", file=directory, fix="run `harness run SUITE` first")
+    ordered = sorted(found, key=lambda trial: (trial.record.started, trial.record.trial))
+    return list({trial.record.trial: trial for trial in ordered}.values())
+
+
+def metric_of(column: str, trials: Sequence[Trial]) -> Metric:
+    """Return what is known of a column of some trials; UserError if it is no number."""
+    declared = {name: m for trial in trials for name, m in declared_metrics(trial.record).items()}
+    try:
+        return find_metric(column, declared.values())
+    except UserError as error:
+        raise UserError(error.message, key="--metric", fix=error.fix) from error
+
+
+def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
+    """Pair trials by their ids; where no id is on both sides, by all that does not set the sides apart.
+
+    A key sets the sides apart if no value of it is on both, e.g. the method where one side is `full` and the
+    other `bns-gcn`.
+
+    Raises:
+        UserError: several trials fit one; nothing fits.
+    """
+    ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
+    if ids:
+        return _matched(before, after, lambda trial: trial.record.trial, ())
+    mine, yours = ([whole_config(trial.record.config) for trial in side] for side in (before, after))
+    keys = sorted({key for config in (*mine, *yours) for key in config})
+    apart = tuple(key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours})
+    common = [key for key in keys if key not in apart]
+
+    def name(trial: Trial) -> str:
+        config = whole_config(trial.record.config)
+        return json.dumps([config.get(key, ABSENT) for key in common])
+
+    found = _matched(before, after, name, apart)
+    if not found.pairs:
+        raise UserError("no trial is on both sides", fix="compare results of one suite")
+    return found
+
+
+def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Group pairs that differ in their seed only, in the order of the first of each."""
+    cells: dict[str, list[Pair]] = {}
+    for each in pairs:
+        config = whole_config(each.after.record.config)
+        config.pop("seed", None)
+        cells.setdefault(json.dumps(config, sort_keys=True), []).append(each)
+    return list(cells.values())
+
+
+def _matched(
+    before: Sequence[Trial], after: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]
+) -> Pairing:
+    """Pair trials of equal names."""
+    partners = _by_name(before, name, apart)
+    others = _by_name(after, name, apart)
+    return Pairing(
+        tuple(Pair(partners[key], trial) for key, trial in others.items() if key in partners),
+        apart,
+        tuple(trial for key, trial in partners.items() if key not in others),
+        tuple(trial for key, trial in others.items() if key not in partners),
+    )
+
+
+def _by_name(trials: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]) -> dict[str, Trial]:
+    named: dict[str, Trial] = {}
+    for trial in trials:
+        other = named.setdefault(name(trial), trial)
+        if other is not trial:
+            what = f"'{other.record.label}' and '{trial.record.label}' differ in {', '.join(apart)} only"
+            raise UserError(what, file=trial.place.parent, fix="leave one of them out: --only")
+    return named
+
 
 SAME, UNSURE = "same", "cannot tell"
 PRIOR = 8  # degrees of freedom that the deviation measured beforehand counts as
@@ -27,7 +156,7 @@ NORMAL = 1.96
 class Compared:
     """One trial, all its seeds together, or all trials, before and after.
 
-    `before`, `after`: means of the figure over trials, in its unit; `change`: after / before (their geometric
+    `before`, `after`: means of the metric over trials, in its unit; `change`: after / before (their geometric
     mean), or after - before, with its 95 % interval (None where nothing says how sure it is); `verdict`: a
     word of the metric, "same" or "cannot tell"; `worse`: whether it is one for the worse; `p`: of the paired
     t-test over the trials.
@@ -46,7 +175,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class _Change:
-    """A pair's figures; `size`: log(after / before), or after - before; `error`: its own, as epochs tell."""
+    """A pair's values; `size`: log(after / before), or after - before; `error`: its own, as epochs tell."""
 
     pair: Pair
     before: float
@@ -68,7 +197,7 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
 
     Returns:
         What each trial shows, its seeds together, and what all show together (None of no pair that has the
-        figure). Verdicts allow for how many there are: of comparisons of a code with itself at most 5 %
+        metric). Verdicts allow for how many there are: of comparisons of a code with itself at most 5 %
         should find anything at all, half of them in the verdict over all and half in those of the trials.
     """
     cells = [found for cell in group_seeds(pairs) if (found := [c for p in cell if (c := _change(p, metric))])]
@@ -89,8 +218,8 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
 
 
 def _change(pair: Pair, metric: Metric) -> _Change | None:
-    """Return by how much a pair differs; None if one lacks the figure or a ratio cannot be taken."""
-    before, after = pair.before.figure(metric.name), pair.after.figure(metric.name)
+    """Return by how much a pair differs; None if one lacks the metric or a ratio cannot be taken."""
+    before, after = pair.before.value(metric.name), pair.after.value(metric.name)
     if before is None or after is None:
         return None
     if metric.difference:
@@ -179,3 +308,74 @@ def _quantile(freedom: float, beyond: float) -> float:
     if math.isinf(freedom):
         return float(special.ndtri(1 - beyond / 2))
     return float(special.stdtrit(freedom, 1 - beyond / 2))
+
+
+CODE = ("harness", "commit", "dirty")
+# A machine's name is not recorded: these tell it from another.
+HARDWARE = ("cpu", "cores", "logical_cores", "memory_gib", "gpus", "nodes")
+ALIKE = 0.1  # reruns on a quiet machine differ by less than this in the processor that ranks get
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Lines on what differs: `code` is what one compares, `software` may explain it, `hardware` does."""
+
+    code: tuple[str, ...]
+    software: tuple[str, ...]
+    hardware: tuple[str, ...]
+
+
+def differences(pairs: Sequence[Pair]) -> Differences:
+    """Return what differs between the environments of the two sides, a line "key: before -> after" each.
+
+    A key differs if its values over all trials of a side do: a suite may have run on two commits.
+    """
+    before, after = (_values(trials) for trials in zip(*((p.before, p.after) for p in pairs), strict=True))
+    lines: dict[tuple[str, ...], list[str]] = {CODE: [], HARDWARE: [], (): []}
+    for key in dict.fromkeys([*before, *after]):
+        if before.get(key) != after.get(key):
+            kind = next((keys for keys in (CODE, HARDWARE) if key in keys), ())
+            lines[kind].append(f"{key}: {_text(before.get(key))} -> {_text(after.get(key))}")
+    return Differences(tuple(lines[CODE]), tuple(lines[()]), tuple(lines[HARDWARE]))
+
+
+def busier(pairs: Sequence[Pair]) -> str | None:
+    """Return a line if ranks got much less of the processor on one side than on the other.
+
+    Other programs that took it make times longer; a code that waits more does so too.
+    """
+    shares = [(p.before.value("cpu_utilisation"), p.after.value("cpu_utilisation")) for p in pairs]
+    known = [(a, b) for a, b in shares if a and b]
+    if not known:
+        return None
+    before, after = np.median(np.array(known), axis=0)
+    if max(before, after) <= (1 + ALIKE) * min(before, after):
+        return None
+    return (
+        f"a rank used {before:.2f} cores in A, {after:.2f} in B (median): "
+        "other programs were at work, or the code waits more"
+    )
+
+
+def _values(trials: Iterable[Trial]) -> dict[str, set[str]]:
+    """Return the values of every key over the trials, as text."""
+    found: dict[str, set[str]] = {}
+    for trial in trials:
+        for key, value in _flat(trial.record.environment).items():
+            found.setdefault(key, set()).add(value)
+    return found
+
+
+def _flat(environment: Json) -> dict[str, str]:
+    """Return an environment as text by key: packages by their names, memory in whole GiB."""
+    plain = {key: value for key, value in environment.items() if key not in ("packages", "memory_bytes")}
+    plain |= environment.get("packages") or {}
+    if memory := environment.get("memory_bytes"):
+        plain["memory_gib"] = round(memory / 2**30)  # a kernel's update changes what it has left by less
+    if plain.get("commit"):
+        plain["commit"] = str(plain["commit"])[:10]
+    return {key: v if isinstance(v, str) else json.dumps(v) for key, v in plain.items() if v is not None}
+
+
+def _text(values: set[str] | None) -> str:
+    return " and ".join(sorted(values)) if values else "unknown"

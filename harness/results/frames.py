@@ -1,8 +1,10 @@
-"""Results as pandas frames."""
+"""Results as pandas frames, with the records behind them."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,17 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
-from harness.results.epochs import EPOCH_COLUMNS, read_epochs
-from harness.results.record import Record
-from harness.results.store import read_at, records_under
-from harness.results.twins import network_label
+from harness.results.projection import network_label
+from harness.results.record import Json, Record
+from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
 
 
 def load_results(path: Path | str) -> pd.DataFrame:
     """Return one row a trial, as they started, of a results directory, a suite's directory or one trial's.
 
     Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
-    rank, scores as fractions, `stat_<name>`: a method's own figures of an epoch, see `results.reduce` (no
-    such columns from records that are older than them). A figure that a trial lacks is NaN (None for text).
+    rank, scores as fractions, `stat_<name>`: a method's own metrics of an epoch, see `results.reduce` (no
+    such columns from records that are older than them). A metric that a trial lacks is NaN (None for text).
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
     records = [read_at(place) for place in record_places(Path(path))]
@@ -39,7 +40,7 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
 
     Columns `suite`, `trial`, `epoch` (from 0), `rank`, `epoch_time_s`, `time_<phase>_s`, `bytes_<purpose>`
     (sent by this rank in this epoch), `loss`, `lr`, scores (NaN where not evaluated), and the method's own
-    figures as `stat_<name>`.
+    metrics as `stat_<name>`.
     """
     frames = []
     for place in record_places(Path(path)):
@@ -52,21 +53,6 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
     if not frames:
         return pd.DataFrame(columns=list(EPOCH_COLUMNS))
     return pd.concat(frames, ignore_index=True)
-
-
-def record_places(path: Path) -> list[Path]:
-    """Return the directories of the records under a results directory, a suite's or a trial's.
-
-    UserError if it does not exist.
-    """
-    if not path.is_dir():
-        raise UserError("no such directory of results", file=path)
-    if (path / "record.json").is_file():
-        return [path]
-    if records := records_under(path):
-        return records
-    suites = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
-    return [place for suite in suites for place in records_under(suite)]
 
 
 def row_of(record: Record) -> dict[str, Any]:
@@ -109,21 +95,110 @@ def declared_metrics(record: Record) -> dict[str, Metric]:
 
     What the record says of itself; of records that are older, what the method says that is installed.
     """
-    kept = record.declared.get("metrics")
-    method = _get(record.config, "method", "name")
-    own = from_declared(kept) if kept is not None else _installed(method) if method else ()
+    own = from_declared(declared_by(record).get("metrics", ()))
     return {metric.name: metric for metric in (*installed(), *own)}
 
 
+def declared_by(record: Record) -> Json:
+    """Return what a record's method says of itself, see `Method.declared`.
+
+    What the record keeps of it; of records that are older, what the method says that is installed.
+    """
+    return declared_of(_get(record.config, "method", "name")) | record.declared
+
+
+def is_baseline(declared: Json, options: Mapping[str, Any], family: str) -> bool:
+    """Return whether methods of a family are compared with one that declares this, at these options."""
+    said = declared.get("baseline")
+    same = said is not None and all(options.get(name, value) == value for name, value in said.items())
+    return same and declared.get("family") == family
+
+
 @functools.cache
-def _installed(method: str) -> tuple[Metric, ...]:
+def declared_of(method: str | None) -> Json:
+    """Return what a method says of itself, if it is installed; else nothing."""
     from harness.runtime.method import METHODS
 
-    found = METHODS.loaded(method)
-    return tuple(found.metrics_by_column().values()) if found else ()
+    found = METHODS.loaded(method) if method else None
+    return found.declared() if found else {}
 
 
 def _get(config: dict[str, Any], section: str, key: str) -> Any:
     """Return `config[section][key]`, None where it is not there."""
     inner = config.get(section)
     return inner.get(key) if isinstance(inner, dict) else None
+
+
+RecordKey = tuple[str, str]
+_TRIAL = ["suite", "trial"]  # what a trial is known by
+
+
+@dataclass(frozen=True)
+class ResultInputs:
+    """Everything a report shows.
+
+    `results`: one row a trial, `epochs`: one row an epoch and rank (columns as in
+    `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer;
+    `directories`: where they were read; `repeated`: how many trials were in several of them, each with
+    other metrics (the one that started last is shown).
+    """
+
+    results: pd.DataFrame
+    epochs: pd.DataFrame
+    records: Mapping[RecordKey, Record] = field(default_factory=dict)
+    directories: tuple[Path, ...] = ()
+    repeated: int = 0
+
+    def record(self, row: Mapping[Any, Any]) -> Record | None:
+        """Return the record of a row of `results`, None if it is not there."""
+        return self.records.get((str(row["suite"]), str(row["trial"])))
+
+    @property
+    def declared(self) -> list[Metric]:
+        """The metrics that the records' methods declare."""
+        found = {name: each for record in self.records.values() for name, each in declared_metrics(record).items()}
+        return list(found.values())
+
+    def config(self, row: Mapping[Any, Any]) -> Mapping[str, Any]:
+        """Return the resolved configuration of a row of `results`, empty without its record."""
+        record = self.record(row)
+        return record.config if record else {}
+
+
+def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
+    """Read the trials under results roots, suites' directories or trials' own.
+
+    A trial (its suite's name and its id) that is in several is taken from where it started last. UserError
+    if a directory is missing, holds no trial, or a record is damaged.
+    """
+    listed = [directories] if isinstance(directories, Path) else list(directories)
+    places = tuple({place.resolve(): place for place in listed}.values())
+    own = [_load_one(place) for place in places]
+    if len(own) == 1:
+        return own[0]
+    every = pd.concat([each.results.assign(place=i) for i, each in enumerate(own)], ignore_index=True)
+    every = every.sort_values(["suite", "started", "trial"], kind="stable")
+    runs = every.drop_duplicates([*_TRIAL, "started"])
+    last = runs.drop_duplicates(_TRIAL, keep="last")
+    from_place = dict(zip(zip(last["suite"], last["trial"], strict=True), last["place"], strict=True))
+    epochs = [
+        each.epochs[[from_place[key] == i for key in zip(*(each.epochs[c] for c in _TRIAL), strict=True)]]
+        for i, each in enumerate(own)
+    ]
+    return ResultInputs(
+        last.drop(columns="place").reset_index(drop=True),
+        pd.concat(epochs, ignore_index=True),
+        {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
+        places,
+        len(runs[runs.duplicated(_TRIAL)].drop_duplicates(_TRIAL)),
+    )
+
+
+def _load_one(place: Path) -> ResultInputs:
+    if not place.is_dir():
+        raise UserError("no such directory of results", file=place, fix="run `harness run SUITE` first")
+    results = load_results(place).drop_duplicates(_TRIAL, ignore_index=True)
+    if results.empty:
+        raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
+    records = (read_at(home) for home in record_places(place))
+    return ResultInputs(results, load_epochs(place), {(r.suite, r.trial): r for r in records}, (place,))

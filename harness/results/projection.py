@@ -11,7 +11,7 @@ The model (alpha-beta, one link a host) and what it assumes:
 - Through sockets, 1448 bytes of payload make a frame of 1514 (IPv4, TCP with timestamps; as the kernel's
   shapers count it), and communication takes at least the time that software took for it where the trial was
   measured (copies, system calls; what its own network explains is taken off), because a socket fills while
-  the wire drains. NVLink, PCIe and RDMA pay neither.
+  the network drains. NVLink, PCIe and RDMA pay neither.
 - Overlapped exchanges (pipelined methods) run behind everything else: in the steady state an epoch is the
   larger of them and of compute plus the exchanges that are waited for.
 
@@ -20,16 +20,17 @@ See docs/design/projection.md for where this is too kind or too harsh.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.errors import UserError
-from harness.results.record import Record
-from harness.results.wire import ETHERNET, IP_AND_TCP
-from harness.suite.schema import NetworkSpec
+from harness.errors import UserError, nearest
+from harness.results.record import Record, whole_config
+from harness.results.reduce import ETHERNET, IP_AND_TCP
+from harness.suite.schema import NetworkSpec, parse_rate
 
 MTU = 1500
 PAYLOAD, FRAME = MTU - IP_AND_TCP, MTU + ETHERNET  # bytes of a full segment, and of the frame around it
@@ -38,7 +39,7 @@ ALL_REDUCE = -1  # the peer of an all-reduce's channel
 
 
 @dataclass(frozen=True)
-class Link:
+class HostLink:
     """A host's link to the switch: bits a second each way, seconds a message, and who drives it."""
 
     bits_s: float
@@ -80,7 +81,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class _Wire:
+class _Transfers:
     exchange_s: float
     reduce_s: float
     overlapped_s: float
@@ -126,12 +127,12 @@ def project(
     """
     if reason := why_not(record):
         raise UserError(f"cannot be projected: it {reason}", key=f"trial {record.trial}")
-    wire = _wire(record, Link(rate_bits_s, latency_s, ranks_per_host, sockets))
+    sent = _transfers(record, HostLink(rate_bits_s, latency_s, ranks_per_host, sockets))
     phases = max(_rank_phases(record), key=_compute)
     scale = float(record.result["epoch_time_s"]) / sum(phases.values())
-    exchange_s, reduce_s = wire.exchange_s, wire.reduce_s
+    exchange_s, reduce_s = sent.exchange_s, sent.reduce_s
     if sockets:
-        own = _wire(record, _own_link(record))
+        own = _transfers(record, _own_link(record))
         exchange_s = max(exchange_s, scale * phases.get("comm", 0.0) - own.exchange_s)
         reduce_s = max(reduce_s, scale * phases.get("reduce", 0.0) - own.reduce_s)
     return Projection(
@@ -139,7 +140,7 @@ def project(
         wait_s=scale * phases.get("wait", 0.0),
         exchange_s=exchange_s,
         reduce_s=reduce_s,
-        overlapped_s=wire.overlapped_s,
+        overlapped_s=sent.overlapped_s,
     )
 
 
@@ -157,15 +158,15 @@ def _compute(phases: Mapping[str, float]) -> float:
     return sum(seconds for phase, seconds in phases.items() if phase not in NOT_COMPUTE)
 
 
-def _own_link(record: Record) -> Link:
+def _own_link(record: Record) -> HostLink:
     """Return the link that a trial was measured on; the loopback is none."""
     spec = network_of(record)
     if spec is None:
-        return Link(math.inf, 0.0, len(record.ranks))
-    return Link(spec.bits_s, spec.latency_s, spec.ranks_per_host)
+        return HostLink(math.inf, 0.0, len(record.ranks))
+    return HostLink(spec.bits_s, spec.latency_s, spec.ranks_per_host)
 
 
-def _wire(record: Record, link: Link) -> _Wire:
+def _transfers(record: Record, link: HostLink) -> _Transfers:
     """Return the seconds an epoch's bytes take on a link."""
     steps: defaultdict[tuple[Any, ...], list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
     for index, rank in enumerate(record.ranks):
@@ -180,10 +181,10 @@ def _wire(record: Record, link: Link) -> _Wire:
         kind = "overlapped" if overlapped else "reduce" if reduced else "exchange"
         step = _all_reduce(rows, link, len(record.ranks)) if reduced else _exchange(rows, link)
         seconds[kind] += step / record.result["epochs"]
-    return _Wire(seconds["exchange"], seconds["reduce"], seconds["overlapped"])
+    return _Transfers(seconds["exchange"], seconds["reduce"], seconds["overlapped"])
 
 
-def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link) -> float:
+def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink) -> float:
     """Return the seconds that all calls of one exchange take: the busiest direction of the busiest link."""
     loads: defaultdict[tuple[int, str], int] = defaultdict(int)
     calls = 0
@@ -196,10 +197,117 @@ def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link) -> floa
     return link.seconds(max(loads.values(), default=0), calls)
 
 
-def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: Link, ranks: int) -> float:
+def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink, ranks: int) -> float:
     """Return the seconds that all calls of an all-reduce take as a ring that leaves each host once."""
     if ranks <= link.ranks_per_host:
         return 0.0
     shares = [(row["sent_bytes"], row["calls"]) for _, row in rows]
     share, calls = max(shares)
     return link.seconds(share, calls * 2 * (ranks - 1))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A link that moves bytes without the kernel's sockets: bits a second each way, and who says so."""
+
+    bits_s: float
+    source: str
+
+
+PRESETS = {
+    "nvlink": Preset(8 * 450e9, "NVLink 4: 900 GB/s a GPU, both ways together (NVIDIA, H100 data sheet)"),
+    "pcie4": Preset(8 * 31.5e9, "PCIe 4.0 x16: 16 GT/s a lane, 128b/130b (PCI-SIG)"),
+    "pcie5": Preset(8 * 63e9, "PCIe 5.0 x16: 32 GT/s a lane, 128b/130b (PCI-SIG)"),
+    "hdr": Preset(200e9, "InfiniBand HDR, 4 lanes (IBTA roadmap)"),
+    "ndr": Preset(400e9, "InfiniBand NDR, 4 lanes (IBTA roadmap)"),
+}
+
+
+@dataclass(frozen=True)
+class NamedLink:
+    """A network a user asked for; `sockets` as for `harness.results.projection.project`."""
+
+    name: str
+    bits_s: float
+    sockets: bool
+    source: str = ""
+
+
+def parse_link(text: str, key: str) -> NamedLink:
+    """Return what `text` names: a preset, or a rate such as "10gbit"; UserError naming `key` otherwise."""
+    if preset := PRESETS.get(text):
+        return NamedLink(text, preset.bits_s, sockets=False, source=preset.source)
+    try:
+        bits_s = parse_rate(text)
+    except ValueError:
+        fix = f"{nearest(text, PRESETS)}; or a rate such as 10gbit"
+        raise UserError(f"unknown network '{text}'", key=key, fix=fix) from None
+    if not bits_s:
+        raise UserError(f"'{text}' is no rate: it must be more than 0", key=key)
+    return NamedLink(text, bits_s, sockets=True)
+
+
+LOOPBACK = "none"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A trial on a network, and the projection of its twin `base` onto that network."""
+
+    base: Record
+    trial: Record
+    network: NetworkSpec
+    projection: Projection
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of the trial's epoch."""
+        return float(self.trial.result["epoch_time_s"])
+
+    @property
+    def error(self) -> float:
+        """Projected / measured - 1."""
+        return self.projection.epoch_time_s / self.measured_s - 1
+
+
+def network_label(record: Record) -> str:
+    """Return the name of a trial's network, `none` for the loopback."""
+    spec = network_of(record)
+    return LOOPBACK if spec is None else spec.label
+
+
+def counterparts(records: Iterable[Record]) -> list[list[Record]]:
+    """Group the trials that can be projected by all of their configuration but the network."""
+    groups: dict[str, dict[str, Record]] = {}
+    for record in records:
+        if why_not(record) is None:
+            config = {key: v for key, v in whole_config(record.config).items() if key.partition(".")[0] != "network"}
+            key = json.dumps(config, sort_keys=True)
+            groups.setdefault(key, {})[network_label(record)] = record
+    return [list(group.values()) for group in groups.values()]
+
+
+def base_of(group: Sequence[Record], label: str | None = None) -> Record | None:
+    """Return the trial of a group on the network `label` (None if it is not there).
+
+    Without a label the one on the network that limits least: the loopback, else the highest rate.
+    """
+    if label is not None:
+        return next((record for record in group if network_label(record) == label), None)
+    return max(group, key=_freedom)
+
+
+def _freedom(record: Record) -> tuple[float, float]:
+    spec = network_of(record)
+    return (math.inf, 1.0) if spec is None else (spec.bits_s, -spec.latency_s)
+
+
+def compare_counterparts(group: Sequence[Record], base: Record) -> list[Comparison]:
+    """Hold the projection of `base` against every other trial of its group that has a network."""
+    found = []
+    for record in group:
+        spec = network_of(record)
+        if spec is not None and record is not base:
+            onto = project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host)
+            found.append(Comparison(base, record, spec, onto))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from harness.errors import UserError
 from harness.spec import RENAMED
+from harness.suite.schema import LATER
 
 SCHEMA_VERSION = 1
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
@@ -21,10 +22,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Record(BaseModel):
-    """One trial: how it ended, what was run, where, and its figures.
+    """One trial: how it ended, what was run, where, and its metrics.
 
     `config`, `environment`, `dataset`, `partition`, `result` and `ranks` stay plain JSON, so that a record
-    outlives the code that wrote it. Figures that could not be had are None, never 0.
+    outlives the code that wrote it. Metrics that could not be had are None, never 0.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -120,3 +121,20 @@ def without_epochs(ranks: Sequence[Json]) -> list[Json]:
 def epoch_rows(ranks: Sequence[Json]) -> list[Json]:
     """Return the epochs of all ranks, one row an epoch and rank."""
     return [row for rank in ranks for row in rank.get("epochs") or []]
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as `section.key` and plain values: lists as text, of a path its name."""
+    return {key: _plain(key, value) for key, value in flatten(config).items()}
+
+
+def whole_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `flat_config` with the keys that came after the record, at their defaults: old and new ones agree."""
+    later = {key: value for key, value in LATER.items() if not isinstance(value, Mapping)}
+    return flat_config(later) | flat_config(config)
+
+
+def _plain(key: str, value: Any) -> str | int | float | None:
+    if key == "partition.file" and isinstance(value, str):
+        return PurePath(value).name
+    return value if isinstance(value, str | int | float | None) else json.dumps(value)

@@ -1,7 +1,8 @@
-"""How the figures of a trial's ranks become the trial's."""
+"""How the metrics of a trial's ranks become the trial's, and what they sent each other."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -9,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from harness.metrics import METRICS, STAT, SUMS, Metric
-from harness.results.record import Json
+from harness.results.record import Json, epoch_rows
 from harness.results.stats import ENOUGH, default_warmup, median_interval
-from harness.results.wire import traffic
 
 
 def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) -> Json:
@@ -95,7 +95,7 @@ def _known(values: Iterable[Any]) -> list[float]:
 
 
 def _mean(values: Iterable[Any]) -> float | None:
-    """Return the mean of the figures that are there, None if there are none."""
+    """Return the mean of the metrics that are there, None if there are none."""
     known = _known(values)
     return float(np.mean(known)) if known else None
 
@@ -130,7 +130,7 @@ class _Epochs:
         return int(np.argmax(np.median(self.times(self.plain), axis=1)))
 
     def mean(self, rank: int, key: str, epochs: Sequence[int]) -> float | None:
-        """Return the mean of one of a rank's figures; None if it has none."""
+        """Return the mean of one of a rank's metrics; None if it has none."""
         return _mean(self.by_rank[rank][e].get(key) for e in epochs)
 
 
@@ -231,13 +231,13 @@ def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
 
 
 def _setup(ranks: Sequence[Json]) -> Json:
-    """Return the figures of the method's set-up by name, the largest of the ranks that have them.
+    """Return the metrics of the method's set-up by name, the largest of the ranks that have them.
 
     One rank may have worked for the others.
     """
     told = [rank.get("setup") or {} for rank in ranks]
-    names = dict.fromkeys(name for figures in told for name in figures)
-    return {name: max(_known(figures.get(name) for figures in told), default=None) for name in names}
+    names = dict.fromkeys(name for metrics in told for name in metrics)
+    return {name: max(_known(metrics.get(name) for metrics in told), default=None) for name in names}
 
 
 def _memory(ranks: Sequence[Json]) -> Json:
@@ -249,3 +249,56 @@ def _memory(ranks: Sequence[Json]) -> Json:
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
     model = max(models, key=lambda components: sum(components.values()), default=None)
     return result | {"memory_model": model, "memory_model_bytes": sum(model.values()) if model else None}
+
+
+ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers
+
+
+def traffic(ranks: Sequence[Json]) -> Json:
+    """Bytes sent by all ranks in a mean epoch, by purpose, and what the interface saw of them."""
+    epochs: set[int] = set()
+    totals: defaultdict[str, int] = defaultdict(int)
+    for row in epoch_rows(ranks):
+        epochs.add(row["epoch"])
+        for key, value in row.items():
+            if key.startswith("bytes_") and value is not None:
+                totals[key] += value
+    result: Json = {key: total / len(epochs) for key, total in totals.items()}
+    result["wire_estimate_bytes"] = _with_headers(ranks, between_ranks(result))
+    return result | {"wire_bytes": None, "wire_ratio": None} | _seen_by_interfaces(ranks, len(epochs))
+
+
+def between_ranks(result: Json) -> float:
+    """Return the payload an epoch that a trial's ranks sent each other: all its bytes but the swaps."""
+    return float(sum(size for key, size in result.items() if key.startswith("bytes_") and key != "bytes_swap"))
+
+
+def _with_headers(ranks: Sequence[Json], payload: float) -> float | None:
+    """Return the bytes an epoch with headers of full frames: Ethernet 14, IPv4 20, TCP 32 with time stamps.
+
+    Acknowledgements, barriers and frames that are not full come on top. None on the loopback, and where the
+    size of a frame is not known.
+    """
+    links = [rank.get("link") for rank in ranks]
+    if not links or any(link is None or link["loopback"] or not link["mtu"] for link in links):
+        return None
+    mtu: int = min(link["mtu"] for link in links if link)
+    return payload * (mtu + ETHERNET) / (mtu - IP_AND_TCP)
+
+
+def _seen_by_interfaces(ranks: Sequence[Json], epochs: int) -> Json:
+    """What the interfaces sent an epoch, and its ratio to what was counted; nothing unless verified.
+
+    An interface is counted once: on the loopback it carries all ranks' traffic. Where several ranks share a
+    host's link, what they send each other does not pass it, so the ratio is left out.
+    """
+    checks = [rank["traffic_check"] for rank in ranks if rank.get("traffic_check")]
+    if not checks or not epochs or any(check["sent_bytes"] is None for check in checks):
+        return {}
+    links: dict[tuple[Any, Any], list[Json]] = defaultdict(list)
+    for check in checks:
+        links[check["network"], check["interface"]].append(check)
+    sent = sum(max(check["sent_bytes"] for check in link) for link in links.values())
+    counted = sum(check["counted_sent_bytes"] for check in checks)
+    comparable = all(len(link) == 1 or link[0]["loopback"] for link in links.values())
+    return {"wire_bytes": sent / epochs, "wire_ratio": sent / counted if comparable and counted else None}

@@ -12,7 +12,6 @@ from scipy import special
 
 Values = Sequence[float] | np.ndarray
 Statistic = Literal["median", "mean"]
-
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 NOISY = 0.05
@@ -24,7 +23,7 @@ _CHUNK = 50  # resamples at a time
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its 95 % interval, in the unit of the values."""
+    """A value with its 95 % interval, in the unit of the values."""
 
     centre: float
     low: float
@@ -105,7 +104,7 @@ def ratio_interval(
     found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
     if found is None or not found.b:
         return None
-    a, b = found.figures_a, found.figures_b
+    a, b = found.resampled_a, found.resampled_b
     if min(a.min(), b.min()) > 0:
         logs = _interval(math.log(found.a / found.b), np.log(a / b), found.count)
         return Interval(found.a / found.b, math.exp(logs.low), math.exp(logs.high))
@@ -120,7 +119,7 @@ def difference_interval(
     found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
     if found is None:
         return None
-    return _interval(found.a - found.b, found.figures_a - found.figures_b, found.count)
+    return _interval(found.a - found.b, found.resampled_a - found.resampled_b, found.count)
 
 
 def paired_test(a: Values, b: Values) -> float | None:
@@ -165,8 +164,8 @@ class _Two:
 
     a: float
     b: float
-    figures_a: np.ndarray
-    figures_b: np.ndarray
+    resampled_a: np.ndarray
+    resampled_b: np.ndarray
     count: int
 
 
@@ -177,10 +176,10 @@ def _of_two(after: Values, before: Values, paired: bool, of: Callable[..., Any],
     rng = np.random.default_rng(seed)
     if paired:
         both = np.stack(_pairs(a, b))
-        figures_a, figures_b = _resampled(of, both, rng)
+        resampled_a, resampled_b = _resampled(of, both, rng)
     else:
-        figures_a, figures_b = (_resampled(of, _thinned(np.sort(sample)), rng) for sample in (a, b))
-    return _Two(float(of(a)), float(of(b)), figures_a, figures_b, min(len(a), len(b)))
+        resampled_a, resampled_b = (_resampled(of, _thinned(np.sort(sample)), rng) for sample in (a, b))
+    return _Two(float(of(a)), float(of(b)), resampled_a, resampled_b, min(len(a), len(b)))
 
 
 def _resampled(of: Callable[..., Any], sample: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -190,16 +189,16 @@ def _resampled(of: Callable[..., Any], sample: np.ndarray, rng: np.random.Genera
     return np.concatenate([of(sample[..., rows], axis=-1) for rows in drawn], axis=-1)
 
 
-def _interval(centre: float, figures: np.ndarray, count: int) -> Interval:
-    """Return the interval of a figure of `count` values from those of its resamples."""
+def _interval(centre: float, resampled: np.ndarray, count: int) -> Interval:
+    """Return the interval of a statistic of `count` values from those of its resamples."""
     if count < 2:
         return Interval(centre, centre, centre)
     quantile = float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * math.sqrt(count / (count - 1))
     if count < ENOUGH:
-        reach = quantile * float(np.std(figures))
+        reach = quantile * float(np.std(resampled))
         return Interval(centre, centre - reach, centre + reach)
     tail = float(special.ndtr(-quantile))
-    low, high = np.quantile(figures, [tail, 1 - tail])
+    low, high = np.quantile(resampled, [tail, 1 - tail])
     return Interval(centre, float(low), float(high))
 
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import filecmp
 import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pandas as pd
 
 from harness.errors import UserError
-from harness.results.epochs import write_epochs
 from harness.results.record import Record, read_record
+from harness.results.suite_file import SUITE_FILE
 from harness.suite.schema import PLAIN_NAME
 
 STAGING = ".staging"
@@ -168,3 +172,161 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+EPOCH_COLUMNS = (
+    *("suite", "trial", "epoch", "rank", "epoch_time_s", "steps", "loss", "lr"),
+    *("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score", "eval_s"),
+)
+
+
+def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write rows of epochs as parquet, their `stats` as columns `stat_<name>`."""
+    rows = []
+    for epoch in epochs:
+        stats = epoch.get("stats") or {}
+        row = {key: value for key, value in epoch.items() if key != "stats"}
+        rows.append(row | {f"stat_{key}": value for key, value in stats.items()})
+    frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(EPOCH_COLUMNS[2:]))
+    for column in frame.columns:
+        if frame[column].dtype == object:  # a score that was never taken is a number all the same
+            frame[column] = _numbers(frame[column])
+    frame.to_parquet(path, index=False)
+
+
+def read_epochs(path: Path) -> pd.DataFrame:
+    """Read an `epochs.parquet`; UserError if it is missing or damaged."""
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"damaged epochs: {str(error).splitlines()[0]}", file=path) from error
+
+
+def timed_epochs(epochs: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Return the epochs that a trial's epoch time is the median of, in order.
+
+    Args:
+        epochs: rows of one trial as `load_epochs` has them, one an epoch and rank.
+        count: how many they are, the trial's `timed_epochs`: the last without barriers that all ranks ended.
+
+    Returns:
+        Indexed by epoch: `epoch_time_s` of the slowest rank, and its `steps` (NaN if not recorded).
+    """
+    plain = epochs if "timing" not in epochs else epochs[epochs["timing"] != "breakdown"]
+    by_epoch = plain.reindex(columns=["epoch", "epoch_time_s", "steps"]).groupby("epoch")
+    whole = by_epoch.size() == epochs["rank"].nunique()
+    return by_epoch.max()[whole].tail(count)
+
+
+def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column as numbers if it holds nothing else (None is NaN), as text otherwise."""
+    try:
+        return pd.to_numeric(column)
+    except (ValueError, TypeError):
+        return column.map(lambda value: value if value is None else str(value))
+
+
+def record_places(path: Path) -> list[Path]:
+    """Return the directories of the records under a results directory, a suite's or a trial's.
+
+    UserError if it does not exist.
+    """
+    if not path.is_dir():
+        raise UserError("no such directory of results", file=path)
+    if (path / "record.json").is_file():
+        return [path]
+    if records := records_under(path):
+        return records
+    suites = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    return [place for suite in suites for place in records_under(suite)]
+
+
+Keep = Literal["first", "latest"]
+CONTENT = ("record.json", "epochs.parquet")  # what makes two trials the same; logs may be lost on the way
+
+
+@dataclass(frozen=True)
+class Merged:
+    """How many trials were copied, were there already, and gave way to another of their id."""
+
+    copied: int
+    same: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A record, the directory it lies in, and whether that is of the results that others are added to."""
+
+    record: Record
+    place: Path
+    there: bool = False
+
+
+def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) -> Merged:
+    """Copy the trials below `sources` (results directories, suites' or trials') into the results at `out`.
+
+    A trial that is twice with equal content is there once. Of two that differ `keep` says which is taken: the
+    first, where `out` comes before all sources, or the one that was started last. Nothing is copied before
+    everything was read. `suite.json` is the first there is.
+
+    Raises:
+        UserError: a trial twice that differs and no `keep`; a damaged record; a run is writing to `out`.
+    """
+    found = [_read_to_merge(place) for source in sources for place in record_places(source)]
+    if not found:
+        raise UserError("holds no finished trial", file=sources[0])
+    stores = {each.record.suite: ResultStore(out, each.record.suite) for each in found}
+    chosen = {
+        (suite, place.name): _Found(read_at(place), place, there=True)
+        for suite, store in stores.items()
+        for place in records_under(store.directory)
+    }
+    same = dropped = 0
+    for new in found:
+        key = (new.record.suite, new.record.trial)
+        old = chosen.setdefault(key, new)
+        if old is new:
+            continue
+        if _equal_content(old.place, new.place):
+            same += 1
+            continue
+        dropped += 1
+        chosen[key] = _taken(old, new, keep)
+    copied = [each for each in chosen.values() if not each.there]
+    for suite, store in stores.items():
+        with store.lock():
+            store.clean()
+            for each in copied:
+                if each.record.suite == suite:
+                    store.adopt(each.place, each.record.trial)
+            _keep_suite(store.directory, [each.place.parent for each in found if each.record.suite == suite])
+    return Merged(len(copied), same, dropped)
+
+
+def _read_to_merge(place: Path) -> _Found:
+    """Read a record that becomes a directory of its trial's name."""
+    record = read_at(place)
+    if record.trial != place.name.partition(".")[0]:
+        what = f"is the record of trial '{record.trial}'"
+        raise UserError(what, file=place, fix="a trial's directory has its name: remove it")
+    return _Found(record, place)
+
+
+def _equal_content(one: Path, other: Path) -> bool:
+    _, different, missing = filecmp.cmpfiles(one, other, CONTENT, shallow=False)
+    return not different and not missing
+
+
+def _taken(old: _Found, new: _Found, keep: Keep | None) -> _Found:
+    if keep is None:
+        what = f"trial {new.record.trial} ({new.record.label}) is in {old.place} too, and differs"
+        raise UserError(what, file=new.place, fix="--keep first, or --keep latest: the one started last")
+    return new if keep == "latest" and new.record.started > old.record.started else old
+
+
+def _keep_suite(directory: Path, sources: Sequence[Path]) -> None:
+    """Give results the `suite.json` of the first source that has one, if they have none."""
+    for source in sources:
+        if (source / SUITE_FILE).is_file() and not (directory / SUITE_FILE).exists():
+            shutil.copyfile(source / SUITE_FILE, directory / SUITE_FILE)

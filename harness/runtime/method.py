@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from pydantic_core import to_jsonable_python
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
@@ -198,6 +199,10 @@ class Method(Registered, ABC, Generic[OptionsT]):
             None: no claim.
         unbiased: options at which the expectation of what a layer aggregates is the full aggregation, and
             which sample on a graph of 60 nodes. None: no claim.
+        baseline: options at which reports compare the methods of its family with it; {} at any. None: never.
+        plain: options at which it leaves out what is its own, so that its other variants are compared with
+            it; None as an option's value: whatever that is. {}: there are none such.
+        colour: `#rrggbb` of its first variant in all reports; "": one that is free.
         metrics: what it tells with its steps and of its set-up, beside what its base classes do; they become
             columns, axes and claims.
     """
@@ -209,6 +214,9 @@ class Method(Registered, ABC, Generic[OptionsT]):
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     exact: ClassVar[dict[str, Any] | None] = None
     unbiased: ClassVar[dict[str, Any] | None] = None
+    baseline: ClassVar[dict[str, Any] | None] = None
+    plain: ClassVar[dict[str, Any]] = {}
+    colour: ClassVar[str] = ""
     metrics: ClassVar[tuple[Metric, ...]] = ()
 
     def __init__(self, worker: Worker, options: OptionsT) -> None:
@@ -274,7 +282,17 @@ class Method(Registered, ABC, Generic[OptionsT]):
     @classmethod
     def declared(cls) -> dict[str, Any]:
         """Return what a record keeps of it, so that results are read without its code."""
-        return {"family": cls.family, "metrics": as_declared(cls.metrics_by_column().values())}
+        fields = {name: field for name, field in cls.Options.model_fields.items() if not field.is_required()}
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+        return {
+            "family": cls.family,
+            "baseline": cls.baseline,
+            "plain": cls.plain,
+            "colour": cls.colour,
+            "defaults": to_jsonable_python(defaults),
+            "numbers": [name for name, field in fields.items() if field.repr and _is_number(defaults[name])],
+            "metrics": as_declared(cls.metrics_by_column().values()),
+        }
 
     @classmethod
     def check_class(cls, where: str) -> None:
@@ -288,6 +306,10 @@ class Method(Registered, ABC, Generic[OptionsT]):
 
 
 METHODS: Registry[type[Method[Any]]] = Registry(Method)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | list) and not isinstance(value, bool)
 
 
 class FullGraphMethod(Method[FullGraphOptionsT]):

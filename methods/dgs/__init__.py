@@ -156,6 +156,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
     """
 
     name = "dgs"
+    colour = "#d55e00"
     Options = DGSOptions
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8, "estimator": "unbiased"}

@@ -73,6 +73,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     """
 
     name = "graphsaint"
+    colour = "#56b4e9"
     Options = GraphSAINTOptions
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
     unbiased: ClassVar[dict[str, Any]] = {"sampler": "node", "size": 25}

@@ -48,6 +48,7 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
     """
 
     name = "psc-gcn"
+    colour = "#009e73"
     Options = PSCOptions
     exact: ClassVar[dict[str, Any]] = {"staleness": 0, "rate": 1.0, "cache": "none"}
     unbiased: ClassVar[dict[str, Any]] = {"staleness": 0, "rate": 0.3}

@@ -9,6 +9,7 @@ from claims.made import claim, epochs, frame, trial
 from scipy import stats as scipy_stats
 
 from harness.claims.evaluate import Verdict, evaluate
+from harness.metrics import Metric
 from harness.suite.schema import Claim, TrialConfig
 
 Figures = list[tuple[TrialConfig, dict[str, Any]]]
@@ -185,3 +186,22 @@ def test_values_that_miss_a_bound_by_little_do_not_read_like_it() -> None:
         by_method("bytes_feature", whole=[1.0], sampled=[0.0]),
     )
     assert (nothing.state, nothing.why) == ("not measured", "what it is compared with is 0")
+
+
+def test_a_claim_on_a_metric_that_a_method_declares() -> None:
+    """Its unit is what the method says: of a step's metric, and of one of the set-up."""
+    sampled, whole = trial("sampled"), trial("whole")
+    figures = [
+        (sampled, {"stat_chunks": 3 * 2**20, "fill_s": 0.004}),
+        (whole, {"stat_chunks": 6 * 2**20, "fill_s": 0.5}),
+    ]
+    declared = [Metric.of_method("chunks", "chunks drawn", "B"), Metric.of_setup("fill_s", "to fill the cache", "s")]
+    claims = [
+        claim("stat_chunks", {"at_most": 4 * 2**20}, {"method": "sampled"}),
+        claim("fill_s", {"at_most": 0.01}, {"method": "sampled"}),
+        claim("stat_chunks", {"between": (0.4, 0.6)}, {"method": "sampled"}, over={"method": "whole"}),
+    ]
+    verdicts = evaluate(claims, frame(figures), epochs(), [sampled, whole], declared)
+    assert [verdict.state for verdict in verdicts] == ["holds"] * 3
+    assert [verdict.measured for verdict in verdicts] == ["3.00 MiB", "4.00 ms", "0.500 ×"]
+    assert [verdict.expected for verdict in verdicts] == ["at most 4 MiB", "at most 10 ms", "between 0.4 and 0.6 ×"]

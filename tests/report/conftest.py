@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from report.fake import METHODS, Method, write_results
-from report.measured import EPOCHS, FULL, PIPELINED, SKEWED, Write, one_section
+from report.measured import EPOCHS, FULL, PIPELINED, SKEWED, Write, one_section, section_tables
 
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Table
-from harness.report.trials.sections import Section
+from harness.report.sections import Section
+from harness.report.table import Table
 from harness.suite.schema import TrialConfig
 
 

@@ -288,7 +288,11 @@ def write_results(
                     rng = np.random.default_rng(int(config.id, 16))
                     ranks = [] if failure else make_ranks(config, epochs, rng)
                     record = Record(
-                        declared={} if metrics is None else {"metrics": as_declared(metrics)},
+                        declared={
+                            "defaults": config.method.options,  # labels name none of them
+                            "numbers": [],
+                            **({} if metrics is None else {"metrics": as_declared(metrics)}),
+                        },
                         trial=config.id,
                         suite=suite,
                         label=f"{name} {model} {method} P={count} seed={seed}",

@@ -10,10 +10,10 @@ from typing import Any
 
 from report.fake import Method
 
-from harness.report.tables.table import Row, Table
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import Section, make_sections
-from harness.results.frames import load_epochs
+from harness.report.sections import Section, make_sections
+from harness.report.table import Row, Table
+from harness.report.view import VIEWS
+from harness.results.frames import load_epochs, load_inputs
 from harness.results.record import Record
 
 FULL: Method = ("full", {})
@@ -85,3 +85,13 @@ def change(root: Path, how: Callable[[dict[str, Any]], object]) -> None:
         record = json.loads(path.read_text())
         how(record)
         path.write_text(Record.model_validate(record).to_json())
+
+
+def section_tables(section: Section) -> dict[str, Table]:
+    """The tables of a section, by the names of their views and of their details."""
+    found: dict[str, Table | None] = {}
+    for view in map(VIEWS.load, VIEWS.names()):
+        if view.of == "section":
+            made = view(section)
+            found |= {view.name: made.table(), **made.details()}
+    return {name: table for name, table in found.items() if table}

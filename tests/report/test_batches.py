@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from report.fake import METHODS, NODES, Method, write_results
-from report.measured import FULL, one_section, records, rows_of
+from report.measured import FULL, one_section, records, rows_of, section_tables
 
-from harness.report.figures.drawing import style
-from harness.report.figures.sampling import batch_figure, sampling_figure
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Table
-from harness.report.trials.sections import Section
+from harness.report.drawing import style
+from harness.report.sections import Section
+from harness.report.table import Table
+from harness.report.views.batches import BatchesView
+from harness.report.views.sampling import SamplingView
 
 EPOCHS = 22
 
@@ -124,9 +124,9 @@ def test_sampled_scores_are_a_column_where_there_are_any(root: Path, tables: dic
 
 def test_the_figure(section: Section, tmp_path: Path) -> None:
     with style():
-        picture = batch_figure(section)
+        picture = BatchesView(section).figure()
         assert picture is not None
         assert picture.title == "Score and communicated nodes"
-        assert sampling_figure(section) is None  # nobody asks for a share of the boundary
+        assert SamplingView(section).figure() is None  # nobody asks for a share of the boundary
         write_results(tmp_path, methods=(FULL, METHODS[0]), parts=(2,), seeds=(0,), epochs=6)
-        assert batch_figure(one_section(tmp_path)) is None
+        assert BatchesView(one_section(tmp_path)).figure() is None

@@ -12,12 +12,10 @@ import pytest
 from report.fake import METHODS, write_results
 
 from harness.report import write_report
-from harness.report.figures.by_section import throughput_figure
-from harness.report.figures.convergence import convergence_figure
-from harness.report.figures.drawing import Picture, style
-from harness.report.page.colours import PAPER, contrast, lightened
+from harness.report.drawing import Picture, style
+from harness.report.page import PAPER, contrast, lightened
 from harness.report.palette import COLOURS, PHASES, PURPOSES
-from harness.report.trials.sections import Section
+from harness.report.view import ReportView
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
 
@@ -25,11 +23,10 @@ EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>$a_b$"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-def _figures(section: Section) -> dict[str, Picture]:
+def _figure(view: ReportView) -> Picture | None:
     """Two of the figures: drawing all takes long."""
     with style():
-        drawn = {"time": throughput_figure(section), "convergence": convergence_figure(section)}
-    return {name: picture for name, picture in drawn.items() if picture}
+        return view.figure() if view.name in ("time", "convergence") else None
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +41,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fails=lambda c: ("error", EVIL) if (c.method.name, c.dataset.name) == ("full", "twin") else None,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.report.page.build.section_figures", _figures)
+        patch.setattr("harness.report.view.draw", _figure)
         return write_report(root, root / "out", ("html",))
 
 

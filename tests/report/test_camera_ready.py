@@ -8,11 +8,10 @@ import pytest
 from report.fake import METHODS, write_results
 from report.measured import FULL, one_section
 
-from harness.report.figures.bars import throughput_figure
-from harness.report.figures.convergence import convergence_figure
-from harness.report.figures.drawing import Picture, style
-from harness.report.figures.look import COLUMN, PAGE, PRINT
-from harness.report.trials.sections import Section
+from harness.report.drawing import COLUMN, PAGE, PRINT, Picture, style
+from harness.report.sections import Section
+from harness.report.views.convergence import ConvergenceView
+from harness.report.views.time import EpochTimeView
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def drawn(picture: Picture | None) -> Picture:
 @pytest.fixture(scope="module")
 def bars(wide: Section) -> Picture:
     with style(PRINT):
-        return drawn(throughput_figure(wide))
+        return drawn(EpochTimeView(wide).figure())
 
 
 def inches(picture: Picture) -> float:
@@ -42,7 +41,7 @@ def inches(picture: Picture) -> float:
 
 def test_a_figure_is_a_column_wide_and_more_only_for_panels(wide: Section, bars: Picture) -> None:
     with style(PRINT):
-        panels = drawn(convergence_figure(wide))
+        panels = drawn(ConvergenceView(wide).figure())
     assert inches(bars) == pytest.approx(COLUMN)
     assert inches(panels) == pytest.approx(PAGE)
     assert b'width="234pt"' in bars.svg
@@ -64,7 +63,7 @@ def test_areas_differ_without_colours(wide: Section, bars: Picture) -> None:
 
 def test_only_the_screens_figure_has_a_title(wide: Section, bars: Picture) -> None:
     with style():  # the look of print ends with its block
-        screen = drawn(throughput_figure(wide))
+        screen = drawn(EpochTimeView(wide).figure())
     title = f"<!-- Throughput: {wide.title} -->".encode()
     assert title in screen.svg
     assert title not in bars.svg
@@ -74,5 +73,5 @@ def test_only_the_screens_figure_has_a_title(wide: Section, bars: Picture) -> No
 
 def test_equal_figures_are_equal_files(wide: Section, bars: Picture) -> None:
     with style(PRINT):
-        again = drawn(throughput_figure(wide))
+        again = drawn(EpochTimeView(wide).figure())
     assert (again.pdf, again.svg) == (bars.pdf, bars.svg)

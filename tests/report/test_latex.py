@@ -8,14 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from report.measured import section_tables
 
-from harness.report.export.latex import latex_files, render_table
-from harness.report.export.tex import escape
-from harness.report.page.build import Block, Chapter, Report
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Cell, Group, Row, Table
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import make_sections
+from harness.report.build import Report, ShownSection, ShownView
+from harness.report.latex import escape, latex_files, render_table
+from harness.report.sections import make_sections
+from harness.report.table import Cell, Group, Row, Table
+from harness.results.frames import load_inputs
 
 HOSTILE = "\\input{/etc/passwd} 50% $x_1^2$ #&~ {|\\} <b> \"q\" `r` [0pt] * \\\\ a--b ''c'' ±× 数 \x07 ħ é"
 TABLE = Table(
@@ -58,10 +57,12 @@ def test_escaped_text_has_no_command_but_those_that_print_a_character() -> None:
 def test_every_table_of_a_report_compiles_and_shows_what_was_written(results_dir: Path, tmp_path: Path) -> None:
     section = make_sections(load_inputs([results_dir]))[0]
     tables = section_tables(section)
-    chapter = Chapter(section, tuple(Block(f"s-{key}", key, table, None, (TABLE,)) for key, table in tables.items()))
+    shown = ShownSection(
+        section, tuple(ShownView(f"s-{key}", key, table, None, (TABLE,)) for key, table in tables.items())
+    )
     report = Report(
         title=HOSTILE, summaries=[], filters=[], environment=[], notes=[], failures=TABLE, overview=TABLE,
-        chapters=[chapter], networks=[],
+        shown=[shown], networks=[],
     )  # fmt: skip
     files = latex_files(report)
     assert len(files) == 3 + 2 * len(tables)

@@ -8,16 +8,28 @@ from pathlib import Path
 
 import pytest
 from report.fake import write_results
-from report.measured import EPOCHS, FULL, LEAKY, WARMUP, Write, change, listed, phase, records, rows_of, texts
+from report.measured import (
+    EPOCHS,
+    FULL,
+    LEAKY,
+    WARMUP,
+    Write,
+    change,
+    listed,
+    phase,
+    records,
+    rows_of,
+    section_tables,
+    texts,
+)
 
 from harness.metrics import PHASES
 from harness.report import palette
-from harness.report.figures.stacks import breakdown_figure
-from harness.report.page.notes import make_notes
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Table
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import make_sections
+from harness.report.notes import make_notes
+from harness.report.sections import make_sections
+from harness.report.table import Table
+from harness.report.views.breakdown import BreakdownView
+from harness.results.frames import load_inputs
 
 
 def test_every_phase_has_a_colour_and_they_differ() -> None:
@@ -66,7 +78,7 @@ def test_whole_epochs_have_no_phases(write: Write) -> None:
     section = write(settings={"timing": "wall"})
     tables = section_tables(section)
     assert not {"breakdown", "sums", "overlap"} & set(tables)
-    assert breakdown_figure(section) is None
+    assert BreakdownView(section).figure() is None
     assert "timing: wall" in tables["time"].caption
     assert float(tables["time"].rows[0].cells[0].text) > 0
 

@@ -1,4 +1,4 @@
-"""The chapter of networks: its figure, its table and its CSV."""
+"""The section of networks: its figure, its table and its CSV."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from support.networks import write_networks
 
 from harness.report import write_report
-from harness.report.chapters.network import network_chapters
-from harness.report.trials.inputs import load_inputs
+from harness.report.sweeps import find_networks
+from harness.results.frames import load_inputs
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def test_figure_and_table_are_on_the_page(out: Path) -> None:
     assert "| bns-gcn (rate=0.1) | 2 | none | 0.320 | base | n/a |" in markdown
 
 
-def test_trials_of_one_network_make_no_chapter(tmp_path: Path) -> None:
+def test_trials_of_one_network_make_no_section(tmp_path: Path) -> None:
     inputs = load_inputs(write_networks(tmp_path, networks=[None]))
-    assert network_chapters(inputs) == []
+    assert find_networks(inputs) == []
     write_report(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out" / "network.csv").exists()

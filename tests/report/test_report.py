@@ -19,12 +19,11 @@ from report.fake import METHODS, write_results
 
 from harness.errors import UserError
 from harness.report import write_report
-from harness.report.figures.bars import throughput_figure
-from harness.report.figures.drawing import style
-from harness.report.page.csv import to_csv
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import make_sections
-from harness.results.frames import load_epochs, load_results
+from harness.report.drawing import style
+from harness.report.page import to_csv
+from harness.report.sections import make_sections
+from harness.report.views.time import EpochTimeView
+from harness.results.frames import load_epochs, load_inputs, load_results
 
 EVIL = "<script>alert('x')</script>|$a_b$"
 
@@ -208,7 +207,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 def test_equal_results_give_equal_files(results_dir: Path, out: Path) -> None:
     section = make_sections(load_inputs(results_dir))[0]
     with style():
-        picture = throughput_figure(section)
+        picture = EpochTimeView(section).figure()
     assert picture
     assert picture.svg == (out / "figures" / "digits-sage-throughput.svg").read_bytes()
 
@@ -238,7 +237,7 @@ def test_a_trial_without_figures(tmp_path: Path) -> None:
 def test_default_place(results_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.report.page.write.write_files", lambda r, i, out, f: seen.append(out) or out)
+    monkeypatch.setattr("harness.report.write.write_files", lambda material, out, formats: seen.append(out) or out)
     write_report(results_dir / "demo")
     assert seen == [Path("reports/demo")]
 
@@ -268,7 +267,7 @@ def test_several_directories(tmp_path: Path) -> None:
 
 def test_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_results(tmp_path / "results", methods=METHODS[:1], parts=(1,), seeds=(0,), epochs=1)
-    monkeypatch.setattr("harness.report.page.build.section_figures", lambda section: {})
+    monkeypatch.setattr("harness.report.view.draw", lambda view: None)
     assert write_report(root, tmp_path / "out", ("md",)) == tmp_path / "out" / "report.md"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.md"]
     with pytest.raises(UserError, match=r"no format 'htlm' \(did you mean 'html'\?\)"):

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 from report.fake import NO_RAPL, write_results
-from report.measured import EPOCHS, FULL, Write, change, listed, one_section, records, rows_of, texts
+from report.measured import EPOCHS, FULL, Write, change, listed, one_section, records, rows_of, section_tables, texts
 
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Table
+from harness.report.table import Table
 
 
 def test_memory_by_source_and_the_model(root: Path, tables: dict[str, Table]) -> None:
     table = tables["memory_sources"]
-    assert table.columns == ("Peak RSS", "Peak PSS", "Model")  # nothing of GPUs
+    assert table.columns == ("Peak RSS", "Peak PSS", "Memory model")  # nothing of GPUs
     assert "(GiB)" in table.title
     found = records(root, "graphsage", 2)
     shown = texts(table, "graphsage", 2)
@@ -24,7 +23,7 @@ def test_memory_by_source_and_the_model(root: Path, tables: dict[str, Table]) ->
         peaks = [max(rank["meters"][key] for rank in record["ranks"]) for record in found]
         assert float(shown[head]) == pytest.approx(statistics.mean(peaks) / 2**30, abs=6e-3)
     model = [max(sum(rank["memory_model"].values()) for rank in record["ranks"]) for record in found]
-    assert float(shown["Model"]) == pytest.approx(statistics.mean(model) / 2**30, abs=6e-4)
+    assert float(shown["Memory model"]) == pytest.approx(statistics.mean(model) / 2**30, abs=6e-4)
     assert "every 2 s" in table.caption
 
     parts = tables["memory_model"]
@@ -53,7 +52,7 @@ def test_cpu_use(root: Path, tables: dict[str, Table]) -> None:
         ranks = [[r for r in plain if r["rank"] == rank] for rank in (0, 1)]
         used = [sum(r["cpu_s"] for r in own) / sum(r["epoch_time_s"] for r in own) for own in ranks]
         shares.append(statistics.mean(used))
-    shown = float(texts(table, "full", 2)["CPU (cores a rank)"])
+    shown = float(texts(table, "full", 2)["CPU (cores)"])
     assert shown == pytest.approx(statistics.mean(shares), abs=6e-3)
 
 
@@ -62,7 +61,7 @@ def test_gpu(tmp_path: Path) -> None:
     tables = section_tables(one_section(tmp_path))
     (record,) = records(tmp_path, "full", 2)
     memory = texts(tables["memory_sources"], "full", 2)
-    assert list(memory) == ["Peak RSS", "Peak PSS", "NVML", "CUDA allocator", "Model"]
+    assert list(memory) == ["Peak RSS", "Peak PSS", "NVML", "CUDA allocator", "Memory model"]
     assert float(memory["NVML"]) == 3.5
     assert float(memory["CUDA allocator"]) == 2.5
     table = tables["use"]
@@ -78,7 +77,7 @@ def test_gpu(tmp_path: Path) -> None:
 
 
 def test_bytes_at_the_loopback(root: Path, tables: dict[str, Table]) -> None:
-    table = tables["wire"]
+    table = tables["network_traffic"]
     assert "P = 1" not in listed(table)
     checks = [[rank["traffic_check"] for rank in record["ranks"]] for record in records(root, "full", 2)]
     counted = statistics.mean(sum(c["counted_sent_bytes"] for c in trial) for trial in checks) / EPOCHS
@@ -96,7 +95,7 @@ def test_bytes_at_the_loopback(root: Path, tables: dict[str, Table]) -> None:
 
 def test_bytes_of_a_network(write: Write, tmp_path: Path) -> None:
     tables = section_tables(write(settings={"network": "1gbit", "traffic": "verify"}))
-    shown = texts(tables["wire"], "full", 2)
+    shown = texts(tables["network_traffic"], "full", 2)
     (record,) = records(tmp_path, "full", 2)
     assert float(shown["Estimated"]) == pytest.approx(record["result"]["wire_estimate_bytes"] / 2**20, abs=6e-3)
     assert float(shown["Estimated"]) > float(shown["Counted"])
@@ -112,14 +111,14 @@ def test_bytes_where_ranks_share_a_link(write: Write, tmp_path: Path) -> None:
             rank["traffic_check"]["network"] = "one"
 
     change(tmp_path, share)
-    table = section_tables(one_section(tmp_path))["wire"]
+    table = section_tables(one_section(tmp_path))["network_traffic"]
     shown = texts(table, "full", 2)
     assert (shown["Ratio"], shown["Seen at"]) == ("not available", "eth0 (several ranks together)")
     assert "No ratio where ranks share a host's link" in table.caption
 
 
 def test_estimates_need_no_check(write: Write) -> None:
-    shown = texts(section_tables(write(settings={"network": "1gbit"}))["wire"], "full", 2)
+    shown = texts(section_tables(write(settings={"network": "1gbit"}))["network_traffic"], "full", 2)
     assert list(shown) == ["Counted", "Estimated"]
     assert shown["Counted"] != "0"
 

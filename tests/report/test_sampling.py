@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 from report.fake import METHODS, Method, write_results
-from report.measured import EPOCHS, FULL, WARMUP, change, psc, records, rows_of
+from report.measured import EPOCHS, FULL, WARMUP, change, psc, records, rows_of, section_tables
 
 from harness.report import write_report
-from harness.report.chapters.overlap import staleness_figure
-from harness.report.figures.drawing import style
-from harness.report.figures.sampling import cache_figure, sampling_figure
-from harness.report.page.notes import make_notes
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Table
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import Section, make_sections
-from harness.report.trials.sweeps import sweep
+from harness.report.drawing import style
+from harness.report.notes import make_notes
+from harness.report.sections import Section, make_sections
+from harness.report.sweeps import sweep
+from harness.report.table import Table
+from harness.report.views.cache import CacheView
+from harness.report.views.overlap import OverlapView
+from harness.report.views.sampling import SamplingView
+from harness.results.frames import load_inputs
 
 SPARSE = ("bns-gcn", {"rate": 0.75, "sampler": "bernoulli"})
 VARIANTS: tuple[Method, ...] = (
@@ -32,8 +32,7 @@ SENT = ("feature", "embedding", "gradient", "control")
 
 def name_all(record: dict[str, Any]) -> None:
     """Have labels show every option, as those of trials do whose options are not the defaults."""
-    options = ", ".join(f"{name}={value}" for name, value in record["config"]["method"]["options"].items())
-    record["label"] = f"{record['config']['method']['name']}({options})"
+    record["declared"]["defaults"] = {}
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +139,7 @@ def test_without_such_figures_there_are_no_such_tables(tmp_path: Path) -> None:
     change(tmp_path, lambda record: [record["result"].pop(name) for name in ("stats", "edges")])
     (section,) = sections = make_sections(load_inputs(tmp_path))
     assert not {"sampling", "cache", "overlap"} & set(section_tables(section))
-    assert not any(draw(section) for draw in (sampling_figure, cache_figure, staleness_figure))
+    assert not any(view(section).figure() for view in (SamplingView, CacheView, OverlapView))
     assert not [note for note in make_notes(load_inputs(tmp_path), sections) if "Fewer edges" in note.lead]
 
 
@@ -153,15 +152,15 @@ def test_a_sweep_is_a_line_a_choice_of_the_other_options(tmp_path: Path) -> None
     assert lines == {f"psc-gcn (cache={policy})": [0.1, 0.5] for policy in policies}
     assert sweep(section.variants, "staleness") == []
     with style():
-        picture = cache_figure(section)
-        assert staleness_figure(section) is None
+        picture = CacheView(section).figure()
+        assert OverlapView(section).figure() is None
     assert picture is not None
     assert "capacity" in picture.title
 
 
 def test_the_cache_by_epoch_where_nothing_is_swept(section: Section) -> None:
     with style():
-        picture = cache_figure(section)
+        picture = CacheView(section).figure()
     assert picture is not None
     assert "by epoch" in picture.title
 
@@ -173,8 +172,9 @@ def test_staleness_within_a_network_and_across(tmp_path: Path, monkeypatch: pyte
         write_results(tmp_path, methods=methods, parts=(2,), seeds=(0,), epochs=6, settings=settings)
     change(tmp_path, _shaped)
     with style():
-        assert all(staleness_figure(section) for section in make_sections(load_inputs(tmp_path)))
-    monkeypatch.setattr("harness.report.page.build.section_figures", lambda section: {})  # the rest is slow
+        assert all(OverlapView(section).figure() for section in make_sections(load_inputs(tmp_path)))
+    drawn = lambda view: view.figure() if view.of == "networks" else None  # noqa: E731, the rest is slow
+    monkeypatch.setattr("harness.report.view.draw", drawn)
     write_report(tmp_path, tmp_path / "out")
     assert (tmp_path / "out" / "figures" / "network-digits-sage-staleness.svg").is_file()
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from report.fake import METHODS, write_results
+from report.measured import change
 
+import harness
 from harness.errors import UserError
-from harness.report.palette import COLOURS, HOMES, variant_styles
-from harness.report.trials.curves import mean_curve, trial_curve
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import make_sections
-from harness.report.trials.variants import find_variants, show_value
-from harness.results.frames import load_epochs
+from harness.report.palette import COLOURS, variant_styles
+from harness.report.sections import find_variants, make_sections
+from harness.report.views.convergence import mean_curve, trial_curve
+from harness.report.views.time import EpochTimeView
+from harness.results.frames import load_epochs, load_inputs
+from harness.results.text import show_value
+from harness.runtime.method import METHODS as REGISTERED
+
+OWN = {name: REGISTERED.load(name).colour for name in REGISTERED.names()}
 
 
 def test_order_names_and_colours(results_dir: Path) -> None:
@@ -28,45 +34,41 @@ def test_order_names_and_colours(results_dir: Path) -> None:
 
 
 def test_a_method_has_its_colour_in_every_report() -> None:
-    alone = {method: variant_styles([method])[0].colour for method in HOMES}
-    assert len(set(alone.values())) == len(HOMES)
+    alone = {method: variant_styles([method], OWN)[0].colour for method in OWN}
+    assert set(alone.values()) <= set(COLOURS)
+    assert len(set(alone.values())) == len(OWN)
     together = ["full", "bns-gcn", "bns-gcn", "bns-gcn", "graphsaint", "mine", "skewed", "skewed"]
-    styles = variant_styles(together)
+    styles = variant_styles(together, OWN)
     assert len({s.colour for s in styles}) == len(styles)
     for method in ("full", "bns-gcn", "graphsaint", "skewed"):
         assert styles[together.index(method)].colour == alone[method]
-    assert variant_styles(["mine"])[0].colour != alone["full"]
+    assert variant_styles(["mine"], OWN)[0].colour != alone["full"]
 
 
 def test_styles_are_told_apart_also_when_colours_run_out() -> None:
-    styles = variant_styles(["full", *["bns-gcn"] * 5, "mine", *["roc"] * 33])
+    styles = variant_styles(["full", *["bns-gcn"] * 5, "mine", *["roc"] * 33], OWN)
     assert len({s.colour for s in styles[:15]}) == 15
     assert len({(s.colour, s.dash) for s in styles}) == 40  # of bars, which have no marker
-    assert len(variant_styles(["roc"] * 200)) == 200
+    assert len(variant_styles(["roc"] * 200, OWN)) == 200
     assert len({(s.marker, s.dash) for s in styles}) == 40  # without colours
 
 
 def test_an_option_that_is_not_default_is_named_even_if_it_does_not_vary() -> None:
     frame = pd.DataFrame(
-        {
-            "method": ["bns-gcn", "full"],
-            "options": [{"rate": 0.5, "sampler": "fixed"}, {"precompute": False}],
-            "label": ["digits sage bns-gcn(rate=0.5) P=2 seed=0", "digits sage full P=2 seed=0"],
-        }
+        {"method": ["bns-gcn", "full"], "options": [{"rate": 0.5, "sampler": "bernoulli"}, {"precompute": False}]}
     )
     assert [v.label for v in find_variants(frame).values()] == ["full", "bns-gcn (rate=0.5)"]
 
 
 def test_of_many_options_only_those_are_named_that_tell_variants_apart() -> None:
-    label = "digits sage psc-gcn(staleness=1,rate=0.1,refresh=5,capacity=0.3,cache=degree) P=2 seed=0"
-    options = {"staleness": 1, "rate": 0.1, "refresh": 5, "capacity": 0.3, "cache": "degree"}
+    options = {"staleness": 2, "rate": 0.1, "refresh": 5, "capacity": 0.4, "cache": "degree"}
     both = [options, options | {"rate": 0.5}]
-    frame = pd.DataFrame({"method": ["psc-gcn"] * 2, "options": both, "label": [label] * 2})
+    frame = pd.DataFrame({"method": ["psc-gcn"] * 2, "options": both})
     found = list(find_variants(frame).values())
     assert [v.label for v in found] == ["psc-gcn (rate=0.1)", "psc-gcn (rate=0.5)"]
-    assert {v.common for v in found} == {"cache=degree, refresh=5"}
+    assert {v.common for v in found} == {"cache=degree, capacity=0.4, refresh=5, staleness=2"}
     (alone,) = find_variants(frame[:1]).values()
-    assert alone.label == "psc-gcn (cache=degree, refresh=5)"
+    assert alone.label == "psc-gcn (cache=degree, capacity=0.4, refresh=5, staleness=2)"
 
 
 def test_variants_are_in_the_order_of_numbers() -> None:
@@ -145,3 +147,39 @@ def test_no_results_is_the_users_to_mend(tmp_path: Path) -> None:
         load_inputs(tmp_path)
     with pytest.raises(UserError, match="no such directory"):
         load_inputs(tmp_path / "absent")
+
+
+def test_what_is_special_of_a_method_is_read_from_its_records(tmp_path: Path) -> None:
+    """A method that is not installed is what others are compared with, because its records say so."""
+    write_results(tmp_path, methods=(METHODS[0], ("zero", {"depth": 1})), parts=(2,), seeds=(0,), epochs=6)
+
+    def declare(record: dict[str, Any]) -> None:
+        if record["config"]["method"]["name"] == "zero":
+            said = {"family": "full-graph", "baseline": {}, "colour": "#123456", "defaults": {"depth": 2}}
+            record["declared"] |= said | {"numbers": []}
+
+    change(tmp_path, declare)
+    (section,) = make_sections(load_inputs(tmp_path))
+    assert [variant.label for variant in section.variants] == ["zero (depth=1)", "bns-gcn"]
+    assert section.baseline == section.variants[0]
+    assert section.baseline.style.colour == "#123456"
+    table = EpochTimeView(section).table()
+    assert "Speed-up: mean epoch time of zero (depth=1) / that of the method" in table.caption
+    assert section.select(section.baseline, 2)["asked_share"].tolist() == [1.0]
+
+
+def test_the_baseline_of_mini_batches_is_compared_with_that_of_full_graphs(tmp_path: Path) -> None:
+    write_results(tmp_path, methods=METHODS[2:], parts=(2,), seeds=(0,), epochs=6)
+    (section,) = make_sections(load_inputs(tmp_path))
+    assert [(variant.method, variant.baseline) for variant in section.variants] == [("full", True), ("graphsage", True)]
+    picture = EpochTimeView(section).figure()
+    assert picture is not None
+    assert "Below: mean throughput / that of full" in picture.caption
+
+
+def test_no_method_is_asked_for_by_name() -> None:
+    package = Path(harness.__file__).parent
+    sources = [path for part in ("report", "results", "claims") for path in (package / part).rglob("*.py")]
+    quoted = {f'"{name}"' for name in REGISTERED.names()}
+    found = {(path.name, name) for path in sources for name in quoted if name in path.read_text()}
+    assert not found

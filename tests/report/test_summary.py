@@ -8,9 +8,9 @@ import pytest
 from report.fake import METHODS
 from report.measured import FULL, Write
 
-from harness.report.page.filters import make_filters
-from harness.report.page.summary import Win, make_summaries
-from harness.report.trials.sections import Section
+from harness.report.build import make_filters
+from harness.report.sections import Section
+from harness.report.summary import Win, make_summaries
 
 BNS = METHODS[:2]
 

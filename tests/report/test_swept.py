@@ -9,14 +9,14 @@ from harness_methods.graphsaint import GraphSAINT
 from report.fake import METHODS, write_results
 
 from harness.report import write_report
-from harness.report.chapters.counting import counted_table, counting_table
-from harness.report.chapters.layers import nodes_by_layer
-from harness.report.chapters.swept import nodes_figure, nodes_table, phase_table, relative, step_table
-from harness.report.figures.drawing import style
-from harness.report.tables.table import Table
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import make_sections
-from harness.report.trials.swept import LAYERS, THREADS, Swept, sweeps
+from harness.report.drawing import style
+from harness.report.sections import make_sections
+from harness.report.sweeps import LAYERS, THREADS, Swept, sweeps
+from harness.report.table import Table
+from harness.report.views.counting import CountingView, SweptCountingView
+from harness.report.views.layers import SweptLayersView, nodes_by_layer
+from harness.report.views.step import StepView, phase_table, relative
+from harness.results.frames import load_inputs
 
 SAGE, FULL = METHODS[2:]
 COUNTING = GraphSAINT.metrics  # as if these methods counted subgraphs
@@ -53,14 +53,14 @@ def test_a_step_by_threads(threads: Path, by_threads: Swept) -> None:
     count = [inputs.config(row)["train"]["threads"] for row in inputs.results.to_dict("records")]
     mean = inputs.results.assign(x=count).groupby(["method", "parts", "x"])["step_time_s"].mean()
     assert (mean > 0).all()
-    times = by_threads.figures("step_time_s")
+    times = by_threads.values_of("step_time_s")
     found = {(v.method, parts, int(x)): stat.mean for (v, parts, x), stat in times.items()}
     assert found == pytest.approx(dict(mean))
     full, sage = by_threads.section.variants
     ratio = mean["graphsage", 2, 1] / mean["graphsage", 2, 4]
     assert relative(by_threads, times, (sage, 2, 4.0)) == pytest.approx(ratio)
     assert relative(by_threads, times, (full, 1, 2.0)) is None
-    table = step_table(by_threads)
+    table = StepView(by_threads).table()
     assert table is not None
     assert table.columns[:2] == ("Step (ms), threads = 1", "Step (ms), threads = 2")
     assert rows(table)["graphsage"][3:6:2] == ["1.00", f"{ratio:.2f}"]  # the last rows are those of P = 2
@@ -69,7 +69,7 @@ def test_a_step_by_threads(threads: Path, by_threads: Swept) -> None:
 
 def test_the_sampling_share_is_of_all_phases(by_threads: Swept) -> None:
     """A rank's phases are 0.1 of 1.113 s on one part, as `fake` makes them."""
-    table = step_table(by_threads)
+    table = StepView(by_threads).table()
     assert table is not None
     first = next(row for row in table.rows if row.label == "graphsage")
     assert [cell.text for cell in first.cells[6:]] == ["9.0"] * 3
@@ -83,9 +83,9 @@ def test_phases_speed_up_by_threads(by_threads: Swept) -> None:
 
 
 def test_subgraphs_counted_a_second(threads: Path, by_threads: Swept) -> None:
-    table = counted_table(by_threads)
+    table = SweptCountingView(by_threads).table()
     assert rows(table)["graphsage"] == ["n/a", "50.0", "80.0", "n/a", "n/a", "n/a"]
-    own = [counting_table(section) for section in make_sections(load_inputs(threads))]
+    own = [CountingView(section).table() for section in make_sections(load_inputs(threads))]
     assert sorted(rows(table)["graphsage"] for table in own) == [
         ["400", "5.00", "4", "80.0"],
         ["400", "8.00", "2", "50.0"],
@@ -114,9 +114,9 @@ def test_nodes_of_a_step_by_layer(layers: Path) -> None:
         for parts in (1, 2)
         for count in swept.values
     }
-    table = nodes_table(swept)
+    table = SweptLayersView(swept).table()
     assert rows(table)["graphsage, layers=2"] == ["100", "800", "6,400", "", "64.0"]
-    times = swept.figures("step_time_s")
+    times = swept.values_of("step_time_s")
     assert relative(swept, times, (full, 1, 3.0)) == pytest.approx(3, rel=0.1)
     assert phase_table(swept) is None
 
@@ -128,7 +128,7 @@ def test_lists_that_are_no_beginnings_stay_apart(tmp_path: Path) -> None:
     assert list(sweeps(load_inputs(tmp_path))) == []
 
 
-def test_the_chapter_is_on_the_page(tmp_path: Path) -> None:
+def test_the_section_is_on_the_page(tmp_path: Path) -> None:
     for count in (1, 2):
         train, figures = ({"threads": count}, {"presampled": 400, "presample_s": 5.0, "presample_threads": count})
         write_results(
@@ -144,7 +144,7 @@ def test_the_chapter_is_on_the_page(tmp_path: Path) -> None:
 def test_nodes_are_drawn_by_layer(layers: Path) -> None:
     [swept] = sweeps(load_inputs(layers))
     with style():
-        picture = nodes_figure(swept)
+        picture = SweptLayersView(swept).figure()
     assert picture is not None
     assert len(picture.svg) > 10_000
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report.measured import section_tables
 
-from harness.report.tables.by_section import section_tables
-from harness.report.tables.table import Cell, Table, bold_best
-from harness.report.trials.inputs import load_inputs
-from harness.report.trials.sections import Section, make_sections
-from harness.results.frames import load_epochs, load_results
+from harness.report.sections import Section, make_sections
+from harness.report.table import Cell, Table, bold_best
+from harness.results.frames import load_epochs, load_inputs, load_results
 
 WARMUP = 3  # of 30 epochs: a tenth
 Key = tuple[str, str, int]  # data set, method with rate, parts

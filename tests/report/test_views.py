@@ -13,22 +13,21 @@ import pytest
 from report.fake import METHODS, write_results
 from report.measured import EPOCHS, FULL, change, one_section, row, texts
 
-from harness.report.chapters.options import options_table
-from harness.report.chapters.pareto import pareto_table
-from harness.report.chapters.parts import parts_table
-from harness.report.chapters.peers import peer_figure, peer_table
-from harness.report.chapters.scaling import scaling_table
-from harness.report.chapters.targets import target_table
-from harness.report.figures.bars import memory_figure, throughput_figure
-from harness.report.figures.convergence import convergence_figure
-from harness.report.figures.drawing import style
-from harness.report.numbers import Stat
-from harness.report.tables.sampling import cache_table
-from harness.report.tables.table import Table
-from harness.report.trials.costs import front
-from harness.report.trials.sections import Section
-from harness.report.trials.targets import Reached, targets
+from harness.report.drawing import style
+from harness.report.sections import Section
+from harness.report.table import Table
+from harness.report.views.cache import CacheView
+from harness.report.views.convergence import ConvergenceView
+from harness.report.views.memory import MemoryView
+from harness.report.views.options import OptionsView
+from harness.report.views.pareto import ParetoView, front
+from harness.report.views.partition import parts_table
+from harness.report.views.peers import PeersView
+from harness.report.views.scaling import ScalingView
+from harness.report.views.targets import Reached, TargetsView, targets
+from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_results
+from harness.results.text import Stat
 
 BNS, SPARSE = METHODS[:2]
 CACHED = ("skewed", {"version": "skewed", "distortion": 4, "base": "sage", "cache": "degree", "switch": True})
@@ -77,7 +76,7 @@ def cells(table: Table, name: str, heading: str) -> list[str]:
 
 
 def test_bytes_from_rank_to_rank(section: Section) -> None:
-    table = peer_table(section)
+    table = PeersView(section).table()
     assert table is not None
     assert table.rows[0].label == "P = 3"  # one rank has no peer
     found = row(table, "full", 3).cells
@@ -109,7 +108,7 @@ def reach(root: Path, target: float) -> dict[tuple[str, float, int], list[tuple[
 
 
 def test_time_to_accuracy(root: Path, section: Section) -> None:
-    table = target_table(section)
+    table = TargetsView(section).table()
     assert table is not None
     scores = targets(section)
     assert TARGET in scores
@@ -142,18 +141,18 @@ def test_only_what_all_seeds_reach_is_soonest(section: Section, monkeypatch: pyt
         time, hits = next(chosen)
         return Reached(Stat(time, None, hits), Stat(5.0, None, hits), hits, 2)
 
-    monkeypatch.setattr("harness.report.chapters.targets.targets", lambda section: (0.5,))
-    monkeypatch.setattr("harness.report.chapters.targets.reached", made)
+    monkeypatch.setattr("harness.report.views.targets.targets", lambda section: (0.5,))
+    monkeypatch.setattr("harness.report.views.targets.reached", made)
     keys = [(variant, parts) for parts in (1, 3) for variant in section.variants]
-    monkeypatch.setattr("harness.report.chapters.targets.courses", lambda section: {key: [] for key in keys})
-    table = target_table(section)
+    monkeypatch.setattr("harness.report.views.targets.courses", lambda section: {key: [] for key in keys})
+    table = TargetsView(section).table()
     assert table is not None
     assert [r.cells[0].best for r in table.rows if r.cells] == 2 * [False, False, True, False]
     assert [r.cells[0].note for r in table.rows if r.cells] == 2 * ["1 of 2", "", "", ""]
 
 
 def test_costs_are_of_the_whole_training(root: Path, section: Section) -> None:
-    table = pareto_table(section)
+    table = ParetoView(section).table()
     assert table is not None
     trials = load_results(root)
     for parts in (1, 3):
@@ -184,7 +183,7 @@ def test_the_front_is_what_none_beats(section: Section) -> None:
 
 
 def test_scaling_is_relative_to_the_fewest_parts(root: Path, section: Section) -> None:
-    table = scaling_table(section)
+    table = ScalingView(section).table()
     assert table is not None
     rates = load_results(root).query("method == 'full'").groupby("parts")["throughput_epochs_s"].mean()
     found = {row.label: row.cells for row in table.rows}["full"]
@@ -195,7 +194,7 @@ def test_scaling_is_relative_to_the_fewest_parts(root: Path, section: Section) -
 
 
 def test_numeric_options_are_swept_and_switches_are_not(root: Path, section: Section) -> None:
-    table = options_table(section)
+    table = OptionsView(section).table()
     assert table is not None
     name = "rate of bns-gcn (sampler=bernoulli)" if "sampler" in label(section, BNS[1]) else "rate of bns-gcn"
     assert [r.label for r in table.rows if not r.cells] == [f"{name}, P = {parts}" for parts in (1, 3)]
@@ -210,7 +209,7 @@ def test_numeric_options_are_swept_and_switches_are_not(root: Path, section: Sec
 def test_a_switch_is_no_sweep(tmp_path: Path) -> None:
     methods = [("full", {"precompute": chosen}) for chosen in (False, True)]
     write_results(tmp_path, methods=methods, parts=(1,), seeds=(0,), epochs=6)
-    assert options_table(one_section(tmp_path)) is None
+    assert OptionsView(one_section(tmp_path)).table() is None
 
 
 def test_every_part_has_its_boundary(section: Section) -> None:
@@ -229,7 +228,7 @@ def test_every_part_has_its_boundary(section: Section) -> None:
 
 
 def test_batches_have_a_hit_rate_too(root: Path, section: Section) -> None:
-    table = cache_table(section)
+    table = CacheView(section).table()
     assert table is not None
     assert [r.label for r in table.rows] == ["P = 3", label(section, {"base": "sage"})]
     trials = load_results(root).query("method == 'skewed' and parts == 3")
@@ -242,21 +241,21 @@ def test_figures_show_the_numbers_of_their_tables(root: Path, section: Section) 
     full = trials[trials["method"] == "full"].groupby("parts")
     with style():
         pictures = {
-            draw.__name__: draw(section) for draw in (peer_figure, throughput_figure, memory_figure, convergence_figure)
+            view.name: view(section).figure() for view in (PeersView, EpochTimeView, MemoryView, ConvergenceView)
         }
     data = {name: picture.data for name, picture in pictures.items() if picture}
     assert set(data) == set(pictures)
     assert all(len(frame) for frame in data.values())
-    peers = data["peer_figure"].query("method == 'full'")
+    peers = data["peers"].query("method == 'full'")
     assert list(peers["B_per_epoch"]) == list(PEERS[~np.eye(3, dtype=bool)])
-    less = data["memory_figure"].dropna(subset=["Reduction against full (%)"])
+    less = data["memory"].dropna(subset=["Reduction against full (%)"])
     own = less[(less["series"] == label(section, SPARSE[1])) & (less["parts"] == 3)]
     mine = trials[trials["options"].map(lambda o: o.get("rate") == 0.01) & (trials["parts"] == 3)]
     reduction = 100 * (1 - mine["peak_memory_bytes"].mean() / full["peak_memory_bytes"].mean()[3])
     assert own["Reduction against full (%)"].item() == pytest.approx(reduction)
-    faster = data["throughput_figure"].dropna(subset=["Speed-up over full (×)"])
+    faster = data["time"].dropna(subset=["Speed-up over full (×)"])
     assert set(faster.loc[faster["method"] == "full", "Speed-up over full (×)"]) == {1.0}
-    sent = data["convergence_figure"].query("method == 'full' and parts == 3")["sent_bytes"].iloc[-1]
+    sent = data["convergence"].query("method == 'full' and parts == 3")["sent_bytes"].iloc[-1]
     last = trials[(trials["method"] == "full") & (trials["parts"] == 3)].filter(like="bytes_").filter(regex="^bytes_")
     evaluated = 5 * (EPOCHS // 5)
     assert sent == pytest.approx(last.sum(axis=1).mean() * evaluated, rel=1e-6)

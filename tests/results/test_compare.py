@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from harness.errors import UserError
-from harness.metrics import find_metric
-from harness.results.compare import Compared, compare
-from harness.results.machines import busier, differences
-from harness.results.pairs import Pair, Trial, pair
+from harness.metrics import Metric, as_declared, find_metric
+from harness.results.compare import Compared, Pair, Trial, busier, compare, differences, metric_of, pair
 from harness.results.record import Record
 
 EPOCHS = 30
@@ -138,7 +136,7 @@ def test_without_the_figure_there_is_nothing_to_compare(make) -> None:
     assert compare([infinite], find_metric("bytes_swap")) == ([], None)
     with pytest.raises(UserError, match="did you mean 'epoch_time_s'"):
         find_metric("epoch_times")
-    with pytest.raises(UserError, match="no figure"):
+    with pytest.raises(UserError, match="no metric"):
         find_metric("method")
 
 
@@ -186,3 +184,26 @@ def test_a_busy_machine_is_noticed(make) -> None:
     told = busier(pairs((0.8, 0.4), (0.9, 0.5), (0.9, 0.45)))
     assert told is not None
     assert told.startswith("a rank used 0.90 cores in A, 0.45 in B")
+
+
+def test_old_and_new_records_pair(make_record) -> None:
+    """A record from before `timing`, and one of another id that has it at its default."""
+    old = make_record("a" * 12)
+    new = make_record("b" * 12, config={**old.config, "timing": "plain", "traffic": "count", "device": "cuda"})
+    found = pair([Trial(old, Path("a"))], [Trial(new, Path("b"))])
+    assert [(p.before.record.trial, p.after.record.trial) for p in found.pairs] == [("a" * 12, "b" * 12)]
+    assert found.apart == ("device",)
+    other = make_record("c" * 12, config={**old.config, "timing": "wall"})
+    assert pair([Trial(old, Path("a"))], [Trial(other, Path("c"))]).apart == ("timing",)
+
+
+def test_a_metric_that_a_method_declares_is_compared(make_record) -> None:
+    """Its record says what it is: exact, and that less is better."""
+    chunks = Metric.of_method("chunks", "chunks drawn", "B", better="less", exact=True)
+    records = [
+        make_record(declared={"metrics": as_declared([chunks])}, result={"stats": {"chunks": count}})
+        for count in (100.0, 150.0)
+    ]
+    before, after = (Trial(record, Path("nowhere")) for record in records)
+    [row], _ = compare([Pair(before, after)], metric_of("stat_chunks", [before, after]))
+    assert (row.verdict, row.worse, row.change) == ("more", True, pytest.approx(1.5))

@@ -9,9 +9,8 @@ from harness_methods.graphsaint import GraphSAINT
 
 from harness.errors import UserError
 from harness.metrics import METRICS, as_declared
-from harness.results.epochs import EPOCH_COLUMNS
 from harness.results.frames import load_epochs, load_results
-from harness.results.store import ResultStore
+from harness.results.store import EPOCH_COLUMNS, ResultStore
 
 EPOCHS = [
     {"epoch": 0, "rank": 0, "epoch_time_s": 1.5, "loss": 2.0, "val_score": None, "stats": {"kept": 3}},

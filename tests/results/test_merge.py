@@ -7,8 +7,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.results.frames import load_epochs, load_results
-from harness.results.merge import Merged, merge
-from harness.results.store import ResultStore
+from harness.results.store import Merged, ResultStore, merge_results
 from harness.results.suite_file import SUITE_FILE
 
 A, B, C = "a" * 12, "b" * 12, "c" * 12
@@ -41,27 +40,27 @@ def test_results_of_machines_are_put_together(write, tmp_path: Path) -> None:
     shutil.copyfile(one / "demo" / A / "record.json", two / "demo" / A / "record.json")
     (two / "demo" / SUITE_FILE).write_text("{}")
     before = contents(one) | contents(two)
-    assert merge(tmp_path / "out", [one, two]) == Merged(copied=3, same=1, dropped=0)
+    assert merge_results(tmp_path / "out", [one, two]) == Merged(copied=3, same=1, dropped=0)
     assert trials(tmp_path / "out") == {A: 1.0, B: 1.0, C: 1.0}
     assert len(load_epochs(tmp_path / "out")) == 3
     assert (tmp_path / "out" / "demo" / A / "log.txt").read_text() == "one"  # not the second's
     assert (tmp_path / "out" / "demo" / SUITE_FILE).read_text() == "{}"
     assert contents(one) | contents(two) == before
-    assert merge(tmp_path / "out", [one, two / "demo", two / "other" / C]) == Merged(0, 4, 0)
+    assert merge_results(tmp_path / "out", [one, two / "demo", two / "other" / C]) == Merged(0, 4, 0)
 
 
 def test_a_trial_that_differs_ends_it_before_anything_is_copied(write, tmp_path: Path) -> None:
     out, one, two = write("out", A), write("one", B), write("two", A, day=2, wall_s=5.0)
     before = contents(out)
     with pytest.raises(UserError, match=rf"two/demo/{A}: trial {A} .* is in .*out/demo/{A} too, and differs"):
-        merge(out, [one, two])
+        merge_results(out, [one, two])
     assert contents(out) == before
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("first", 1.0), ("latest", 5.0)])
 def test_keep_says_which_is_taken(write, keep, kept: float) -> None:
     out, two, three = (write("out", A), write("two", A, day=3, wall_s=5.0), write("three", A, day=2, wall_s=7.0))
-    assert merge(out, [two, three], keep) == Merged(int(keep == "latest"), 0, 2)
+    assert merge_results(out, [two, three], keep) == Merged(int(keep == "latest"), 0, 2)
     assert trials(out) == {A: kept}
 
 
@@ -71,21 +70,21 @@ def test_a_record_cannot_lead_out_of_the_results(write, tmp_path: Path) -> None:
     secret.write_text("secret")
     (one / "demo" / A / "log.txt").unlink()
     (one / "demo" / A / "log.txt").symlink_to(secret)
-    merge(tmp_path / "out", [one])
+    merge_results(tmp_path / "out", [one])
     assert not (tmp_path / "out" / "demo" / A / "log.txt").exists()
     record = one / "demo" / A / "record.json"
     text = record.read_text()
     record.write_text(text.replace(A, "../../x"))
     with pytest.raises(UserError, match="is the record of trial"):
-        merge(tmp_path / "other", [one])
+        merge_results(tmp_path / "other", [one])
     record.write_text(text.replace('"demo"', '"../demo"'))
     with pytest.raises(UserError, match="cannot name a directory"):
-        merge(tmp_path / "other", [one])
+        merge_results(tmp_path / "other", [one])
     assert not (tmp_path / "other").exists()
 
 
 def test_nothing_to_merge(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no finished trial"):
-        merge(tmp_path / "out", [tmp_path])
+        merge_results(tmp_path / "out", [tmp_path])
     with pytest.raises(UserError, match="no such directory"):
-        merge(tmp_path / "out", [tmp_path / "missing"])
+        merge_results(tmp_path / "out", [tmp_path / "missing"])

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.results.links import parse_link
-from harness.results.projection import project, why_not
-from harness.results.twins import base_of, compare, twin_groups
+from harness.results.projection import base_of, compare_counterparts, counterparts, parse_link, project, why_not
 
 FRAMED = 1514 / 1448
 EPOCHS = 4
@@ -206,11 +204,11 @@ def test_twins_and_their_error(measured) -> None:
         measured(*rows, network={**rate, "rate": "12.112mbit"}, epoch=2.0),
         measured(*rows, network=rate).model_copy(update={"config": {"method": {"name": "other"}}}),
     )
-    groups = twin_groups([slow, loopback, lone])
+    groups = counterparts([slow, loopback, lone])
     assert sorted(map(len, groups)) == [1, 2]
     assert base_of(groups[0]) is loopback
     assert base_of(groups[0], "12.112mbit") is slow
-    [found] = compare(groups[0], loopback)
+    [found] = compare_counterparts(groups[0], loopback)
     assert found.projection.epoch_time_s == pytest.approx(0.5 + 1 + 0.03)
     assert found.error == pytest.approx(1.53 / 2 - 1)
 

@@ -1,1 +1,0 @@
-"""Parts of a report that have tables and figures of their own."""

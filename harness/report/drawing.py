@@ -1,0 +1,485 @@
+"""Drawing: styles of a screen and of print, axes, legends, and what every drawn mark stands for."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import json
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import quote, unquote
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.container import Container
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from harness.report.palette import Dash, Style
+from harness.report.sections import Section
+
+_PREFIX = "mark:"
+_MARKED = re.compile(rb' id="mark:([^"]*)"')
+
+
+class Series(Protocol):
+    """What a mark is of: a method's variant, or a line of several."""
+
+    @property
+    def label(self) -> str:
+        """Its name in the legend."""
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+
+
+class Drawing(Figure):
+    """A figure that knows what numbers its marks show, and what its legend has: handles, labels, series."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.shown: list[pd.DataFrame] = []
+        self.entries: tuple[Sequence[Artist], Sequence[str], Sequence[Series]] | None = None
+
+    def data(self) -> pd.DataFrame:
+        """Return a row a mark: series, method, parts, and what it shows."""
+        if not self.shown:
+            return pd.DataFrame(columns=["series", "method", "parts"])
+        return pd.concat(self.shown, ignore_index=True)
+
+
+def mark(
+    artists: Artist | Iterable[Any], of: Series, parts: int | None = None, values: Mapping[str, Any] | None = None
+) -> None:
+    """Say what artists (containers of some included) stand for.
+
+    `values`: columns of the figure's data by name, unit included; numbers, text, or sequences of one length;
+    None for what shows no number of its own.
+    """
+    tag = _tag(of.label, of.method, parts)
+    flat = list(_flat(artists))
+    for artist in flat:
+        artist.set_gid(tag)
+    if values:
+        rows = pd.DataFrame(_even(values))
+        figure = flat[0].get_figure(root=True)
+        assert isinstance(figure, Drawing)
+        who = {"series": of.label, "method": of.method, "parts": parts}
+        figure.shown.append(rows.assign(**who)[[*who, *rows.columns]])
+
+
+def mark_panel(ax: Axes, parts: int) -> None:
+    """Say that all of a panel is of one number of parts."""
+    ax.set_gid(_tag("", "", parts))
+
+
+def with_attributes(svg: bytes) -> bytes:
+    """Return a figure with its marks as attributes of the elements instead of ids, which must be unique."""
+
+    def attributes(found: re.Match[bytes]) -> bytes:
+        series, method, parts = json.loads(unquote(found[1].decode()))
+        named = {"series": series, "method": method, "parts": "" if parts is None else str(parts)}
+        written = "".join(f' data-{key}="{html.escape(value)}"' for key, value in named.items())
+        return f' class="mark"{written}'.encode()
+
+    return _MARKED.sub(attributes, svg)
+
+
+def _tag(series: str, method: str, parts: int | None) -> str:
+    return _PREFIX + quote(json.dumps([series, method, parts]))
+
+
+def _flat(artists: Artist | Iterable[Any]) -> Iterable[Artist]:
+    if isinstance(artists, Container):
+        yield from artists.get_children()
+    elif isinstance(artists, Artist):
+        yield artists
+    else:
+        for each in artists:
+            yield from _flat(each)
+
+
+def _many(value: Any) -> bool:
+    return isinstance(value, list | tuple | pd.Series)
+
+
+def _even(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Repeat what is one for all rows."""
+    length = max((len(value) for value in values.values() if _many(value)), default=1)
+    return {key: list(value) if _many(value) else [value] * length for key, value in values.items()}
+
+
+COLUMN, PAGE = 3.25, 7.0  # inches: a column of two, and both
+LABEL_LETTERS = 22  # of an axis' label that are an inch long in print
+NARROWEST = 1.15  # inches of a panel in print; below that the figure takes the next width
+HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo", "||||", "++++", "////....", "\\\\\\\\----")
+SHARED = {
+    "text.parse_math": False,  # a `$` in a name is a `$`
+    "svg.hashsalt": "harness",  # equal figures are equal files
+    "svg.fonttype": "path",
+    "text.hinting": "none",  # laid out with the widths that letters have in SVG and PDF
+}
+
+
+@dataclass(frozen=True)
+class DrawingStyle:
+    """How figures are drawn.
+
+    `widths`: inches, of which the first is taken in which no panel is too narrow; `height`: what a height on
+    a screen is times, the legend apart; `letters`: about how many of a legend are an inch wide; `hatched`:
+    areas have hatches too, for print without colours; `rc`: matplotlib's parameters.
+    """
+
+    widths: tuple[float, ...]
+    height: float
+    letters: float
+    titled: bool
+    hatched: bool
+    formats: tuple[str, ...]
+    rc: Mapping[str, Any]
+
+
+SCREEN = DrawingStyle(
+    widths=(10.0,),
+    height=1.0,
+    letters=15,
+    titled=True,
+    hatched=False,
+    formats=("svg",),
+    rc=SHARED
+    | {
+        "font.family": "DejaVu Sans",  # comes with matplotlib, as do the fonts below
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.labelsize": 9,
+        "legend.fontsize": 8.5,
+    },
+)
+PRINT = DrawingStyle(
+    widths=(COLUMN, PAGE),
+    height=0.5,
+    letters=24,
+    titled=False,
+    hatched=True,
+    formats=("svg", "pdf"),
+    rc=SHARED
+    | {
+        "font.family": ["STIXGeneral", "DejaVu Serif"],  # like Times
+        "font.size": 8,
+        "axes.titlesize": 8,
+        "axes.labelsize": 8,
+        "xtick.labelsize": 7,
+        "ytick.labelsize": 7,
+        "legend.fontsize": 7,
+        "pdf.fonttype": 42,  # TrueType: what publishers ask for
+        "axes.edgecolor": "#555555",
+        "axes.linewidth": 0.6,
+        "grid.linewidth": 0.4,
+        "hatch.linewidth": 0.5,
+        "axes.titlepad": 3,
+        "axes.labelpad": 2,
+        "xtick.major.pad": 2,
+        "ytick.major.pad": 2,
+        "legend.columnspacing": 1.0,
+        "legend.handlelength": 1.6,
+        "legend.labelspacing": 0.3,
+        "legend.borderpad": 0.2,
+    },
+)
+_STYLE: ContextVar[DrawingStyle] = ContextVar("style", default=SCREEN)
+
+
+def current_style() -> DrawingStyle:
+    """Return the style that figures are drawn in here."""
+    return _STYLE.get()
+
+
+@contextlib.contextmanager
+def _drawing_in(chosen: DrawingStyle | None) -> Iterator[None]:
+    """Draw in a style within this; None: in that around it."""
+    token = _STYLE.set(chosen or current_style())
+    try:
+        yield
+    finally:
+        _STYLE.reset(token)
+
+
+def fit(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> None:
+    """Draw the legend, and give the figure the width, the height and the hatches that the style has."""
+    if len(current_style().widths) > 1:
+        _choose_width(figure, draw_legend)
+    else:
+        draw_legend(figure)
+    if current_style().hatched:
+        _hatch(figure)
+
+
+def _choose_width(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> None:
+    """Take the first width in which no panel is too narrow; long labels of axes go into lines."""
+    height, labels = figure.get_figheight(), _labels(figure)
+    for width in current_style().widths:
+        for old in figure.legends:
+            old.remove()
+        figure.set_size_inches(width, height)
+        draw_legend(figure)
+        for drawn in figure.legends:
+            figure.set_figheight(height + drawn.get_window_extent().height / figure.dpi)
+        figure.draw_without_rendering()
+        panels = [ax.get_window_extent() for ax in figure.axes if ax.get_visible()]
+        if min((panel.width for panel in panels), default=math.inf) / figure.dpi > NARROWEST:
+            break
+    for label, text, panel, side in labels:
+        room = getattr(panel.get_window_extent(), side) / figure.dpi
+        label.set_text(textwrap.fill(text, max(12, int(room * LABEL_LETTERS)), break_long_words=False))
+        label.set_linespacing(1.0)
+    figure.draw_without_rendering()
+
+
+def _labels(figure: Drawing) -> list[tuple[Text, str, Axes, str]]:
+    """Return the labels of all axes: each with its text, its panel and the side that it stands along."""
+    found = []
+    for ax in figure.axes:
+        found += [(ax.xaxis.label, ax.get_xlabel(), ax, "width"), (ax.yaxis.label, ax.get_ylabel(), ax, "height")]
+    return [each for each in found if each[1]]
+
+
+def _hatch(figure: Drawing) -> None:
+    """Give every area that looks like one of the legend's entries that entry's hatch."""
+    entries = [entry for drawn in figure.legends for entry in drawn.legend_handles if isinstance(entry, Patch)]
+    bars = [bar for ax in figure.axes for bar in ax.patches if isinstance(bar, Rectangle)]
+    kinds = list(dict.fromkeys(map(_kind, entries)))
+    for patch in (*entries, *bars):
+        if (kind := _kind(patch)) in kinds:
+            red, green, blue = to_rgb(kind[0])
+            dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+            patch.set_hatch(HATCHES[kinds.index(kind) % len(HATCHES)])
+            patch.set_hatchcolor("white" if dark else "black")
+            patch.set_edgecolor("black")
+            patch.set_linewidth(0.4)
+
+
+def _kind(patch: Patch) -> tuple[str, str]:
+    return to_hex(patch.get_facecolor()), patch.get_hatch() or ""
+
+
+LONGEST = 72  # characters of a name in a legend
+MARKERS = 12  # of a line of many points; at most twice as many
+HANDLE = 6  # characters that an entry is longer than its name
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure: `alt` is its text for those who cannot see it, `data` the numbers that it shows.
+
+    `pdf` is empty where the style has none. `data` has a row a drawn point or bar, with `series`,
+    `method`, `parts` and what `mark` was given. In `svg` the elements of marked artists have the class
+    `mark` and the attributes `data-series`, `data-method` and `data-parts` (the last two empty where they are
+    of any).
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    data: pd.DataFrame
+    svg: bytes
+    pdf: bytes = b""
+
+
+@contextlib.contextmanager
+def style(chosen: DrawingStyle | None = None) -> Iterator[None]:
+    """Draw and save within this: seaborn's style with that of a page (default: that around it), restored afterwards."""
+    with _drawing_in(chosen), mpl.rc_context(dict[Any, Any]({**sns.axes_style("whitegrid"), **current_style().rc})):
+        yield
+
+
+def short(name: str, width: int = LONGEST) -> str:
+    """Return a name that fits a legend."""
+    name = " ".join(name.split())
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def new_figure(height: float, section: Section, what: str) -> Drawing:
+    """Return a figure `height` inches high on a screen, titled with what it shows and of which data.
+
+    A style may do without the title, and has a height of its own.
+    """
+    layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.04)  # neighbours' tick labels stay apart
+    figure = Drawing(figsize=(current_style().widths[0], height * current_style().height), layout=layout)
+    FigureCanvasAgg(figure)
+    if current_style().titled:
+        title = textwrap.wrap(f"{what}: {section.title}", 110)
+        figure.suptitle("\n".join(title), fontsize=10.5, fontweight="bold")
+    return figure
+
+
+def save(figure: Drawing, section: Section, kind: str, title: str, caption: str) -> Picture:
+    """Return the figure in the formats of the style; equal figures give equal bytes."""
+    fit(figure, _draw_legend)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # is laid out now, not again for each format
+    made = {name: _written(figure, name) for name in current_style().formats}
+    return Picture(
+        name=f"{section.anchor}-{kind}",
+        title=title,
+        caption=caption,
+        alt=f"{title}, {section.title}; the numbers are in the tables of this section and in the CSV files",
+        data=figure.data(),
+        **made | {"svg": with_attributes(made["svg"])},
+    )
+
+
+def _written(figure: Figure, name: str) -> bytes:
+    dates = {"svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
+    written = io.BytesIO()
+    figure.savefig(written, format=name, metadata=dict.fromkeys(dates.get(name, ())))
+    return written.getvalue()
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+    """Return how many columns of a legend fit `width` inches, its rows filled evenly."""
+    lengths = [len(short(label)) + HANDLE for label in labels]
+    for most in range(len(labels), 1, -1):
+        rows = -(-len(labels) // most)
+        starts = range(0, len(labels), rows)
+        if sum(max(lengths[i : i + rows]) for i in starts) <= width * current_style().letters:
+            return len(starts)
+    return 1
+
+
+def legend_rows(section: Section) -> int:
+    """Return how many lines a legend of the section's variants has."""
+    return -(-len(section.variants) // _columns([v.label for v in section.variants], current_style().widths[0]))
+
+
+def legend(figure: Drawing, handles: Sequence[Artist], labels: Sequence[str], series: Sequence[Series] = ()) -> None:
+    """Put a legend below everything, in as many columns as its labels allow; entry i is of `series[i]`."""
+    figure.entries = handles, labels, series
+
+
+def _draw_legend(figure: Drawing) -> None:
+    if not figure.entries:
+        return
+    handles, labels, series = figure.entries
+    width = figure.get_figwidth()
+    named = [short(label, min(LONGEST, int(width * current_style().letters) - HANDLE)) for label in labels]
+    for most in range(_columns(named, width), 0, -1):
+        columns = -(-len(named) // -(-len(named) // most))
+        drawn = figure.legend(handles, named, loc="outside lower center", ncols=columns, frameon=False)
+        if columns == 1 or drawn.get_window_extent().width <= width * figure.dpi:
+            break
+        drawn.remove()
+    for entry, text, own in zip(drawn.legend_handles, drawn.get_texts(), series, strict=False):
+        mark([entry, text], own)
+
+
+def panel(ax: Axes, parts: int, title: str = "") -> None:
+    """Say that a panel is of `parts`, in its title too, which is `P = parts` unless another is given."""
+    ax.set_title(title or f"P = {parts}")
+    mark_panel(ax, parts)
+
+
+def draw_line(
+    ax: Axes,
+    of: Series,
+    parts: int | None,
+    x: tuple[str, Sequence[float]],
+    y: tuple[str, Sequence[float]],
+    *,
+    style: Style,
+    dash: Dash | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Draw points joined by a line, in another `dash` if one is given; of many points some have markers.
+
+    `x` and `y`: what they are called in the figure's data, unit included, and their values; `more`: further
+    columns of the data.
+    """
+    drawn = ax.plot(
+        list(x[1]),
+        list(y[1]),
+        color=style.colour,
+        linestyle=dash or style.dash,
+        marker=style.marker,
+        markevery=max(1, len(y[1]) // MARKERS),
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.75,
+        lw=1.4,
+    )
+    mark(drawn, of, parts, {x[0]: list(x[1]), y[0]: list(y[1]), **(more or {})})
+    sns.despine(ax=ax)
+
+
+def line_handle(style: Style, dash: Dash | None = None) -> Line2D:
+    """Return what the legend shows for a line."""
+    dash = dash or style.dash
+    return Line2D([], [], color=style.colour, linestyle=dash, marker=style.marker, markersize=5.5, lw=1.4)
+
+
+WIDE = 8.0  # largest / smallest from which on an axis is logarithmic
+
+
+def spans_far(amounts: Sequence[float]) -> bool:
+    """Whether amounts, those that are 0 aside, need a logarithmic axis."""
+    own = [amount for amount in amounts if amount]
+    return bool(own) and max(own) > WIDE * min(own) > 0
+
+
+def value_axis(ax: Axes, values: Sequence[float], label: str) -> None:
+    """Give the x axis a tick for each of a setting's values, ascending; logarithmic where they span far."""
+    if values[0] > 0 and spans_far(values):
+        ax.set_xscale("log")
+    names = {value: f"{value:,g}" for value in values}
+    ax.xaxis.set_major_locator(FixedLocator(list(values)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel(label)
+    sns.despine(ax=ax)
+
+
+def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
+    """Let the y axis of amounts begin at 0, or make it logarithmic where they span far."""
+    wide = min(amounts, default=0.0) > 0 and spans_far(amounts)
+    ax.set_ylabel(f"{label}, log scale" if wide else label)
+    if wide:
+        ax.set_yscale("log")
+        _plain_numbers(ax.yaxis)
+    else:
+        ax.set_ylim(0, 1.05 * ax.get_ylim()[1])  # room for a marker at the top
+
+
+def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
+    """Make the x axis of amounts logarithmic where they span far, else begin it at 0 if that is near."""
+    wide = spans_far(amounts)
+    ax.set_xlabel(f"{label}, log scale" if wide else label)
+    if wide:
+        ax.set_xscale("log")
+        _plain_numbers(ax.xaxis)
+    elif min(amounts, default=0.0) < max(amounts, default=0.0) / 2:
+        ax.set_xlim(0, 1.06 * max(amounts))
+    sns.despine(ax=ax)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """Write the ticks of a logarithmic axis without exponents."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))

@@ -1,1 +1,0 @@
-"""A report's tables and figures as a paper needs them."""

@@ -1,0 +1,232 @@
+"""A report's tables as LaTeX: a file a table, and one that prints them all."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+
+from harness.report.build import Report
+from harness.report.drawing import Picture
+from harness.report.table import Cell, Row, Table
+
+HEADING = 14  # characters of a column's heading in one line
+LINE = 104  # characters of a line of small print
+LABEL = 60  # characters of a row's label that stay in one line beside numbers
+BESIDE = 34  # and beside text
+BROKEN = 24  # characters of another column that do; numbers always do
+MAIN = "main.tex"
+CAMERA_READY = "camera-ready"  # where figures for print are, beside the tables' directory
+PREAMBLE = r"""\documentclass[10pt]{article}
+\usepackage[T1]{fontenc}
+\usepackage[utf8]{inputenc}
+\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
+\usepackage[a4paper,margin=2.2cm]{geometry}
+\usepackage{graphicx}
+% What the tables need: these three.
+\usepackage{booktabs}
+\usepackage{tabularx}
+\usepackage[export]{adjustbox}
+\setlength{\parindent}{0pt}
+\raggedbottom
+\extrafloats{500}
+"""
+OPENING = r"""% Needs \usepackage{booktabs,tabularx,adjustbox} and \usepackage[T1]{fontenc}.
+\begin{table}[htbp]
+\centering\small
+\setlength{\belowcaptionskip}{6pt}"""
+FITTING = r"\begin{adjustbox}{max width=\linewidth, max totalheight=0.8\textheight}"
+CLOSING = r"""\end{adjustbox}
+\end{table}
+"""
+
+
+def latex_files(report: Report) -> dict[str, str]:
+    """Return the text of each file by its name: `main.tex`, which prints the others, and a file a table.
+
+    Tables are set with booktabs; bold: best, underlined: second best; every text is escaped. `main.tex`
+    prints the figures for print too, if they are there.
+    """
+    files: dict[str, str] = {}
+
+    def put(name: str, tables: Sequence[Table]) -> list[str]:
+        """Write tables and return the lines that print them."""
+        names = [f"{name}-{i + 1}" if i else name for i in range(len(tables))]
+        files.update({f"{own}.tex": render_table(table, own) for own, table in zip(names, tables, strict=True)})
+        return [rf"\input{{{own}}}" for own in names]
+
+    body = [r"\section*{Overview}", *put("overview", [report.overview]), *put("claims", report.claims)]
+    body += put("failures", [report.failures] if report.failures else [])
+    for shown in report.shown:
+        facts = "; ".join(f"{name}: {value}" for name, value in shown.section.facts)
+        body += [r"\clearpage", rf"\section*{{{escape(shown.section.title)}}}", escape(facts)]
+        for view in shown.views:
+            body += [escape(view.failure)] if view.failure else []
+            body += put(view.anchor, [*([view.table] if view.table else []), *view.more])
+            body += [_figure(view.picture)] if view.picture else []
+    title = rf"\title{{{escape(report.title)}}}\date{{}}"
+    lines = [PREAMBLE, title, r"\begin{document}", r"\maketitle", *body, r"\end{document}", ""]
+    return {MAIN: "\n".join(lines), **files}
+
+
+def _figure(picture: Picture) -> str:
+    r"""Return a figure's float; nothing where it was not drawn for print."""
+    file = f"../{CAMERA_READY}/{picture.name}.pdf"
+    caption = rf"\caption{{\textbf{{{escape(picture.title)}.}} {escape(picture.caption)}}}"
+    drawn = [
+        r"\begin{figure}[htbp]",
+        r"\centering",
+        rf"\includegraphics[max width=\linewidth]{{{file}}}",
+        caption,
+        rf"\label{{fig:{picture.name}}}",
+        r"\end{figure}",
+    ]
+    return rf"\IfFileExists{{{file}}}{{" + "\n".join(drawn) + "}{}"
+
+
+def render_table(table: Table, name: str) -> str:
+    r"""Return a table's float; `name`: its label is `tab:name`.
+
+    A table that is too wide breaks long text into lines, and is set smaller if that is not enough.
+    """
+    widths = _widths(table)
+    most = [min(width, own) for width, own in zip(widths, _most(table), strict=True)]
+    broken = [sum(widths) > LINE and width > own for width, own in zip(widths, most, strict=True)]
+    rows = [_row(row, len(table.columns)) for row in table.rows]
+    body = [r"\toprule", *_heads(table), r"\midrule", *rows, r"\bottomrule"]
+    caption = rf"\caption{{\textbf{{{escape(table.title)}.}} {escape(table.caption)}}}"
+    kinds = "".join(
+        r">{\raggedright\arraybackslash}X" if wrap else kind for kind, wrap in zip(_kinds(table), broken, strict=True)
+    )
+    begin, end = rf"\begin{{tabular}}{{@{{}}{kinds}@{{}}}}", r"\end{tabular}"
+    if any(broken):
+        scale = f"{max(1.0, sum(most) / LINE):.2f}"
+        begin, end = rf"\begin{{tabularx}}{{{scale}\linewidth}}{{@{{}}{kinds}@{{}}}}", r"\end{tabularx}"
+    lines = [OPENING, caption, rf"\label{{tab:{name}}}", FITTING, begin, *body, end, CLOSING]
+    return "\n".join(lines)
+
+
+def _widths(table: Table) -> list[int]:
+    """Return about how many characters wide each column is, the labels' first, space between included."""
+    heads = [max(map(len, _broken(c)), default=0) for group in table.groups for c in group.columns]
+    filled = [row for row in table.rows if row.cells]
+    cells = [[len(row.cells[i].text) + len(row.cells[i].note) for row in filled] for i in range(len(heads))]
+    own = [max([head, *lengths]) for head, lengths in zip(heads, cells, strict=True)]
+    return [width + 2 for width in (max([len(table.stub), *(len(row.label) for row in filled)]), *own)]
+
+
+def _first(table: Table) -> Sequence[Cell]:
+    return next((row.cells for row in table.rows if row.cells), ())
+
+
+def _most(table: Table) -> list[float]:
+    """Return how many characters each column may have in a table that is too wide."""
+    numbers = [cell.number for cell in _first(table)]
+    return [LABEL if all(numbers) else BESIDE, *(math.inf if number else BROKEN for number in numbers)]
+
+
+def _kinds(table: Table) -> list[str]:
+    """Return the columns' alignment: numbers to the right."""
+    return ["l", *("r" if cell.number else "l" for cell in _first(table))]
+
+
+def _heads(table: Table) -> list[str]:
+    """Return the lines of the heading, two where columns are grouped."""
+    columns = " & ".join(_head(c) for group in table.groups for c in group.columns)
+    stub = escape(table.stub)
+    if not table.grouped:
+        return [rf"{stub} & {columns} \\"]
+    groups, rules, start = [], [], 2
+    for group in table.groups:
+        end = start + len(group.columns) - 1
+        groups.append(rf"\multicolumn{{{len(group.columns)}}}{{c}}{{{escape(group.title)}}}")
+        rules.append(rf"\cmidrule(lr){{{start}-{end}}}" if group.title else "")
+        start = end + 1
+    return [rf" & {' & '.join(groups)} \\", "".join(rules), rf"{stub} & {columns} \\"]
+
+
+def _head(title: str) -> str:
+    """Return a column's heading, broken into lines where it is longer than its numbers."""
+    lines = _broken(title)
+    if len(lines) == 1:
+        return escape(title)
+    return r"\begin{tabular}[b]{@{}c@{}}" + r"\\".join(escape(line) for line in lines) + r"\end{tabular}"
+
+
+def _broken(title: str) -> list[str]:
+    return textwrap.wrap(title, HEADING, break_long_words=False) or [""]
+
+
+def _row(row: Row, columns: int) -> str:
+    if not row.cells:
+        return rf"\addlinespace \multicolumn{{{columns + 1}}}{{@{{}}l}}{{\textit{{{escape(row.label)}}}}} \\"
+    return rf"{escape(row.label)} & {' & '.join(_cell(cell) for cell in row.cells)} \\"
+
+
+def _cell(cell: Cell) -> str:
+    text = escape(cell.text)
+    if cell.best:
+        text = rf"\textbf{{{text}}}"
+    elif cell.second:
+        text = rf"\underline{{{text}}}"
+    mark = rf"{escape(cell.mark)}\," if cell.mark else ""
+    note = rf" {{\scriptsize {escape(cell.note)}}}" if cell.note else ""
+    return f"{mark}{text}{note}"
+
+
+_WRITTEN = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+    "[": "{[}",  # after \\ it would begin an argument
+    "]": "{]}",
+    "*": "{*}",  # so would this
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "∞": r"$\infty$",
+    "\u2009": r"\,",
+    "\u202f": r"\,",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "τ": r"$\tau$",
+    "μ": r"$\mu$",
+    "Δ": r"$\Delta$",
+}
+_UNSET = set("ĦħĸĿŀŉŦŧſ")  # of the Latin letters those that the T1 fonts lack
+_PLAIN = set("–—‘’“”…†‡•€‰→↑↓")
+_LIGATURE = re.compile(r"([-'!?,])(?=\1|`)")
+
+
+def escape(value: object) -> str:
+    r"""Return text that LaTeX prints as it is, on one line; needs T1 fonts (`\usepackage[T1]{fontenc}`).
+
+    A character that these do not have is written as its number, [U+6570].
+    """
+    line = _LIGATURE.sub("\\1\0", " ".join(str(value).split()))  # 0: nothing, but it stands between
+    return "".join(_character(each) for each in line)
+
+
+def _character(each: str) -> str:
+    if each == "\0":
+        return "{}"
+    if each in _WRITTEN:
+        return _WRITTEN[each]
+    latin = "¡" <= each <= "ſ" and each not in _UNSET
+    return each if " " <= each <= "}" or latin or each in _PLAIN else f"{{[}}U+{ord(each):04X}{{]}}"

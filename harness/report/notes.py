@@ -1,0 +1,337 @@
+"""What a reader must know before the numbers: environment, data, failures, timings not to be trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from harness.report.sections import Section, Variant, values_of
+from harness.report.table import Cell, Group, Row, Table
+from harness.report.views.sampling import baseline_of, exchanged
+from harness.results.frames import RecordKey, ResultInputs
+from harness.results.record import flatten
+from harness.results.stats import ENOUGH, NOISY
+from harness.results.text import MISSING, byte_unit, join_unique, significant, text, trials
+
+CLOSURE = 0.02  # share of a mean epoch that no named phase may cover
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Something wrong with a trial's timing.
+
+    `chosen` tells which of the trials of a frame it holds for; `detail` says how bad it is in those.
+    """
+
+    mark: str
+    lead: str
+    rule: str
+    chosen: Callable[[pd.DataFrame], pd.Series[bool]]
+    detail: Callable[[pd.DataFrame], str]
+
+    def where(self, section: Section) -> str:
+        """Name the variants and parts of a section that it holds for, and how badly; "" if for none."""
+        bad = section.ok[self.chosen(section.ok)]
+        found = []
+        for variant in section.variants:
+            by_parts = bad[bad["variant"] == variant.key].groupby("parts", sort=True)
+            if shown := [f"{parts:.0f} ({self.detail(trials)})" for parts, trials in by_parts]:
+                found.append(f"{variant.label} at P = {', '.join(shown)}")
+        return f"{section.title}: {'; '.join(found)}" if found else ""
+
+
+def _interval_width(frame: pd.DataFrame) -> pd.Series[float]:
+    return (frame["epoch_time_high_s"] - frame["epoch_time_low_s"]) / frame["epoch_time_s"]
+
+
+FLAGS = (
+    Flag(
+        "†",
+        "Too short",
+        f"fewer than {ENOUGH} timed epochs after warm-up, too few for a 95 % interval of their median",
+        lambda frame: frame["too_short"].eq(True),
+        lambda bad: f"{bad['timed_epochs'].min():.0f}",
+    ),
+    Flag(
+        "‡",
+        "Noisy timing",
+        f"95 % bootstrap interval of the median epoch time wider than {NOISY:.0%} of it".replace("%", " %"),
+        lambda frame: frame["noisy"].eq(True),
+        lambda bad: _worst(_interval_width(bad)),
+    ),
+    Flag(
+        "§",
+        "Phases do not add up",
+        f"more than {CLOSURE:.0%} of a rank's mean epoch is in no named phase".replace("%", " %"),
+        lambda frame: frame["residue"] > CLOSURE,
+        lambda bad: _worst(bad["residue"]),
+    ),
+)
+
+
+def _worst(shares: pd.Series[float]) -> str:
+    return f"{100 * shares.max():.1f} %"
+
+
+def flag_marks(section: Section, variant: Variant, parts: int) -> str:
+    """Return the marks of the flags that hold for any seed of a variant."""
+    trials = section.select(variant, parts)
+    return "".join(flag.mark for flag in FLAGS if flag.chosen(trials).any())
+
+
+def explain_flags(section: Section) -> str:
+    """Say what the marks in a section's table mean, "" if there are none."""
+    used = [f"{flag.mark} {flag.rule}" for flag in FLAGS if flag.chosen(section.ok).any()]
+    return f" Of at least one seed: {'; '.join(used)}." if used else ""
+
+
+def flagged(flag: Flag, sections: Iterable[Section]) -> int:
+    """Return how many trials a flag holds for."""
+    return len({
+        (row.suite, row.trial)
+        for section in sections
+        for row in section.ok[flag.chosen(section.ok)].itertuples()
+    })  # fmt: skip
+
+
+_LABELS = {
+    "gpu": "GPU",
+    "gpus": "GPU",
+    "driver": "GPU driver",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "cpu": "CPU",
+    "cores": "CPU cores",
+    "logical_cores": "logical cores",
+    "dirty": "uncommitted changes",
+    "omp_num_threads": "OMP_NUM_THREADS",
+    "threads": "threads a rank",
+}
+_REASON_LENGTH = 300
+PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
+
+
+@dataclass(frozen=True)
+class Note:
+    """One remark: a bold lead and the rest of the sentence."""
+
+    lead: str
+    text: str
+
+
+def environment_rows(inputs: ResultInputs) -> list[tuple[str, str]]:
+    """Return (name, value) of everything the records say of where they ran; different values side by side."""
+    values: dict[str, list[str]] = {}
+    for record in inputs.records.values():
+        for key, value in flatten(_readable(record.environment)).items():
+            values.setdefault(key, []).append(_show(key, value))
+    rows = [(_name(key), " / ".join(dict.fromkeys(shown))) for key, shown in values.items()]
+    threads = join_unique(
+        (inputs.config(row).get("train") or {}).get("threads") or "cores / ranks" for row in _rows(inputs)
+    )
+    if inputs.records and "threads" not in values:  # of older records what the suite said
+        rows.append((_name("threads"), threads))
+    started = inputs.results["started"].dropna().astype(str)
+    if len(started):
+        first, last = started.min(), started.max()
+        rows.append(("Trials started", first if first == last else f"{first} to {last}"))
+    return rows
+
+
+def _rows(inputs: ResultInputs) -> list[dict[Any, Any]]:
+    return inputs.results.to_dict("records")
+
+
+def _readable(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the environment with lists of mappings (one a GPU, say) as numbered entries."""
+    readable: dict[str, Any] = {}
+    for key, value in environment.items():
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            readable[key] = {str(i): item for i, item in enumerate(value)}
+        elif isinstance(value, Mapping) and not value:
+            readable[key] = None
+        else:
+            readable[key] = value
+    return readable
+
+
+def _name(key: str) -> str:
+    words = key.removeprefix("packages.").removeprefix("versions.").replace("_bytes", "").split(".")
+    return " ".join(_LABELS.get(word, word.replace("_", " ")) for word in words)
+
+
+def _show(key: str, value: object) -> str:
+    if value is None or value == []:
+        return "none" if "gpu" in key.lower() else MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        size, unit = byte_unit(value)
+        return f"{significant(value / size)} {unit}"
+    if isinstance(value, list):
+        return ", ".join(text(item) for item in value)
+    return text(value)
+
+
+def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
+    """Return the remarks of the notes box, the gravest first."""
+    notes = [*_status_notes(inputs), *_data_notes(sections), *_flag_notes(sections)]
+    return [*notes, *_sampling_notes(sections), *_remark_notes(inputs), *_environment_notes(inputs)]
+
+
+def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
+    results = inputs.results
+    bad = results[results["status"] != "ok"]["status"].value_counts()
+    if len(bad):
+        listed = ", ".join(f"{count} {status}" for status, count in bad.items())
+        yield Note(
+            f"{int(bad.sum())} of {trials(len(results))} did not end well",
+            f"({listed}); their values are left out of every mean. The reasons are in the table below.",
+        )
+    else:
+        yield Note("All trials ended well", f"({trials(len(results))}).")
+    if inputs.repeated:
+        yield Note(
+            f"In several of the directories: {trials(inputs.repeated)}.", "Shown is the one that started last of each."
+        )
+
+
+def _data_notes(sections: list[Section]) -> Iterable[Note]:
+    badges = list(dict.fromkeys(section.name for section in sections if section.badge))
+    if badges:
+        yield Note(
+            "Not the published data:",
+            "; ".join(badges) + ". Times and scores on generated data say nothing of the real set's scores.",
+        )
+
+
+def _flag_notes(sections: list[Section]) -> Iterable[Note]:
+    for flag in FLAGS:
+        if wheres := [where for section in sections if (where := flag.where(section))]:
+            lead = f"{flag.lead}: {trials(flagged(flag, sections))}"
+            yield Note(lead, f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
+
+
+def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
+    """Of each section the trials in which sampling edges saves least of what its share of edges promises."""
+    found = []
+    for section in sections:
+        sent, edges = exchanged(section), values_of(section, "edge_share")
+        gaps = {
+            (variant, parts): sent[variant, parts].mean / base.mean - edges[variant, parts].mean
+            for variant, parts in sent
+            if (variant, parts) in edges and (base := baseline_of(section, sent, parts))
+        }
+        worst = max(gaps, key=lambda key: gaps[key], default=None)
+        if worst and section.baseline and gaps[worst] > PROMISED:
+            share, (variant, parts) = edges[worst].mean, worst
+            found.append(
+                f"{section.title}: {variant.label} at P = {parts} draws {share:.1%} of the edges and sends "
+                f"{share + gaps[worst]:.1%} of the bytes of {section.baseline.method}"
+            )
+    if found:
+        listed = f"{'; '.join(found)}.".replace("%", " %")
+        yield Note("Fewer edges are not as many fewer bytes:", listed)
+
+
+def _remark_notes(inputs: ResultInputs) -> Iterable[Note]:
+    """What the methods themselves say of their trials' values."""
+    for method, remark in merged_remarks(inputs):
+        yield Note(f"{method}:", remark)
+
+
+def _environment_notes(inputs: ResultInputs) -> Iterable[Note]:
+    seen: dict[str, set[str]] = {}
+    for record in inputs.records.values():
+        for key, value in flatten(_readable(record.environment)).items():
+            seen.setdefault(key, set()).add(json.dumps(value, sort_keys=True, default=str))
+    # Threads follow from the cores and the number of ranks.
+    differing = [_name(key) for key, values in seen.items() if len(values) > 1 and key != "threads"]
+    if differing:
+        yield Note("Trials ran in different environments:", f"they differ in {', '.join(differing)}.")
+    dirty = [k for k in seen if "dirty" in k and "true" in seen[k]]
+    if dirty:
+        yield Note("Uncommitted changes:", "some trials ran from a working tree that differs from its commit.")
+
+
+def unclaimed_notes(inputs: ResultInputs, known: Container[str]) -> Iterable[Note]:
+    """Say of which suites nobody knows what they claim."""
+    if unknown := [name for name in sorted(inputs.results["suite"].dropna().unique()) if name not in known]:
+        yield Note(
+            "Claims unknown:",
+            f"no suite.json lies beside the results of {', '.join(unknown)}; `--suite FILE` names the suite.",
+        )
+
+
+def failure_table(sections: list[Section]) -> Table | None:
+    """Return the trials that were skipped or failed, one row for those of a section that ended alike."""
+    rows: list[Row] = []
+    for section in sections:
+        bad = section.frame[section.frame["status"] != "ok"]
+        bad = bad.assign(reason=bad["reason"].map(_one_line))
+        for (status, reason), group in bad.groupby(["status", "reason"], sort=True):
+            methods = [v.label for v in section.variants if v.key in set(group["variant"])]
+            cells = (
+                Cell(str(status), number=False),
+                Cell(str(len(group))),
+                Cell(join_unique(methods), number=False, wrap=True),
+                Cell(join_unique(sorted(group["parts"].dropna().astype(int))), number=False),
+                Cell(join_unique(sorted(group["seed"].dropna().astype(int))), number=False),
+                Cell(str(reason) or MISSING, number=False, wrap=True),
+            )
+            rows.append(Row(section.title, cells, dataset=section.name))
+    if not rows:
+        return None
+    heads = Group("", ("Status", "Trials", "Methods", "P", "Seeds", "Reason"))
+    return Table(
+        "Skipped and failed trials",
+        "Status and reason as recorded; each trial's directory has the end of its log (log.txt).",
+        "Data set · model",
+        (heads,),
+        tuple(rows),
+    )
+
+
+def _one_line(reason: object) -> str:
+    line = " ".join(text(reason).split())
+    return line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + "…"
+
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def merged_remarks(inputs: ResultInputs) -> Iterator[tuple[str, str]]:
+    """Yield (method, remark) of all ranks of all trials; remarks that differ in numbers only are one.
+
+    It names the lowest and the highest of the numbers, and how many trials it is of if not of all.
+    """
+    said: dict[tuple[str, str], dict[str, None]] = {}
+    where: dict[tuple[str, str], set[RecordKey]] = {}
+    asked: dict[str, int] = {}
+    for key, record in inputs.records.items():
+        method = str(record.config["method"]["name"])
+        asked[method] = asked.get(method, 0) + 1
+        for remark in (str(remark) for rank in record.ranks for remark in rank.get("remarks") or ()):
+            kind = method, _NUMBER.sub("0", remark)
+            said.setdefault(kind, {})[remark] = None
+            where.setdefault(kind, set()).add(key)
+    for (method, pattern), remarks in said.items():
+        count = len(where[method, pattern])
+        scope = "" if count == asked[method] else f" ({count} of {trials(asked[method])})"
+        yield method, _merge(list(remarks)) + scope
+
+
+def _merge(remarks: list[str]) -> str:
+    """Return remarks that differ in numbers only as one, with the range of each number."""
+    ranges = iter([_number_range(numbers) for numbers in zip(*map(_NUMBER.findall, remarks), strict=True)])
+    return _NUMBER.sub(lambda _: next(ranges), remarks[0])
+
+
+def _number_range(numbers: tuple[str, ...]) -> str:
+    low, high = min(numbers, key=float), max(numbers, key=float)
+    return low if float(low) == float(high) else f"{low} to {high}"

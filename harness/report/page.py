@@ -1,0 +1,224 @@
+"""The report as one HTML page, and as Markdown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from xml.etree import ElementTree
+
+import jinja2
+import pandas as pd
+
+from harness.report.build import Report, network_list
+from harness.report.drawing import Picture
+
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
+)
+
+
+def render_html(report: Report) -> str:
+    """Return the page: one file that loads nothing from elsewhere; every text of a user's is escaped.
+
+    Its policy allows the one script and the one style sheet that are in it, by their hashes.
+    """
+    environment = _environment(autoescape=True)
+    drawn = {picture.name: inline_svg(picture) for picture in report.pictures}
+    colours = set().union(*map(colours_of, drawn.values()))
+    colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
+    css = f"{_source(environment, 'report.css')}{dark_rules(colours)}\n"
+    script = _source(environment, "report.js")
+    return environment.get_template("index.html.j2").render(
+        report=report,
+        css=css,
+        script=script,
+        policy=_POLICY.format(style=_hash(css), script=_hash(script)),
+        inline=lambda picture: drawn[picture.name],
+        data_uri=_data_uri,
+        networks=network_list,
+    )
+
+
+def render_markdown(report: Report) -> str:
+    """Return the report as Markdown; its figures are the files under `figures/`."""
+    environment = _environment(autoescape=False)
+    environment.filters["md"] = escape_markdown
+    return environment.get_template("report.md.j2").render(report=report)
+
+
+def escape_markdown(value: object) -> str:
+    """Return text that is shown as it is in a Markdown paragraph or table cell: no markup, no HTML."""
+    line = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", line)
+
+
+def _environment(*, autoescape: bool) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("harness.report", "templates"),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _source(environment: jinja2.Environment, name: str) -> str:
+    assert environment.loader
+    return environment.loader.get_source(environment, name)[0]
+
+
+def _hash(text: str) -> str:
+    """Return what a policy calls the content of an element."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _data_uri(picture: Picture) -> str:
+    """Return a figure's numbers as a file in the page."""
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(picture.data)).decode()
+
+
+def to_csv(frame: pd.DataFrame) -> bytes:
+    """Return a frame as CSV; mappings and lists as JSON, missing values empty."""
+    flat = frame.copy()
+    for column in flat.columns:
+        if flat[column].dtype == object:
+            flat[column] = [json.dumps(v) if isinstance(v, dict | list) else v for v in flat[column]]
+    return flat.to_csv(index=False).encode()
+
+
+_REFERENCE = re.compile(r"url\(#([^)]*)\)")
+_UNUSED = ("metadata", "style")  # its one rule is in the page's style sheet, which holds for this element only
+
+
+def inline_svg(picture: Picture) -> str:
+    """Return a figure as an `svg` element for an HTML page.
+
+    Its ids begin with the figure's name, so that they are the page's only ones; declarations of style are
+    attributes, which a policy without inline styles allows and which rules may override. A panel whose
+    vertical axis has the labels of its neighbours too is of class `shared`; what is written on coloured
+    squares is of class `fixed`, for its colour was chosen for theirs.
+    """
+    root = ElementTree.fromstring(picture.svg)
+    for element in root.iter():
+        element.tag = _local(element.tag)
+        element.attrib = {_local(key): value for key, value in element.attrib.items()}
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag in _UNUSED]:
+            parent.remove(child)
+    _class_axes(root)
+    for element in root.iter():
+        element.attrib = dict(_attributes(element.attrib, picture.name))
+        element.text = element.tail = (element.text or "").strip() or None
+    view = root.attrib["viewBox"]
+    root.attrib = {"viewBox": view, "class": "plot", "role": "img", "aria-label": picture.alt}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def colours_of(svg: str) -> set[str]:
+    """Return the colours (as #rrggbb) of an inline figure."""
+    return set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{6})"', svg))
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
+
+
+def _attributes(attributes: dict[str, str], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in attributes.items():
+        if key == "style":
+            for declaration in filter(None, (part.strip() for part in value.split(";"))):
+                name, _, said = declaration.partition(":")
+                yield name, _REFERENCE.sub(rf"url(#{prefix}-\1)", said.strip())
+        elif key == "id":
+            yield key, f"{prefix}-{value}"
+        elif key == "href" and value.startswith("#"):
+            yield key, f"#{prefix}-{value[1:]}"
+        elif key != "type":
+            yield key, _REFERENCE.sub(rf"url(#{prefix}-\1)", value)
+
+
+def _class_axes(root: ElementTree.Element) -> None:
+    """Tell apart panels by what their vertical axis and their squares are to others."""
+    panels = [group for group in root.iter("g") if _child(group, "matplotlib.axis_") is not None]
+    labelled = [panel for panel in panels if _lettered(_vertical(panel))]
+    shared = 0 < len(labelled) < len(panels)
+    for panel in panels:
+        if shared and panel in labelled:
+            _add_class(panel, "shared")
+            _add_class(_vertical(panel), "keep")
+        if _child(panel, "QuadMesh") is not None or panel.find("image") is not None:
+            for text in (child for child in panel if child.get("id", "").startswith("text_")):
+                _add_class(text, "fixed")
+
+
+def _vertical(panel: ElementTree.Element) -> ElementTree.Element | None:
+    """Return the panel's vertical axis: the second of its axes."""
+    axes = [child for child in panel if child.get("id", "").startswith("matplotlib.axis_")]
+    return axes[1] if len(axes) > 1 else None
+
+
+def _lettered(group: ElementTree.Element | None) -> bool:
+    """Return whether there is text in a group: glyphs, which are drawn in units of the font."""
+    return group is not None and any(" scale(" in each.get("transform", "") for each in group.iter("g"))
+
+
+def _child(group: ElementTree.Element, start: str) -> ElementTree.Element | None:
+    return next((child for child in group if child.get("id", "").startswith(start)), None)
+
+
+def _add_class(element: ElementTree.Element | None, name: str) -> None:
+    if element is not None:
+        element.set("class", f"{element.get('class', '')} {name}".strip())
+
+
+PAPER = "#14181f"  # the dark page's; its other colours are in the style sheet
+_INK, _LINE = "#d5dae2", "#39414d"
+_CONTRAST = 3.2  # WCAG 2.2, 1.4.11: 3 for what must be seen of a figure
+_STEPS = 20
+_GIVEN = {"#ffffff": PAPER, "#262626": _INK, "#222222": _INK, "#000000": _INK, "#cccccc": _LINE}
+
+
+def dark_rules(colours: Iterable[str]) -> str:
+    """Return CSS that gives the fills and strokes of figures the colours of a dark page where it is dark.
+
+    `colours`: as `#rrggbb`. Those that can be seen on dark paper as they are have no rule.
+    """
+    rules = []
+    for colour in sorted(set(colours)):
+        dark = _GIVEN.get(colour) or lightened(colour)
+        if dark != colour:
+            rules += [f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}' for name in ("fill", "stroke")]
+    return "\n".join(rules)
+
+
+def lightened(colour: str) -> str:
+    """Return a colour mixed with as much white as it takes to be seen on the dark page."""
+    channels = _channels(colour)
+    for step in range(_STEPS + 1):
+        mixed = [round(255 * step / _STEPS + c * (1 - step / _STEPS)) for c in channels]
+        shown = f"#{mixed[0]:02x}{mixed[1]:02x}{mixed[2]:02x}"
+        if contrast(shown, PAPER) >= _CONTRAST:
+            break
+    return shown
+
+
+def contrast(a: str, b: str) -> float:
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
+    low, high = sorted((_luminance(a), _luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (value / 255 for value in _channels(colour))
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

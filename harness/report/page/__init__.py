@@ -1,1 +1,0 @@
-"""The page: what it consists of, and writing it."""

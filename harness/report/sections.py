@@ -1,0 +1,420 @@
+"""Trials that may be compared: sections, their method variants, and values over seeds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from harness.metrics import SUMS, Metric, find_metric
+from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX, record_values
+from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
+from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
+from harness.results.record import Json, Record, flatten
+from harness.results.text import Stat, over_seeds, show_value, text
+from harness.suite.schema import FEW, LATER
+
+MOST = 3  # options that a label shows also where they are the defaults
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its options; `label` shows those that tell it from others, `common` what these share.
+
+    `family`: the method's; `baseline`: whether those of its family are compared with it; `plain`: options at
+    which the method leaves out what is its own, see `Method`.
+    """
+
+    key: str
+    method: str
+    label: str
+    style: Style
+    common: str = ""
+    family: str = ""
+    baseline: bool = False
+    plain: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def is_baseline(self, family: str) -> bool:
+        """Return whether methods of a family are compared with it."""
+        return self.baseline and self.family == family
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All of the method's options; its key holds them, so that a variant can be one."""
+        return dict(json.loads(self.key)[1])
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def variant_key(method: object, options: object) -> str:
+    """Return what tells variants apart: its method and options as canonical JSON."""
+    return json.dumps([str(method), _mapping(options)], sort_keys=True, default=str)
+
+
+def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
+    numbers = value if isinstance(value, list | tuple) else (value,)
+    if all(isinstance(number, int | float) for number in numbers):
+        return 0, tuple(float(number) for number in numbers), ""
+    return 1, (), str(value)
+
+
+RecordOf = Callable[[Mapping[Any, Any]], Record | None]
+"""Returns the record of a row of `load_results`, if there is one."""
+
+
+def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
+    """Name and colour every method variant of a report.
+
+    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before
+    true and smaller numbers before larger ones. See `variant_styles` for colours.
+    Shown are the options that vary among a method's variants, those that are not the default, and a few
+    numbers. Of more than `MOST` not those that are everywhere the default, nor, where there are several
+    variants, what these have in common: `common` has that.
+    """
+    found: dict[str, tuple[str, dict[str, Any], Json]] = {}
+    shown: dict[str, set[str]] = {}
+    for row in results.to_dict("records"):
+        method, options, record = str(row["method"]), _mapping(row["options"]), record_of(row)
+        said = declared_by(record) if record else declared_of(method)
+        own = _mapping(record.config["method"].get("options")) if record else options
+        found[variant_key(method, options)] = method, options, said
+        shown.setdefault(method, set()).update(_labelled(own, said))
+    common: dict[str, str] = {}
+    for method, names in shown.items():
+        mine = [options for own, options, _ in found.values() if own == method]
+        varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)}
+        if len(names | varying) > MOST:
+            defaults = next(said.get("defaults", {}) for own, _, said in found.values() if own == method)
+            names -= {k for k in names if k in defaults and all(o.get(k) == defaults[k] for o in mine)}
+            if varying:
+                common[method] = _listed(mine[0], names - varying)
+                names &= varying
+        names |= varying
+
+    def order(key: str) -> tuple[object, ...]:
+        method, options, said = found[key]
+        values = [_sort_key(options.get(name)) for name in sorted(shown[method])]
+        return not is_baseline(said, options, "full-graph"), method, values, key
+
+    variants, keys = {}, sorted(found, key=order)
+    colours = {method: str(said.get("colour") or "") for method, _, said in found.values()}
+    styles = variant_styles([found[key][0] for key in keys], colours)
+    for key, style in zip(keys, styles, strict=True):
+        method, options, said = found[key]
+        label, family = variant_label(method, options, shown[method]), str(said.get("family", ""))
+        base, plain = is_baseline(said, options, family), said.get("plain") or {}
+        variants[key] = Variant(key, method, label, style, common.get(method, ""), family, base, plain)
+    return variants
+
+
+def _labelled(options: Mapping[str, Any], declared: Json) -> set[str]:
+    """Return the options that a label names: what is not the default, and numbers where they are few."""
+    defaults = declared.get("defaults") or {}
+    numbers = [name for name in declared.get("numbers") or () if name in options]
+    if len(numbers) > FEW:
+        numbers = []
+    return {name for name in options if name in numbers or name not in defaults or defaults[name] != options[name]}
+
+
+def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
+    """Return a method's name with the options that are to be `shown`, of those it has."""
+    inside = _listed(options, shown)
+    return f"{method} ({inside})" if inside else method
+
+
+def _listed(options: Mapping[str, Any], names: set[str]) -> str:
+    return ", ".join(f"{name}={show_value(options[name])}" for name in sorted(names) if name in options)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Trials that differ in method, number of parts and seed only, so that they may be compared.
+
+    `frame` holds all of them whatever their status, `ok` those that ended well; both have a column
+    `variant` (a variant's `key`) and those of `record_values`. `badge` says what the data are if not the
+    real set; `declared`: the metrics that the methods declare, by column.
+    """
+
+    anchor: str
+    dataset: str
+    badge: str
+    model: str
+    extra: str
+    suite: str
+    facts: tuple[tuple[str, str], ...]
+    metric: str
+    frame: pd.DataFrame
+    epochs: pd.DataFrame
+    parts: tuple[int, ...]
+    variants: tuple[Variant, ...]
+    declared: Mapping[str, Metric]
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """Trials whose values count."""
+        return self.frame[self.frame["status"] == "ok"]
+
+    @property
+    def score(self) -> str:
+        """The score's name at the start of a sentence."""
+        return self.metric[0].upper() + self.metric[1:]
+
+    @property
+    def name(self) -> str:
+        """Data set as it must be named wherever it is shown."""
+        return f"{self.dataset} [{self.badge}]" if self.badge else self.dataset
+
+    @property
+    def title(self) -> str:
+        """Heading: data set, model and what else sets this section apart."""
+        return " · ".join(part for part in (self.name, self.model, self.extra) if part)
+
+    @property
+    def baseline(self) -> Variant | None:
+        """What speed-ups and savings are relative to: the first baseline of full-graph methods."""
+        return next((v for v in self.variants if v.is_baseline("full-graph")), None)
+
+    def metric_of(self, name: str) -> Metric:
+        """Return what is known of a column; UserError if it is no metric."""
+        return find_metric(name, (*DERIVED, *self.declared.values()))
+
+    def tried(self, parts: int) -> tuple[Variant, ...]:
+        """Return the variants that were to run on a number of parts, whatever became of them."""
+        there = set(self.frame.loc[self.frame["parts"] == parts, "variant"])
+        return tuple(variant for variant in self.variants if variant.key in there)
+
+    def select(self, variant: Variant, parts: int, *, ok: bool = True) -> pd.DataFrame:
+        """Return the trials (one a seed) of a variant at a number of parts."""
+        frame = self.ok if ok else self.frame
+        return frame[(frame["variant"] == variant.key) & (frame["parts"] == parts)]
+
+
+def data_badge(row: Mapping[Any, Any]) -> str:
+    """Return what must stand beside a data set's name: "" for real data, else its note or origin."""
+    note, origin = text(row.get("dataset_note")), text(row.get("origin"))
+    return note or ("" if origin in ("", "real") else origin)
+
+
+def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
+    """Return what two trials must share to be compared: all but method, parts, seed and the ignored key."""
+    columns = ["suite", "dataset", "model", "partitioner", "network", "device", "timing"]
+    config = inputs.config(row)
+    if not config:
+        columns.append("dataset_note")
+    setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
+    setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
+    for key, value in flatten(config).items():
+        # Older records do not have these keys.
+        is_default = key in LATER and value == LATER[key]
+        shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
+        if shared and not is_default:
+            setting[key] = value
+    if row["parts"] == 1:  # one part is the same whatever the partitioner, and has no network
+        setting = {k: v for k, v in setting.items() if not _between_parts(k)}
+    setting.pop(ignoring, None)
+    return setting
+
+
+def _between_parts(key: str) -> bool:
+    return key in ("partitioner", "network") or key.startswith("partition.")
+
+
+def _group(inputs: ResultInputs, ignoring: str) -> list[tuple[dict[str, Any], list[int]]]:
+    """Group row positions by setting; a trial of one part joins every group that agrees otherwise."""
+    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    singles: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for position, row in enumerate(inputs.results.to_dict("records")):
+        setting = _setting(inputs, row, ignoring)
+        target = singles if row["parts"] == 1 else groups
+        key = json.dumps(setting, sort_keys=True, default=str)
+        target.setdefault(key, (setting, []))[1].append(position)
+    for key, (setting, rows) in singles.items():
+        hosts = [
+            (host, members)
+            for host, members in groups.values()
+            if {k: v for k, v in host.items() if not _between_parts(k)} == setting
+        ]
+        for _, members in hosts:
+            members.extend(rows)
+        if not hosts:
+            groups[key] = (setting, rows)
+    return list(groups.values())
+
+
+def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
+    """Split a report's trials into comparable groups, real data first, then by name and model.
+
+    `ignoring`: a key of the configuration (`train.threads`) in which the trials of a group may differ.
+    """
+    variants = find_variants(inputs.results, inputs.record)
+    results = inputs.results.reset_index(drop=True)
+    results["variant"] = [variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)]
+    own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])
+    results = results.join(own)
+    groups = _group(ResultInputs(results, inputs.epochs, inputs.records), ignoring)
+    extras = _extras([setting for setting, _ in groups])
+    taken: set[str] = set()
+    sections = [
+        _section(inputs, results.iloc[sorted(rows)], setting, extra, variants, taken)
+        for (setting, rows), extra in zip(groups, extras, strict=True)
+    ]
+    return sorted(sections, key=lambda s: (bool(s.badge), s.dataset, s.model, s.suite, s.extra))
+
+
+def _extras(settings: list[dict[str, Any]]) -> list[str]:
+    """Say what sets apart the sections that have the same data set and model."""
+    extras = []
+    for setting in settings:
+        twins = [s for s in settings if all(s[k] == setting[k] for k in ("dataset", "model"))]
+        keys = sorted(k for k in setting if any(s.get(k) != setting[k] for s in twins))
+        keys = [k for k in keys if k not in ("partition.method", "dataset_note") and setting[k] is not None]
+        named = [(k.removeprefix("dataset.options."), setting[k]) for k in keys]
+        extras.append(", ".join(f"{k}={show_value(v)}" for k, v in named))
+    return extras
+
+
+def _section(
+    inputs: ResultInputs,
+    frame: pd.DataFrame,
+    setting: dict[str, Any],
+    extra: str,
+    variants: Mapping[str, Variant],
+    taken: set[str],
+) -> Section:
+    rows = frame.to_dict("records")
+    records = [record for row in rows if (record := inputs.record(row))]
+    present = set(frame["variant"])
+    keys = {(row["suite"], row["trial"]) for row in rows}
+    mine = [key in keys for key in zip(inputs.epochs["suite"], inputs.epochs["trial"], strict=True)]
+    own = tuple(v for key, v in variants.items() if key in present)
+    common = {v.method: v.common for v in own if v.common}
+    return Section(
+        anchor=_anchor(f"{setting['dataset']}-{setting['model']}", taken),
+        dataset=setting["dataset"],
+        badge=next((badge for row in rows if (badge := data_badge(row))), ""),
+        model=setting["model"],
+        extra=extra,
+        suite=setting["suite"],
+        facts=(*_facts(setting), *((f"all {method}", options) for method, options in common.items())),
+        metric=_metric(records),
+        frame=frame,
+        epochs=inputs.epochs[mine],
+        parts=tuple(sorted(int(p) for p in frame["parts"].dropna().unique())),
+        variants=own,
+        declared={name: metric for record in records for name, metric in declared_metrics(record).items()},
+    )
+
+
+def _anchor(name: str, taken: set[str]) -> str:
+    stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "section"
+    anchor, count = stem, 1
+    while anchor in taken:
+        count += 1
+        anchor = f"{stem}-{count}"
+    taken.add(anchor)
+    return anchor
+
+
+def _metric(records: Iterable[Record]) -> str:
+    """Name the score: micro-F1 of multi-label data, else accuracy; "score" if no record tells."""
+    told = [r.dataset["multilabel"] for r in records if isinstance(r.dataset.get("multilabel"), bool)]
+    return ("micro-F1" if told[0] else "accuracy") if told else "score"
+
+
+def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    groups: dict[str, list[str]] = {}
+    for key, value in setting.items():
+        head, _, rest = key.partition(".")
+        if rest and value is not None and value is not False and rest != "name":
+            groups.setdefault(head, []).append(f"{rest.removeprefix('options.')} {show_value(value)}")
+    names = (
+        ("suite", "network", "device", "timing", "traffic")
+        if "partition" in groups
+        else ("suite", "partitioner", "network", "device", "timing", "traffic")
+    )
+    plain = [(k, setting.get(k)) for k in names]
+    facts = [(k, text(v)) for k, v in plain if text(v)]
+    return (*facts, *((k, ", ".join(v)) for k, v in groups.items() if v))
+
+
+Values = dict[tuple[Variant, int], Stat]
+
+
+def values_of(section: Section, column: str) -> Values:
+    """Return the statistics over seeds of a column, for each variant and number of parts that has any."""
+    if column not in section.ok:
+        return {}
+    by_cell = dict(iter(section.ok.groupby(["variant", "parts"])[column]))
+    cells = [(variant, parts) for variant in section.variants for parts in section.parts]
+    stats = {(v, p): over_seeds(by_cell[v.key, p]) for v, p in cells if (v.key, p) in by_cell}
+    return {cell: stat for cell, stat in stats.items() if stat}
+
+
+def named_columns(section: Section, prefix: str, suffix: str) -> dict[str, str]:
+    """Return the columns `prefix<name>suffix` with any figure, by name, as they come."""
+    return {
+        column[len(prefix) : len(column) - len(suffix)]: column
+        for column in section.ok.columns
+        if column.startswith(prefix) and column.endswith(suffix) and section.ok[column].notna().any()
+    }
+
+
+def components(section: Section, prefix: str, suffix: str, known: Sequence[str]) -> dict[str, str]:
+    """Return the columns `prefix<name>suffix` with any figure, by name, in the usual order.
+
+    Names not in `known` (of a method of a user's) come before the last known one.
+    """
+    there = named_columns(section, prefix, suffix)
+    there.pop("to_target", None)  # a time, but no phase of an epoch
+    names = [n for n in known[:-1] if n in there] + sorted(n for n in there if n not in known)
+    return {n: there[n] for n in [*names, *(n for n in known[-1:] if n in there)]}
+
+
+def phase_columns(section: Section) -> dict[str, str]:
+    """Return the phases of an epoch that any trial spent time in, and their columns (seconds)."""
+    return _used(section, components(section, "time_", "_s", list(PHASES)))
+
+
+def purpose_columns(section: Section) -> dict[str, str]:
+    """Return the purposes of traffic that any trial had bytes for, and their columns."""
+    return _used(section, components(section, "bytes_", "", list(PURPOSES)))
+
+
+def sum_columns(section: Section) -> dict[str, str]:
+    """Return the papers' sums of phases that any trial spent time in, and their columns (seconds)."""
+    return _used(section, components(section, "sum_", "_s", list(SUMS)))
+
+
+def model_columns(section: Section) -> dict[str, str]:
+    """Return the components of the memory model that any trial has, and their columns (bytes)."""
+    return _used(section, named_columns(section, MODEL, MODEL_SUFFIX))
+
+
+def rank_columns(section: Section) -> dict[int, str]:
+    """Return the ranks that have an epoch time of their own, and its columns (seconds)."""
+    found = named_columns(section, RANK, RANK_SUFFIX)
+    return {int(rank): found[rank] for rank in sorted(found, key=int)}
+
+
+def _used(section: Section, columns: dict[str, str]) -> dict[str, str]:
+    return {name: column for name, column in columns.items() if (section.ok[column].fillna(0) != 0).any()}
+
+
+def totals(values: dict[str, Values]) -> dict[tuple[Variant, int], float]:
+    """Return the sum of the components that are there, for each variant and number of parts."""
+    totals: dict[tuple[Variant, int], float] = {}
+    for found in values.values():
+        for key, stat in found.items():
+            totals[key] = totals.get(key, 0.0) + stat.mean
+    return totals
+
+
+def largest_total(values: dict[str, Values]) -> float | None:
+    """Return the largest sum of components, None if there is none."""
+    return max(totals(values).values(), default=None)

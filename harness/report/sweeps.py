@@ -1,0 +1,273 @@
+"""What a suite varies beside methods: an option, a setting, or the network."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from harness.report.palette import Style
+from harness.report.sections import Section, Variant, make_sections, variant_label
+from harness.results.frames import ResultInputs
+from harness.results.projection import base_of, compare_counterparts, counterparts, network_label, network_of
+from harness.results.record import Record, flatten
+from harness.results.text import Stat, join_unique, over_seeds, show_value
+from harness.suite.schema import NetworkSpec
+
+
+@dataclass(frozen=True)
+class Line:
+    """Variants that differ in one option: `points` are its values, ascending, each with its variant."""
+
+    label: str
+    style: Style
+    points: tuple[tuple[float, Variant], ...]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.points[0][1].method
+
+
+def sweep(variants: Sequence[Variant], option: str) -> list[Line]:
+    """Return the lines along a numeric option, of two values at least; none if it was not swept."""
+    groups: dict[str, list[Variant]] = defaultdict(list)
+    for variant in variants:
+        if isinstance(variant.options.get(option), int | float):
+            rest = {name: value for name, value in variant.options.items() if name != option}
+            groups[json.dumps([variant.method, rest], sort_keys=True)].append(variant)
+    swept = [group for group in groups.values() if len(group) > 1]
+    return [
+        Line(
+            variant_label(group[0].method, group[0].options, _varying(swept, group[0].method) - {option}),
+            group[0].style,
+            tuple(sorted(((v.options[option], v) for v in group), key=lambda point: point[0])),
+        )
+        for group in swept
+    ]
+
+
+def _varying(groups: Sequence[Sequence[Variant]], method: str) -> set[str]:
+    """Return the options in which the lines of a method differ."""
+    mine = [group[0].options for group in groups if group[0].method == method]
+    return {name for options in mine for name in options if any(o.get(name) != options[name] for o in mine)}
+
+
+AT = "swept_value"  # column of a swept section: the setting's value
+OPTION = "dataset.options."
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting: its key in a flattened configuration, a short name, and what an axis of it says."""
+
+    key: str
+    name: str
+    label: str
+
+
+THREADS = Axis("train.threads", "threads", "CPU threads of a rank")
+LAYERS = Axis("model.layers", "layers", "Graph layers of the model")
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Comparable trials that differ in a setting too: its `values`, ascending, two or more.
+
+    The section's frames have a column `AT`, with the setting's value.
+    """
+
+    section: Section
+    axis: Axis
+    values: tuple[float, ...]
+
+    def values_of(self, column: str) -> dict[tuple[Variant, int, float], Stat]:
+        """Return the statistics over seeds of a column, by variant, number of parts and value."""
+        frame = self.section.ok
+        if column not in frame:
+            return {}
+        cells = dict(iter(frame.groupby(["variant", "parts", AT])[column]))
+        section = self.section
+        places = itertools.product(section.variants, section.parts, self.values)
+        found = {
+            (variant, parts, value): over_seeds(cells[variant.key, parts, value])
+            for variant, parts, value in places
+            if (variant.key, parts, value) in cells
+        }
+        return {place: stat for place, stat in found.items() if stat}
+
+    @property
+    def unfolded(self) -> Section:
+        """The section with a variant for each value of the setting, which its label names."""
+        return self._unfold(self.values)
+
+    def at(self, value: float) -> Section:
+        """Return the section of the trials at one value of the setting, which the variants' labels name."""
+        return self._unfold((value,))
+
+    def _unfold(self, chosen: Sequence[float]) -> Section:
+        section = self.section
+        pairs = zip(section.frame["variant"], section.frame[AT], strict=True)
+        frame = section.frame.assign(variant=[_point_key(key, value) for key, value in pairs])
+        variants = tuple(
+            replace(v, key=key, label=f"{v.label}, {self.axis.name}={show_value(value)}")
+            for v in section.variants
+            for value in chosen
+            if (key := _point_key(v.key, value)) in set(frame["variant"])
+        )
+        return replace(section, frame=frame, variants=variants)
+
+
+def _point_key(variant: str, value: float) -> str:
+    """Return the key of a variant at a value: still JSON that begins with method and options."""
+    return json.dumps([*json.loads(variant), value])
+
+
+def sweeps(inputs: ResultInputs) -> Iterator[Swept]:
+    """Yield the trials that differ in threads, layers or a number of the data set, where one was varied."""
+    for axis in _axes(inputs):
+        merged = replace(inputs, results=_merge_lists(inputs.results)) if axis is LAYERS else inputs
+        for section in make_sections(merged, ignoring=axis.key):
+            if swept := _swept(inputs, section, axis):
+                yield swept
+
+
+def _axes(inputs: ResultInputs) -> list[Axis]:
+    values: defaultdict[str, set[float]] = defaultdict(set)
+    for row in inputs.results.to_dict("records"):
+        for key, value in _setting_numbers(inputs.config(row)).items():
+            values[key].add(value)
+    known = {axis.key: axis for axis in (THREADS, LAYERS)}
+    varied = [key for key, found in values.items() if len(found) > 1]
+    names = {key: key.removeprefix(OPTION) for key in sorted(varied)}
+    return [known.get(key) or Axis(key, name, f"{name} of the data set") for key, name in names.items()]
+
+
+def _setting_numbers(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the settings that may be an axis."""
+    return {
+        key: value
+        for key, value in flatten(config).items()
+        if (key in (THREADS.key, LAYERS.key) or key.startswith(OPTION))
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    }
+
+
+def _merge_lists(results: pd.DataFrame) -> pd.DataFrame:
+    """Give one value to an option that lists a number a layer, the shallower models' the deepest's first.
+
+    That is the deepest's: models of different depths are then of the same variant.
+    """
+    lists: defaultdict[tuple[str, str], list[list[Any]]] = defaultdict(list)
+    for method, options in zip(results["method"], results["options"], strict=True):
+        for name, value in (options or {}).items():
+            if isinstance(value, list):
+                lists[method, name].append(value)
+    longest = {key: max(found, key=len) for key, found in lists.items()}
+    whole = {key: most for key, most in longest.items() if all(most[: len(own)] == own for own in lists[key])}
+    merged = [
+        {
+            name: whole.get((method, name), value) if isinstance(value, list) else value
+            for name, value in (options or {}).items()
+        }
+        for method, options in zip(results["method"], results["options"], strict=True)
+    ]
+    return results.assign(options=pd.Series(merged, results.index, dtype=object))
+
+
+def _swept(inputs: ResultInputs, section: Section, axis: Axis) -> Swept | None:
+    """Return a section as a sweep; None unless a variant has two values that ended well."""
+    rows = section.frame.to_dict("records")
+    values = [float(_setting_numbers(inputs.config(row)).get(axis.key, math.nan)) for row in rows]
+    frame = section.frame.assign(**{AT: values})
+    there = frame[(frame["status"] == "ok") & frame[AT].notna()]
+    values_of: defaultdict[tuple[str, int], set[float]] = defaultdict(set)
+    for row in there.to_dict("records"):
+        values_of[row["variant"], row["parts"]].add(row[AT])
+    several = {variant for (variant, _), found in values_of.items() if len(found) > 1}
+    if not several:
+        return None
+    frame = frame[frame["variant"].isin(several)]
+    own = replace(
+        section,
+        anchor=f"{axis.name}-{section.anchor}",
+        badge=section.badge if frame["dataset_note"].nunique() < 2 else str(frame["origin"].iloc[0]),
+        extra=", ".join(part for part in (section.extra, f"by {axis.name}") if part),
+        frame=frame,
+        variants=tuple(variant for variant in section.variants if variant.key in several),
+        parts=tuple(sorted(int(parts) for parts in frame["parts"].unique())),
+    )
+    return Swept(own, axis, tuple(sorted(float(value) for value in there[AT].unique())))
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Comparable trials on several networks.
+
+    `frame` has a row a trial, see `network_frame`; `bases`: the records that are projected from, by trial.
+    """
+
+    section: Section
+    frame: pd.DataFrame
+    bases: Mapping[str, Record]
+
+
+def find_networks(inputs: ResultInputs) -> list[Networks]:
+    """Return, for each data set, model and so on, the trials that differ in their network only."""
+    found = []
+    for section in make_sections(replace(inputs, results=inputs.results.assign(network=""))):
+        mine = [inputs.record(row) for row in section.ok.to_dict("records")]
+        groups = [group for group in counterparts(r for r in mine if r) if len(group) > 1]
+        if groups:
+            extra = join_unique([section.extra, "networks"])
+            own = replace(section, anchor=f"network-{section.anchor}", extra=extra)
+            bases = {record.trial: record for group in groups if (record := base_of(group))}
+            found.append(Networks(own, network_frame(own, groups), bases))
+    return found
+
+
+def network_frame(section: Section, groups: list[list[Record]]) -> pd.DataFrame:
+    """Return a row a trial: what it took, and what was projected for it from its unshaped counterpart.
+
+    Columns: suite, trial, base (that one's id), variant, label, parts, seed, network, rate_bits_s (infinite:
+    not limited), latency_s, ranks_per_host, epoch_time_s with the ends of its 95 % interval, projected_s and
+    error (projected / measured - 1; both NaN for the one that is projected from).
+    """
+    variant_of = dict(zip(section.frame["trial"], section.frame["variant"], strict=True))
+    label_of = {variant.key: variant.label for variant in section.variants}
+    rows = []
+    for group in groups:
+        base = base_of(group)
+        assert base is not None  # a group is not empty
+        found = {each.trial.trial: each for each in compare_counterparts(group, base)}
+        for record in group:
+            spec, comparison = network_of(record) or NetworkSpec(), found.get(record.trial)
+            rows.append(
+                {
+                    "suite": record.suite,
+                    "trial": record.trial,
+                    "base": base.trial,
+                    "variant": variant_of[record.trial],
+                    "label": label_of[variant_of[record.trial]],
+                    "parts": len(record.ranks),
+                    "seed": record.config["seed"],
+                    "network": network_label(record),
+                    "rate_bits_s": spec.bits_s,
+                    "latency_s": spec.latency_s,
+                    "ranks_per_host": spec.ranks_per_host,
+                    "epoch_time_s": record.result["epoch_time_s"],
+                    "epoch_time_low_s": record.result["epoch_time_low_s"],
+                    "epoch_time_high_s": record.result["epoch_time_high_s"],
+                    "projected_s": comparison.projection.epoch_time_s if comparison else None,
+                    "error": comparison.error if comparison else None,
+                }
+            )
+    frame = pd.DataFrame(rows).astype({"projected_s": float, "error": float})
+    return frame.sort_values(["parts", "rate_bits_s", "latency_s", "seed"], kind="stable", ignore_index=True)

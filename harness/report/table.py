@@ -1,0 +1,329 @@
+"""A table, whatever it is written as, and the layouts that tables share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from harness.metrics import Metric
+from harness.report.columns import WHY
+from harness.report.sections import Section, Values, Variant, totals, values_of
+from harness.results.text import (
+    MISSING,
+    UNAVAILABLE,
+    Stat,
+    byte_unit,
+    common_places,
+    decimals,
+    fixed,
+    join_unique,
+    scaled,
+    time_unit,
+)
+
+WIDE = 8  # columns
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines.
+
+    `best` and `second`: its place in the column, see `bold_best`.
+    """
+
+    text: str = MISSING
+    note: str = ""
+    mark: str = ""
+    best: bool = False
+    second: bool = False
+    number: bool = True
+    wrap: bool = False
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no value."""
+        return self.text in (MISSING, UNAVAILABLE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells of a row, and the method variant that they are of, if it is one's.
+
+    A row without cells is a subheading. `parts`: the number of parts that the row is of, or all that stand
+    below a subheading; `network`, `dataset`: those which a row is of. None: of several.
+    """
+
+    label: str
+    cells: tuple[Cell, ...] = ()
+    variant: Variant | None = None
+    parts: int | None = None
+    network: str | None = None
+    dataset: str | None = None
+
+    @property
+    def colour(self) -> str:
+        """The variant's colour, "" without one."""
+        return self.variant.style.colour if self.variant else ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns under one common heading (may be ""); `parts`: of each column, if it is of one number."""
+
+    title: str
+    columns: tuple[str, ...]
+    parts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; the caption states the rule by which its numbers were computed."""
+
+    title: str
+    caption: str
+    stub: str
+    groups: tuple[Group, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Flat headings, the group's before the column's."""
+        return tuple(" ".join(p for p in (g.title, c) if p) for g in self.groups for c in g.columns)
+
+    @property
+    def column_parts(self) -> tuple[int | None, ...]:
+        """The number of parts of each column, None where it is of several."""
+        return tuple(p for g in self.groups for p in g.parts or (None,) * len(g.columns))
+
+    @property
+    def wide(self) -> bool:
+        """Whether it may not fit a page beside its contents."""
+        return len(self.columns) > WIDE
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the heading has two lines."""
+        return any(group.title for group in self.groups)
+
+
+def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -> list[Cell]:
+    """Mark the best of a column and the second best, ties by the shown mean included.
+
+    Nothing is marked where all are equally good; no second where two are best or none is behind it.
+    """
+    means = [None if cell.missing else cell.text.split(" ±")[0] for cell in cells]
+    known = [(value, mean) for value, mean in zip(values, means, strict=True) if value is not None and mean]
+    places = list(dict.fromkeys(mean for _, mean in sorted(known, reverse=highest)))
+    if len(places) < 2:
+        return cells
+    best, second = places[0], places[1] if len(places) > 2 and means.count(places[0]) == 1 else ""
+    return [replace(cell, best=mean == best, second=mean == second) for cell, mean in zip(cells, means, strict=True)]
+
+
+def missing(section: Section, variant: Variant, parts: int) -> Cell:
+    """Return the cell for a value that is not there.
+
+    "not available" if a trial ended well without it, else "n/a" with the status of those that failed.
+    """
+    trials = section.select(variant, parts, ok=False)
+    if trials["status"].eq("ok").any():
+        return Cell(UNAVAILABLE)
+    return Cell(note=join_unique(trials["status"]))
+
+
+Columns = list[list[Cell]]  # a list for each number of parts, a cell a variant
+Format = Callable[[list[Stat]], Callable[[Stat], str]]  # how to write a column, given all of it
+WIDEST = 6  # columns side by side; more go below one another
+SEEDS = "Mean ± sample standard deviation over seeds"
+
+
+def usual_seeds(values: Values) -> int:
+    """Return the largest number of seeds behind a figure."""
+    return max((stat.n for stat in values.values()), default=0)
+
+
+def seeds_note(seeds: int) -> str:
+    """Say what a value is over seeds."""
+    if seeds <= 1:
+        return "One seed, hence no deviation."
+    return f"{SEEDS} (n = {seeds}; otherwise n stands beside the number)."
+
+
+def measured(unit: float) -> Format:
+    """Format a column of values in units of `unit`, all with the same decimals."""
+
+    def chosen(stats: list[Stat]) -> Callable[[Stat], str]:
+        places = common_places(stat.mean / unit for stat in stats)
+        return lambda stat: scaled(stat, unit, places)
+
+    return chosen
+
+
+def column(section: Section, values: Values, format: Format, seeds: int, *, highest: bool | None) -> Columns:
+    """Return the cells of one group of columns.
+
+    `highest`: whether the best is the largest; None: there is no best.
+    """
+    columns = []
+    for parts in section.parts:
+        stats = [values.get((variant, parts)) for variant in section.variants]
+        show = format([stat for stat in stats if stat])
+        cells = [
+            Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "") if stat else missing(section, variant, parts)
+            for variant, stat in zip(section.variants, stats, strict=True)
+        ]
+        if highest is not None:
+            cells = bold_best(cells, [stat.mean if stat else None for stat in stats], highest=highest)
+        columns.append(cells)
+    return columns
+
+
+def ratios(
+    section: Section, values: Values, baseline: Variant, ratio: Callable[[float, float], float], places: int
+) -> Columns:
+    """Return `ratio(baseline's mean, own mean)` for each number of parts (outer) and variant (inner)."""
+    columns = []
+    for parts in section.parts:
+        base, cells = values.get((baseline, parts)), []
+        for variant in section.variants:
+            own = values.get((variant, parts))
+            if base and own and base.mean > 0 and own.mean > 0:
+                cells.append(Cell(f"{ratio(base.mean, own.mean):,.{places}f}"))
+            else:
+                cells.append(Cell())
+        columns.append(cells)
+    return columns
+
+
+def grid(section: Section, title: str, caption: str, columns: dict[str, Columns]) -> Table:
+    """Return a table of a row a variant and a column a number of parts under each heading.
+
+    If that is too wide, the headings go below one another.
+    """
+
+    def rows(groups: Sequence[Columns]) -> list[Row]:
+        return [Row(v.label, tuple(c[i] for group in groups for c in group), v) for i, v in enumerate(section.variants)]
+
+    heads = tuple(f"P = {parts}" for parts in section.parts)
+    if len(columns) * len(heads) <= WIDEST:
+        groups = tuple(Group(name, heads, section.parts) for name in columns)
+        return Table(title, caption, "Method", groups, tuple(rows(list(columns.values()))))
+    below = [row for name, group in columns.items() for row in (Row(name), *rows([group]))]
+    return Table(title, caption, "Method", (Group("", heads, section.parts),), tuple(below))
+
+
+def parts_heading(parts: int) -> Row:
+    """Return the subheading of rows that are of one number of parts."""
+    return Row(f"P = {parts}", parts=parts)
+
+
+def by_parts(
+    section: Section, cells: Callable[[Variant, int], Sequence[Cell]], falling: Values | None = None
+) -> tuple[Row, ...]:
+    """Return a row a variant under a heading for each number of parts, of those that it was to run on.
+
+    Without cells there is no row.
+    Variants stand in their usual order, or by `falling` values, those without one last.
+    """
+    amounts = {key: stat.mean for key, stat in (falling or {}).items()}
+    rows: list[Row] = []
+    for parts in section.parts:
+        variants = sorted(section.tried(parts), key=lambda variant: -amounts.get((variant, parts), -math.inf))
+        found = [(variant, tuple(cells(variant, parts))) for variant in variants]
+        shown = [Row(variant.label, own, variant) for variant, own in found if own]
+        rows += [parts_heading(parts), *shown] if shown else []
+    return tuple(rows)
+
+
+def components_table(
+    section: Section,
+    columns: dict[str, str],
+    unit: float,
+    title: str,
+    caption: str,
+    absent: Cell | None = None,
+    more: Mapping[str, Callable[[Variant, int, int], Cell]] = MappingProxyType({}),
+) -> Table | None:
+    """Return a table of a column a component and their total, rows by number of parts, then variant.
+
+    `absent`: for a component that a trial with others lacks; None: as for any value that is not there.
+    `more`: further columns by heading, a cell of a variant, a number of parts and the table's decimals.
+    """
+    if not columns:
+        return None
+    values = {name: values_of(section, column) for name, column in columns.items()}
+    smallest = min((total for total in totals(values).values() if total > 0), default=0.0)
+    places = max(1, min(3, 1 + decimals(smallest / unit)))
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        stats = [found.get((variant, parts)) for found in values.values()]
+        known = [stat.mean / unit for stat in stats if stat]
+        gap = missing(section, variant, parts)
+        lacking = (absent if known else None) or Cell(gap.text)
+        total = Cell(fixed(sum(known), places)) if known else gap
+        shown = [Cell(fixed(stat.mean / unit, places)) if stat else lacking for stat in stats]
+        return [*shown, total, *(cell(variant, parts, places) for cell in more.values())]
+
+    heads = Group("", (*columns, "Total", *more))
+    return Table(title, caption, "Method", (heads,), by_parts(section, cells))
+
+
+def metrics_table(
+    section: Section,
+    names: Sequence[str],
+    title: str,
+    caption: str,
+    shared: tuple[float, str] | None = None,
+    *,
+    sparse: bool = False,
+) -> Table | None:
+    """Return a table of a column a metric; None if no trial has any of them.
+
+    `shared`: the unit of all of them, which the title names; None: each has its own, in its heading.
+    `sparse`: whether methods without any of them have no row.
+    """
+    found = {name: values_of(section, name) for name in names}
+    if not any(found.values()):
+        return None
+    scales = {name: shared or scale_of(section.metric_of(name), own) for name, own in found.items()}
+    places = {name: common_places(stat.mean / scales[name][0] for stat in own.values()) for name, own in found.items()}
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        stats = {name: own.get((variant, parts)) for name, own in found.items()}
+        if sparse and not any(stats.values()):
+            return ()
+        gap = missing(section, variant, parts)
+        return [
+            Cell(f"{stat.mean / scales[name][0]:,.{places[name]}f}") if stat else gap for name, stat in stats.items()
+        ]
+
+    heads = [heading(section.metric_of(name), "" if shared else scales[name][1]) for name in names]
+    caption += _reasons(section, dict(zip(names, heads, strict=True)))
+    return Table(title, caption, "Method", (Group("", tuple(heads)),), by_parts(section, cells))
+
+
+def heading(metric: Metric, unit: str) -> str:
+    """Return the heading of a metric's column, or the label of its axis."""
+    return f"{metric.title} ({unit})" if unit else metric.title
+
+
+def scale_of(metric: Metric, values: Values) -> tuple[float, str]:
+    """Return the unit in which to show values of a metric: its size and name."""
+    largest = max((stat.mean for stat in values.values()), default=None)
+    unit = metric.unit.removesuffix("/epoch")
+    if unit == "fraction":
+        return 0.01, "%"
+    return time_unit(largest) if unit == "s" else byte_unit(largest) if unit == "B" else (1.0, unit)
+
+
+def _reasons(section: Section, heads: Mapping[str, str]) -> str:
+    """Say why metrics are not available that a trial lacks."""
+    found = []
+    for name, head in heads.items():
+        lacking = section.ok[section.ok[name].isna()] if name in section.ok else section.ok
+        column = f"{WHY}{name}"
+        if column in lacking and (why := join_unique(lacking[column])):
+            found.append(f"{head} ({why})")
+    return f" Not available: {'; '.join(found)}." if found else ""

@@ -1,1 +1,0 @@
-"""Tables of a report, whatever they are written as."""

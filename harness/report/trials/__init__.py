@@ -1,1 +1,0 @@
-"""What the trials of a report are: which may be compared, what each is called, their figures."""

@@ -1,0 +1,1 @@
+"""Views of a report, a file each; the registry finds them."""

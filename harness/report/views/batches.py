@@ -1,0 +1,162 @@
+"""Nodes that mini-batches read, and how many of them their owners had to send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.report.drawing import Picture, save
+from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.table import Cell, Group, Table, by_parts, missing
+from harness.report.view import ReportView
+from harness.report.views.sampling import score_against
+from harness.results.text import common_places, fixed, percent, show_value
+
+
+def communicated(section: Section) -> Values:
+    """Return the nodes of an epoch whose features were sent, of mini-batch methods on several parts."""
+    found = values_of(section, "communicated_nodes")
+    return {(variant, parts): stat for (variant, parts), stat in found.items() if parts > 1}
+
+
+class BatchesView(ReportView):
+    """Nodes that mini-batches read, and how many of them their owners had to send."""
+
+    name = "batches"
+    title = "Nodes of mini-batches"
+    question = "How many of the nodes that batches read have to be sent?"
+    place = 90
+    shows = ("stat_input_nodes", "stat_remote_nodes", "stat_cached_nodes")
+
+    def table(self) -> Table | None:
+        """Nodes read, remote and communicated, by falling communication; None without mini-batch methods."""
+        section = self.section
+        sent = communicated(section)
+        inputs, remote, cached = (values_of(section, f"stat_{name}_nodes") for name in ("input", "remote", "cached"))
+        score = values_of(section, "test_at_best_val")
+        trained = values_of(section, "train_nodes_per_s")
+        places = common_places(stat.mean / 1000 for key, stat in trained.items() if key in sent)
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            key = variant, parts
+            if key not in sent or key not in inputs:
+                return ()
+            base = sent[compared_with(section, sent, variant, parts), parts].mean
+            own = sent[key].mean
+            return [
+                Cell(f"{inputs[key].mean:,.0f}"),
+                Cell(f"{remote[key].mean:,.0f}"),
+                Cell(f"{100 * remote[key].mean / inputs[key].mean:.1f}") if inputs[key].mean else Cell(),
+                Cell(f"{cached[key].mean:,.0f}") if key in cached else Cell(),
+                Cell(f"{own:,.0f}"),
+                Cell(f"{base / own:.2f}" if own else "all" if base else "1.00"),
+                Cell(fixed(trained[key].mean / 1000, places)) if key in trained else Cell(),
+                Cell(percent(score[key])) if key in score else missing(section, variant, parts),
+            ]
+
+        rows = by_parts(section, cells, falling=sent)
+        if not rows:
+            return None
+        heads = ("Input nodes", "Remote", "Remote (%)", "Cached", "Communicated", "Saved (×)", "Trained (1000/s)")
+        return Table(
+            "Nodes of mini-batches",
+            "Of an epoch, all ranks, by falling communication; means over the epochs after warm-up, then over "
+            "seeds. Input nodes: read by the first layers of all steps, once a step; remote: those of other "
+            "ranks; cached: remote ones found in the cache; communicated: remote ones whose features their "
+            f"owners sent. Saved: communicated nodes of the same method that is plain{plain_options(section)} / own; "
+            f"where there is none, of {baseline_name(section)}, of several variants the one most like it in "
+            "its options; else of the method that communicates most; “all”: nothing is communicated (with "
+            "storage=host features are copied from the host's memory instead, see traffic: swap). Trained: "
+            "training nodes of all ranks / epoch time, in thousands a second.",
+            "Method",
+            (Group("", (*heads, f"Test {section.metric} (%)")),),
+            rows,
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw the test score against the nodes communicated in an epoch; None without mini-batch methods."""
+        section = self.section
+        title = "Score and communicated nodes"
+        label = "Communicated nodes per epoch"
+        figure = score_against(section, communicated(section), 1.0, label, title, swept="distortion")
+        caption = (
+            "Each mini-batch method by the nodes whose features are sent in an epoch and by what it reaches: the "
+            "numbers of the table above, mean over seeds, whisker: ± sample standard deviation. A line joins what "
+            "differs in the distortion D alone; dashed: a method that communicates nothing. Up and left is better."
+        )
+        return save(figure, section, "batches", title, caption) if figure else None
+
+
+def compared_with(section: Section, sent: Values, variant: Variant, parts: int) -> Variant:
+    """Return what a variant's saving is relative to."""
+    there = [other for other in section.variants if (other, parts) in sent]
+    plain = [other for other in there if _is_plain(other) and _alike(other, variant)]
+    most = max(there, key=lambda other: sent[other, parts].mean)
+    return plain[0] if plain else baseline_of(sent, variant, parts) or most
+
+
+def _is_plain(variant: Variant) -> bool:
+    """Whether a variant leaves out what is its method's own."""
+    said = {name: value for name, value in variant.plain.items() if value is not None}
+    return bool(said) and all(variant.options.get(name) == value for name, value in said.items())
+
+
+def _alike(one: Variant, other: Variant) -> bool:
+    """Whether two variants differ in nothing but in what is their method's own."""
+    mine, yours = ({k: o for k, o in v.options.items() if k not in one.plain} for v in (one, other))
+    return one.method == other.method and mine == yours
+
+
+def plain_options(section: Section) -> str:
+    """Return the options of plain variants as text, with brackets; "" if no method has any."""
+    said = [f"{k}={show_value(o)}" for v in section.variants for k, o in v.plain.items() if o is not None]
+    return f" ({', '.join(dict.fromkeys(said))})" if said else ""
+
+
+def baseline_name(section: Section) -> str:
+    """Name the baseline of mini-batches."""
+    names = dict.fromkeys(v.method for v in section.variants if v.is_baseline("mini-batch"))
+    return f"the baseline{f' ({chr(44).join(names)})' if names else ''}"
+
+
+def exchanges(section: Section) -> Values:
+    """Return the bytes of exchanges, where mini-batches can be held against those of a baseline.
+
+    None where no mini-batch method but one variant of a baseline sends anything.
+    """
+    sent = values_of(section, "exchanged_bytes")
+    batches = {key for key in values_of(section, "communicated_nodes") if key[1] > 1 and key in sent}
+    compared = {
+        parts for variant, parts in batches if len(_of(batches, parts)) > 1 and variant.is_baseline("mini-batch")
+    }
+    return {key: stat for key, stat in sent.items() if key[1] in compared}
+
+
+def baseline_of(sent: Values, variant: Variant, parts: int) -> Variant | None:
+    """Return the variant of the baseline of mini-batches that is most like another in its options."""
+    found = [other for other in _of(sent, parts) if other.is_baseline("mini-batch")]
+    return max(found, key=lambda other: (_shared(variant, other), sent[other, parts].mean), default=None)
+
+
+def saving(sent: Values, variant: Variant, parts: int) -> float | None:
+    """Return 1 - own bytes / those of `baseline_of`; None if one of them is not in `sent`."""
+    base = baseline_of(sent, variant, parts)
+    if base is None or (variant, parts) not in sent or not sent[base, parts].mean:
+        return None
+    return 1 - sent[variant, parts].mean / sent[base, parts].mean
+
+
+def _of(keys: Values | set[tuple[Variant, int]], parts: int) -> list[Variant]:
+    return [variant for variant, count in keys if count == parts]
+
+
+def _shared(one: Variant, other: Variant) -> int:
+    """Return how many options two variants have alike."""
+    mine, yours = one.options, other.options
+    return sum(_each(mine[name]) == _each(yours[name]) for name in mine.keys() & yours.keys())
+
+
+def _each(value: Any) -> Any:
+    """Return an option's value; a list that says the same of every layer is that."""
+    same = isinstance(value, list) and value and all(item == value[0] for item in value)
+    return value[0] if same else value

@@ -1,0 +1,210 @@
+"""Validation score against epochs, training time and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from harness.report.drawing import Picture, legend, legend_rows, mark, mark_panel, new_figure, panel, save
+from harness.report.sections import Section, Variant
+from harness.report.view import ReportView
+from harness.results.text import byte_unit
+
+CURVE_COLUMNS = ("epoch", "time_s", "sent_bytes", "score", "low", "high")
+# Rows found in the cache and rows asked for, of full-graph methods and of mini-batches.
+CACHED = (("stat_cached_boundary", "stat_sampled_boundary"), ("stat_cached_nodes", "stat_remote_nodes"))
+
+
+def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return one trial's evaluated epochs: epoch (from 1), time_s, sent_bytes, score.
+
+    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up
+    included, evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the
+    payload between ranks.
+    """
+    each = trial_course(epochs)
+    curve = each.cumsum(skipna=False).assign(score=each["score"]).dropna(subset=["score"]).reset_index()
+    curve["epoch"] += 1
+    return curve[["epoch", "time_s", "sent_bytes", "score"]]
+
+
+def trial_course(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row an epoch of a trial: time_s and sent_bytes of that epoch, score after it.
+
+    Arguments and units as for `trial_curve`; NaN where nothing was counted or scored.
+    """
+    sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name != "bytes_swap"]
+    sent = epochs[sizes].sum(axis=1, min_count=1)
+    by_epoch = epochs.assign(sent_bytes=sent).groupby("epoch", sort=True)
+    return pd.DataFrame(
+        {
+            "time_s": by_epoch["epoch_time_s"].max(),
+            "sent_bytes": by_epoch["sent_bytes"].sum(min_count=1),
+            "score": by_epoch["val_score"].first(),
+        }
+    )
+
+
+def mean_curve(section: Section, variant: Variant, parts: int) -> pd.DataFrame:
+    """Return the curve of a variant: means over seeds of time, bytes and score, lowest and highest score.
+
+    It ends where the first seed ended, because a mean over those left would be biased. Columns as
+    `CURVE_COLUMNS`; no rows if no trial was evaluated.
+    """
+    trials = section.select(variant, parts)
+    epochs = section.epochs[section.epochs["trial"].isin(trials["trial"])]
+    curves = [trial_curve(rows) for _, rows in epochs.groupby("trial", sort=True)]
+    curves = [curve for curve in curves if len(curve)]
+    if not curves:
+        return pd.DataFrame(columns=list(CURVE_COLUMNS))
+    by_epoch = pd.concat(curves).groupby("epoch", sort=True)
+    mean = by_epoch.agg(
+        time_s=("time_s", "mean"),
+        sent_bytes=("sent_bytes", "mean"),
+        score=("score", "mean"),
+        low=("score", "min"),
+        high=("score", "max"),
+        seeds=("score", "size"),
+    ).reset_index()
+    return mean.loc[mean["seeds"] == len(curves), list(CURVE_COLUMNS)]
+
+
+def hit_curve(section: Section, variant: Variant, parts: int) -> pd.Series[float]:
+    """Return the hit rate of the feature cache by epoch (from 1), mean over seeds, as far as all of them ran.
+
+    Of an epoch: rows found, summed over ranks, / rows asked for; epochs that ask for none have no rate.
+    """
+    there = [list(pair) for pair in CACHED if set(pair) <= set(section.epochs)]
+    epochs = section.epochs[section.epochs["trial"].isin(section.select(variant, parts)["trial"])]
+    for columns in there:
+        sums = epochs.groupby(["epoch", "trial"])[columns].sum(min_count=1)
+        rates = (sums[columns[0]] / sums[columns[1]]).unstack("trial").dropna().mean(axis=1)
+        if len(rates):
+            return rates.set_axis(rates.index + 1)
+    return pd.Series(dtype=float)
+
+
+class ConvergenceView(ReportView):
+    """Validation score against epochs, training time and bytes."""
+
+    name = "convergence"
+    title = "Convergence"
+    question = "How does the score rise with epochs, time and bytes?"
+    place = 160
+
+    def figure(self) -> Picture | None:
+        """Draw validation score against epochs, training time and bytes sent, a column a number of parts.
+
+        The rows stand below one another; that of bytes is there if any were sent.
+        """
+        section = self.section
+        curves = {(v, p): mean_curve(section, v, p) for v in section.variants for p in section.parts}
+        curves = {key: curve for key, curve in curves.items() if len(curve)}
+        if not curves:
+            return None
+        rows = _rows(list(curves.values()))
+        figure = new_figure(3.3 * len(rows) + 0.2 * legend_rows(section), section, "Convergence")
+        axes = figure.subplots(len(rows), len(section.parts), sharey=True, sharex="row", squeeze=False)
+        for j, parts in enumerate(section.parts):
+            for variant in section.variants:
+                if (variant, parts) in curves:
+                    for ax, row in zip(axes[:, j], rows, strict=True):
+                        _curve(ax, curves[variant, parts], row, variant, parts)
+            for ax, row in zip(axes[:, j], rows, strict=True):
+                _curve_axes(ax, row)
+                mark_panel(ax, parts)
+                ax.set_visible(bool(ax.lines))
+            panel(axes[0][j], parts)
+        for own in axes:
+            first = next(ax for ax in own if ax.get_visible())
+            first.set_ylabel(f"Validation {section.metric} (%)")
+            first.tick_params(labelleft=True)
+        cut = _cut(axes[0][0], pd.concat(curves.values())["score"] * 100)
+        shown = [v for v in section.variants if any(key[0] == v for key in curves)]
+        legend(figure, [_handle(v) for v in shown], [v.label for v in shown], shown)
+        caption = (
+            "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "
+            "epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes that all "
+            "ranks have sent each other so far, where there are any. Line: mean over seeds, as far as all of them ran; "
+            "band: lowest to highest seed; markers at some of the evaluations."
+        )
+        return save(figure, section, "convergence", "Convergence", caption + cut)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row of panels: what a score stands against, in units of `size`."""
+
+    column: str
+    label: str
+    size: float = 1.0
+    log: bool = False
+
+
+def _rows(curves: list[pd.DataFrame]) -> list[_Row]:
+    """Return the rows that curves have anything for; logarithmic where their ends lie far apart."""
+    rows = [_Row("epoch", "Epoch")]
+    for column, name in (("time_s", "Training time"), ("sent_bytes", "Sent by all ranks")):
+        ends = [end for curve in curves if (end := float(curve[column].iloc[-1])) > 0]
+        if ends:
+            size, unit = (1.0, "s") if column == "time_s" else byte_unit(max(ends))
+            rows.append(_Row(column, f"{name} ({unit})", size, max(ends) > 12 * min(ends)))
+    return rows
+
+
+def _curve_axes(ax: Axes, row: _Row) -> None:
+    """Label an x axis; plain numbers on a logarithmic one."""
+    ax.set_xlabel(f"{row.label}, log scale" if row.log else row.label)
+    if row.log:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=7))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+    sns.despine(ax=ax)
+
+
+def _cut(ax: Axes, scores: pd.Series[float]) -> str:
+    """Leave out the first steep rise if it would squeeze all the rest; return what the caption says of it."""
+    low, early, top = float(scores.min()), float(scores.quantile(0.15)), float(scores.max())
+    if top - low <= 2.5 * (top - early):
+        return ""
+    margin = 0.05 * (top - early)
+    ax.set_ylim(early - margin, top + margin)
+    return f" The lowest 15 % of the scores (down to {low:.1f} %) are below the axis."
+
+
+def _curve(ax: Axes, curve: pd.DataFrame, row: _Row, variant: Variant, parts: int) -> None:
+    if not curve[row.column].iloc[-1] > 0:
+        return
+    style, shown, x = variant.style, 100 * curve[["score", "low", "high"]], curve[row.column] / row.size
+    line = ax.plot(
+        x,
+        shown["score"],
+        color=style.colour,
+        linestyle=style.dash,
+        marker=style.marker,
+        markevery=max(1, len(curve) // 8),
+        markersize=4.5,
+        markeredgecolor="white",
+        markeredgewidth=0.75,
+        lw=1.4,
+    )
+    band = ax.fill_between(x, shown["low"], shown["high"], color=style.colour, alpha=0.12, lw=0)
+    if row.column == "epoch":  # the same points are drawn in the other rows
+        data = {column: curve[column] for column in ("epoch", "time_s", "sent_bytes")}
+        data |= {f"{name}_percent": shown[name] for name in shown}
+        mark([*line, band], variant, parts, data)
+    else:
+        mark([*line, band], variant, parts)
+
+
+def _handle(variant: Variant) -> Line2D:
+    s = variant.style
+    return Line2D([], [], color=s.colour, linestyle=s.dash, marker=s.marker, markersize=4.5, lw=1.4)

@@ -1,0 +1,123 @@
+"""Explanations of the model beside its training: how many, what they took, how old what they said was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from harness.report.sections import Section, Variant
+from harness.report.table import Cell, Group, Table, by_parts, missing
+from harness.report.view import ReportView
+from harness.results.text import common_places, fixed, over_seeds
+
+COUNTS = ("explanations", "explain_failed", "explain_late")
+SPENT = ("explain_s", "explain_cpu_s")
+FOUND = ("explain_loss", "explain_sn", "explain_sf")
+HELD = "explain_bytes"
+USED = ("guided_steps", "mask_age")
+TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *FOUND, HELD, *USED)}
+NONE = Cell("none")  # of a quotient whose divisor is 0
+HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest value needs)
+    "explanations": ("Explanations", 1),
+    "failed": ("Failed", 1),
+    "late": ("Left out", 1),
+    "seconds": ("Each (s)", None),
+    "cpu_seconds": ("CPU (s)", None),
+    "share": ("Of epochs (%)", 1),
+    "held": ("Held (MiB)", None),
+    "explain_loss": ("Loss", None),
+    "explain_sn": ("SN", 2),
+    "explain_sf": ("SF", 2),
+    "guided": ("Guided steps (%)", 1),
+    "age": ("Age (steps)", 1),
+}
+
+
+class ExplanationsView(ReportView):
+    """Explanations of the model beside its training: how many, what they took, how old what they said was."""
+
+    name = "explanations"
+    title = "Explanations"
+    question = "What do explanations beside the training take, and how old are they?"
+    place = 130
+    shows = tuple(TOLD.values())
+
+    def table(self) -> Table | None:
+        """Explanations by variant and parts; None if no method tells of any, made or failed.
+
+        A variant whose explanations were never due has a row if others of its method explain.
+        """
+        section = self.section
+        trials = _trials(section)
+        if trials is None:
+            return None
+        explaining = set(trials.loc[trials["tells"], "method"])
+        by_cell = dict(iter(trials.groupby(["variant", "parts"])))
+        means = trials.groupby(["variant", "parts"])[list(HEADS)].mean()
+        places = {name: _places(means[name], given) for name, (_, given) in HEADS.items()}
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            if variant.method not in explaining:
+                return ()
+            if (variant.key, parts) not in by_cell:
+                return [missing(section, variant, parts)] * len(HEADS)
+            own = by_cell[variant.key, parts]
+            stats = {name: over_seeds(own[name]) for name in HEADS}
+            return [Cell(fixed(stat.mean, places[name])) if stat else NONE for name, stat in stats.items()]
+
+        return Table(
+            "Explanations",
+            "Of the whole training, all ranks; means over seeds. Explanations: done and used; failed: the last good "
+            "masks stay; left out: due while the one before was still under way. Each: wall time of one, failed ones "
+            "included, and CPU time of its thread (not of others that share its products, if a rank has several). Of "
+            "epochs: wall time of all of them / epoch time. In a background thread they run beside the epochs, and on "
+            "through evaluations: they are in none of the epochs' phases and may come to more than 100 %; with "
+            "explain=inline they are the phase explain. Held: by a rank, on the host, the graph with the features of "
+            "remote nodes and the importance of all nodes. Loss: at the end of an explanation; SN, SF: means of its "
+            "masks of remote nodes and of features. Guided steps: drawn by masks, share of all; age: steps since the "
+            "explained model's, mean over guided steps. “none”: there is nothing to take a mean of.",
+            "Method",
+            (Group("", tuple(heading for heading, _ in HEADS.values())),),
+            by_parts(section, cells),
+        )
+
+
+def _trials(section: Section) -> pd.DataFrame | None:
+    """Return a row a trial that ended well, columns as `HEADS`; None if no trial tells of explanations.
+
+    From the epochs' sums, not their means after warm-up: explanations are few, and not every epoch has one.
+    """
+    epochs = section.epochs
+    if not any(TOLD[name] in epochs and epochs[TOLD[name]].notna().any() for name in COUNTS):
+        return None
+    columns = {**TOLD, "epoch_time_s": "epoch_time_s", "steps": "steps"}
+    told = epochs.reindex(columns=["trial", *columns.values()]).groupby("trial")
+    sums = told.sum(min_count=1).rename(columns={column: name for name, column in columns.items()})
+    tells = sums[list(COUNTS)].notna().any(axis=1)
+    sums[list(TOLD)] = sums[list(TOLD)].fillna(0)  # what never happened is not told
+    made, ended = sums["explanations"], sums["explanations"] + sums["explain_failed"]
+    values = pd.DataFrame(
+        {
+            "tells": tells,
+            "explanations": made,
+            "failed": sums["explain_failed"],
+            "late": sums["explain_late"],
+            "seconds": sums["explain_s"] / ended.where(ended > 0),
+            "cpu_seconds": sums["explain_cpu_s"] / ended.where(ended > 0),
+            "share": 100 * sums["explain_s"] / sums["epoch_time_s"],
+            "held": sums[HELD] / 2**20 / made.where(made > 0),
+            **{name: sums[name] / made.where(made > 0) for name in FOUND},
+            "guided": 100 * sums["guided_steps"] / sums["steps"],
+            "age": sums["mask_age"] / sums["guided_steps"].where(sums["guided_steps"] > 0),
+        }
+    )
+    return section.ok[["trial", "method", "variant", "parts"]].merge(values, left_on="trial", right_index=True)
+
+
+def _places(values: pd.Series[float], given: int | None) -> int:
+    """Return the decimals of a column; none if all of it are whole numbers."""
+    known = values.dropna()
+    if (known % 1 == 0).all():
+        return 0
+    return common_places(known[known != 0].abs()) if given is None else given

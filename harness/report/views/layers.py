@@ -1,0 +1,121 @@
+"""Distinct nodes that each layer of a mini-batch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import seaborn as sns
+from matplotlib.ticker import FixedLocator
+
+from harness.report.drawing import (
+    Picture,
+    amount_axis,
+    draw_line,
+    legend,
+    legend_rows,
+    line_handle,
+    new_figure,
+    panel,
+    save,
+)
+from harness.report.sections import Section, Variant, named_columns, values_of
+from harness.report.sweeps import LAYERS
+from harness.report.table import Cell, Group, Table, by_parts
+from harness.report.view import ReportView, SweptView
+
+
+def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:
+    """Return a step's distinct nodes of a rank, from the outputs back to the inputs; of mini-batches only."""
+    columns = named_columns(section, "stat_nodes_layer", "")
+    layers = [values_of(section, columns[layer]) for layer in sorted(columns, key=int)]
+    steps = values_of(section, "steps")
+    found = {
+        key: [stats[key].mean / stat.mean / key[1] for stats in layers if key in stats]
+        for key, stat in steps.items()
+        if stat.mean
+    }
+    return {key: nodes[::-1] for key, nodes in found.items() if nodes}
+
+
+class LayersView(ReportView):
+    """Distinct nodes that each layer of a mini-batch reads."""
+
+    name = "layers"
+    title = "Nodes by layer"
+    question = "How does the neighbourhood of a batch grow from layer to layer?"
+    place = 100
+    shows = ("stat_nodes_layer*",)
+
+    def table(self) -> Table | None:
+        """Distinct nodes of each layer in a step, and inputs for an output; None without mini-batches."""
+        section = self.section
+        found = nodes_by_layer(section)
+        if not found:
+            return None
+        deepest = max(len(nodes) for nodes in found.values())
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            nodes = found.get((variant, parts))
+            if not nodes:
+                return ()
+            shown = [Cell(f"{count:,.0f}") for count in nodes] + [Cell("")] * (deepest - len(nodes))
+            return [*shown, Cell(f"{nodes[-1] / nodes[0]:.1f}") if nodes[0] else Cell()]
+
+        heads = ("Outputs", *(f"{i} back" for i in range(1, deepest)), "Inputs / outputs")
+        return Table(
+            "Nodes of a step by layer",
+            "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
+            "what each layer reads of the one before. Of a rank and step: means over steps, ranks, epochs after "
+            "warm-up and seeds. Inputs / outputs: how the neighbourhood grows; a subgraph does not.",
+            "Method",
+            (Group("", heads),),
+            by_parts(section, cells),
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw the distinct nodes of each layer, a panel a number of parts; None without mini-batches."""
+        section = self.section
+        found = nodes_by_layer(section)
+        if not found:
+            return None
+        panels = sorted({parts for _, parts in found})
+        shown = [v for v in section.variants if any(key[0] == v for key in found)]
+        figure = new_figure(3.6 + 0.2 * legend_rows(section), section, "Nodes of a step by layer")
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        size = float(section.ok["inner_nodes"].max())
+        for ax, parts in zip(axes, panels, strict=True):
+            for variant in shown:
+                if nodes := found.get((variant, parts)):
+                    x = ("layers_back", list(range(len(nodes))))
+                    draw_line(ax, variant, parts, x, ("nodes", nodes), style=variant.style)
+            if size == size:
+                ax.axhline(size, color="#999999", lw=1, ls="--", zorder=1)
+            ax.xaxis.set_major_locator(FixedLocator(list(range(max(map(len, found.values()))))))
+            ax.set_xlabel("Layers back from the outputs")
+            panel(ax, parts)
+            sns.despine(ax=ax)
+        amount_axis(axes[0], "Nodes", [count for nodes in found.values() for count in nodes])
+        legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
+        caption = (
+            "The numbers of the table above: distinct nodes of a rank's step, from the outputs (0) back to the "
+            "nodes whose features are read. Dashed: all nodes of the graph that is trained on."
+        )
+        return save(figure, section, "layers", "Nodes of a step by layer", caption)
+
+
+class SweptLayersView(SweptView):
+    """Distinct nodes of each layer, by the number of layers."""
+
+    name = "swept-layers"
+    anchor = "nodes"
+    title = "Nodes of a step by layer"
+    question = "How does the neighbourhood of a batch grow in deeper models?"
+    place = 30
+
+    def table(self) -> Table | None:
+        """Return a row a variant and depth; None without mini-batches."""
+        return LayersView(self.swept.unfolded).table() if self.swept.axis is LAYERS else None
+
+    def figure(self) -> Picture | None:
+        """Draw the deepest models; None without mini-batches."""
+        return LayersView(self.swept.at(self.swept.values[-1])).figure() if self.swept.axis is LAYERS else None

@@ -1,0 +1,139 @@
+"""A method's options swept: what each value of a rate, a staleness or a D costs and reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from harness.metrics import Metric
+from harness.report.drawing import Picture, amount_axis, draw_line, legend, line_handle, new_figure, save, value_axis
+from harness.report.palette import DASHES, Dash
+from harness.report.sections import Section, Values, values_of
+from harness.report.sweeps import Line, sweep
+from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of
+from harness.report.view import ReportView
+from harness.results.text import Stat, common_places, percent, scaled, show_value
+
+SHOWN = ("test_at_best_val", "epoch_time_s", "counted_bytes", "peak_memory_bytes")  # and what methods declare as better
+
+
+def swept_options(section: Section) -> dict[str, list[Line]]:
+    """Return the numeric options of which a method has several values, by name, and their lines."""
+    names = sorted({name for variant in section.variants for name in variant.options})
+    found = {name: _numeric(sweep(section.variants, name), name) for name in names}
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def _numeric(lines: list[Line], name: str) -> list[Line]:
+    """Leave out switches, which are numbers to Python."""
+    return [ln for ln in lines if not any(isinstance(v.options[name], bool) for _, v in ln.points)]
+
+
+def _values(section: Section) -> dict[Metric, Values]:
+    """Return the metrics that a sweep shows: those of all methods, and those of which one says what is better."""
+    own = [name for name, metric in section.declared.items() if metric.better and name not in SHOWN]
+    found = {section.metric_of(name): values_of(section, name) for name in (*SHOWN, *own)}
+    return {metric: values for metric, values in found.items() if any(stat.mean for stat in values.values())}
+
+
+class OptionsView(ReportView):
+    """A method's options swept: what each value of a rate, a staleness or a D costs and reaches."""
+
+    name = "options"
+    title = "Options swept"
+    question = "What does each value of a method's option cost and reach?"
+    place = 190
+
+    def table(self) -> Table | None:
+        """A row a value of each swept option and number of parts; None where no option was swept."""
+        section = self.section
+        swept, values = swept_options(section), _values(section)
+        if not swept or not values:
+            return None
+        scales = {metric: scale_of(metric, own) for metric, own in values.items()}
+        places = {
+            metric: min(3, common_places(stat.mean / scales[metric][0] for stat in own.values()))
+            for metric, own in values.items()
+        }
+        rows: list[Row] = []
+        for name, line, parts in _places(section, swept, values):
+            rows.append(Row(f"{name} of {line.label}, P = {parts}", parts=parts))
+            for value, variant in line.points:
+                gap = missing(section, variant, parts)
+                stats = [(own.get((variant, parts)), metric) for metric, own in values.items()]
+                cells = [_cell(stat, scales[m][0], places[m], m) if stat else gap for stat, m in stats]
+                rows.append(Row(f"{name} = {show_value(value)}", tuple(cells), variant))
+        return Table(
+            "Options that were swept",
+            "Variants of a method that differ in one numeric option alone, by its value; score, epoch time, bytes sent "
+            "in an epoch (all ranks), peak memory of a rank and what methods declare as better or worse as in their "
+            "own tables. Mean ± sample standard deviation over seeds.",
+            "Value",
+            (Group("", tuple(heading(metric, unit) for metric, (_, unit) in scales.items())),),
+            tuple(rows),
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw score, epoch time, bytes and memory against each swept option, a row an option."""
+        section = self.section
+        values = _values(section)
+        places = list(_places(section, swept_options(section), values)) if values else []
+        if not places:
+            return None
+        names = list(dict.fromkeys(name for name, _, _ in places))
+        lines = {f"{name} of {line.label}": line for name, line, _ in places}
+        counts = sorted({parts for _, _, parts in places})
+        dashes = {parts: DASHES[i % len(DASHES)] for i, parts in enumerate(counts)}
+        labels = [*lines, *(f"P = {parts}" for parts in counts if len(counts) > 1)]
+        figure = new_figure(0.8 + 2.5 * len(names) + 0.1 * len(labels), section, "Options that were swept")
+        axes = figure.subplots(len(names), len(values), squeeze=False)
+        for row, name in zip(axes, names, strict=True):
+            own = [(line, parts) for other, line, parts in places if other == name]
+            for ax, (metric, found) in zip(row, values.items(), strict=True):
+                _panel(ax, name, metric, found, own, dashes)
+        handles = [line_handle(replace(line.style, dash="-")) for line in lines.values()]
+        handles += [Line2D([], [], color="#666666", lw=1.4, ls=dashes[p]) for p in counts if len(counts) > 1]
+        legend(figure, handles, labels, list(lines.values()))
+        caption = (
+            "The numbers of the table above against each option's value, means over seeds; a line joins what "
+            "differs in that option alone, in the colour of its lowest value"
+            + ("; dashes tell numbers of parts apart." if len(counts) > 1 else ".")
+        )
+        return save(figure, section, "options", "Options that were swept", caption)
+
+
+def _places(
+    section: Section, swept: dict[str, list[Line]], values: dict[Metric, Values]
+) -> Iterator[tuple[str, Line, int]]:
+    """Yield the swept options with their lines and numbers of parts, where two values have a figure."""
+    for name, lines in swept.items():
+        for line in lines:
+            for parts in section.parts:
+                known = [v for _, v in line.points if any((v, parts) in own for own in values.values())]
+                if len(known) > 1:
+                    yield name, line, parts
+
+
+def _cell(stat: Stat, size: float, places: int, metric: Metric) -> Cell:
+    return Cell(percent(stat) if metric.difference else scaled(stat, size, places))
+
+
+def _panel(
+    ax: Axes, name: str, metric: Metric, found: Values, own: Sequence[tuple[Line, int]], dashes: Mapping[int, Dash]
+) -> None:
+    """Draw one metric of the trials against one option."""
+    size, unit = scale_of(metric, found)
+    label, shown = heading(metric, unit), []
+    for line, parts in own:
+        there = [(value, found[v, parts].mean / size) for value, v in line.points if (v, parts) in found]
+        x, y = (name, [value for value, _ in there]), (label, [amount for _, amount in there])
+        draw_line(ax, line, parts, x, y, style=line.style, dash=dashes[parts])
+        shown += y[1]
+    value_axis(ax, sorted({value for line, _ in own for value, _ in line.points}), name)
+    if metric.difference:
+        ax.set_ylabel(label)
+    else:
+        amount_axis(ax, label, shown)

@@ -1,0 +1,163 @@
+"""Transfers that run beside the training: what of them is hidden, and what staleness does for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from harness.report.drawing import Picture, draw_line, legend, line_handle, mark_panel, new_figure, panel, save
+from harness.report.palette import DASHES, Dash
+from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sweeps import Line, sweep
+from harness.report.table import Cell, Group, Table, by_parts, missing
+from harness.report.view import NetworksView, ReportView
+from harness.results.text import Stat, decimals, fixed, time_unit
+
+SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only
+
+
+def exposed_share(busy: Stat, exposed: Stat) -> float | None:
+    """Return exposed / busy; None if nothing was under way."""
+    return exposed.mean / busy.mean if busy.mean else None
+
+
+class OverlapView(ReportView):
+    """Transfers that run beside the training: what of them is hidden, and what staleness does for that."""
+
+    name = "overlap"
+    title = "Overlapped communication"
+    question = "What of the transfers is hidden behind the training?"
+    place = 50
+
+    def table(self) -> Table | None:
+        """Transfers under way against the time the trainer stood still for them; None if none overlapped."""
+        section = self.section
+        busy, exposed = (values_of(section, f"comm_{name}_s") for name in ("busy", "exposed"))
+        compute = values_of(section, "sum_compute_s")
+        shown = {key for key in busy if key in exposed and key[1] > 1 and busy[key].mean}
+        if not any(abs(busy[key].mean - exposed[key].mean) > SAME * busy[key].mean for key in shown):
+            return None
+        size, unit = time_unit(max((busy[key].mean for key in shown), default=None))
+        places = min(3, max((decimals(busy[key].mean / size) for key in shown), default=0))
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            key = variant, parts
+            if key not in shown:
+                return ()
+            share = exposed_share(busy[key], exposed[key])
+            hidden = max(0.0, busy[key].mean - exposed[key].mean)
+            work = compute.get(key)
+            return [
+                Cell(fixed(work.mean / size, places)) if work else missing(section, variant, parts),
+                *(Cell(fixed(seconds / size, places)) for seconds in (busy[key].mean, exposed[key].mean, hidden)),
+                Cell(f"{100 * share:.1f}") if share is not None else Cell(),
+            ]
+
+        return Table(
+            f"Overlapped communication ({unit} per epoch)",
+            "Busy: time with transfers under way; exposed: time in which the trainer stood still for them (phase "
+            "comm); hidden: busy - exposed, at least 0. A method that waits for each exchange exposes all of it; "
+            "one that lets them run beside the training hides them behind its compute (the sum above), wait and "
+            "reduce. Of the slowest rank and the same epochs as the phases, mean over seeds.",
+            "Method",
+            (Group("", ("Compute", "Busy", "Exposed", "Hidden", "Exposed / busy (%)")),),
+            by_parts(section, cells),
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw epoch time and the exposed share against the staleness tau, a line a method and network.
+
+        None if no method was run with several values of its option `staleness`.
+        """
+        section = self.section
+        lines, networks = sweep(section.variants, "staleness"), _networks(section)
+        there = {key for network in networks for key in network.times}
+        panels = [p for p in section.parts if p > 1 and any((v, p) in there for ln in lines for _, v in ln.points)]
+        if not panels:
+            return None
+        count = len(lines) * len(networks)
+        figure = new_figure(5.6 + 0.2 * (1 + count // 3), section, "Staleness")
+        axes = figure.subplots(2, len(panels), sharex=True, sharey="row", squeeze=False)
+        for j, parts in enumerate(panels):
+            for network in networks:
+                for line in lines:
+                    _draw(axes[0][j], axes[1][j], line, network, parts)
+            panel(axes[0][j], parts)
+            mark_panel(axes[1][j], parts)
+            axes[1][j].set_xlabel("Staleness tau (epochs)")
+            axes[1][j].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes[0][0].set_ylabel("Epoch time (s)")
+        axes[1][0].set_ylabel("Exposed / busy (%)")
+        for row in axes:
+            row[0].set_ylim(bottom=0)
+        labels = [f"{line.label}{network.name}" for network in networks for line in lines]
+        legend(
+            figure, [line_handle(line.style, n.dash) for n in networks for line in lines], labels, lines * len(networks)
+        )
+        caption = (
+            "Methods that differ in their staleness alone: tau = 0 waits for every exchange, tau > 0 reads "
+            "what was sent tau epochs ago. Above: epoch time; below: the share of the time with transfers "
+            "under way in which the trainer stood still. Means over seeds. Lower is better."
+        )
+        return save(figure, section, "staleness", "Epoch time and staleness", caption)
+
+
+@dataclass(frozen=True)
+class _Network:
+    """The trials of a section on one network, and how they are drawn."""
+
+    name: str
+    dash: Dash | None
+    times: Values
+    busy: Values
+    exposed: Values
+
+    def exposed_percent(self, key: tuple[Variant, int]) -> float | None:
+        """Return the exposed share of a cell, None where it is not known."""
+        if key not in self.busy or key not in self.exposed:
+            return None
+        share = exposed_share(self.busy[key], self.exposed[key])
+        return None if share is None else 100 * share
+
+
+def _networks(section: Section) -> list[_Network]:
+    names = list(section.ok.loc[section.ok["parts"] > 1, "network"].unique())
+    several = len(names) > 1
+    found = []
+    for i, name in enumerate(names):
+        own = replace(section, frame=section.frame[section.frame["network"] == name])
+        columns = [values_of(own, column) for column in ("epoch_time_s", "comm_busy_s", "comm_exposed_s")]
+        dash = DASHES[i % len(DASHES)] if several else None
+        found.append(_Network(f", network {name}" if several else "", dash, *columns))
+    return found
+
+
+def _draw(upper: Axes, lower: Axes, line: Line, network: _Network, parts: int) -> None:
+    keys = [(tau, (variant, parts)) for tau, variant in line.points if (variant, parts) in network.times]
+    drawn: dict[str, Any] = {
+        "style": line.style,
+        "dash": network.dash,
+        "more": {"network": network.name.removeprefix(", network ")},
+    }
+    taken = ("epoch_time_s", [network.times[k].mean for _, k in keys])
+    draw_line(upper, line, parts, ("staleness", [t for t, _ in keys]), taken, **drawn)
+    shares = [(t, share) for t, k in keys if (share := network.exposed_percent(k)) is not None]
+    stood = ("exposed_percent", [share for _, share in shares])
+    draw_line(lower, line, parts, ("staleness", [t for t, _ in shares]), stood, **drawn)
+
+
+class StalenessView(NetworksView):
+    """Epoch time against the staleness, on several networks."""
+
+    name = "staleness"
+    title = "Staleness"
+    question = "What does staleness do for the epoch time on slower networks?"
+    place = 20
+
+    def figure(self) -> Picture | None:
+        """See `OverlapView.figure`."""
+        return OverlapView(self.section).figure()

@@ -1,0 +1,201 @@
+"""What the whole training of a method costs, and who has no better one for its score: the Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from harness.metrics import Metric
+from harness.report.drawing import Picture, cost_axis, legend, legend_rows, mark, new_figure, panel, save
+from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.table import Cell, Group, Table, by_parts, scale_of
+from harness.report.view import ReportView
+from harness.results.text import Stat, common_places, percent
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One kind of cost: a metric of a section's trials, an epoch's or (`peak`) the whole training's."""
+
+    metric: Metric
+    name: str
+    peak: bool = False
+
+
+COSTS = {  # by metric: what is of the whole training has another name than an epoch's
+    "epoch_time_s": "Training time",
+    "counted_bytes": "Bytes sent",
+    "peak_memory_bytes": "",
+    "energy_gpu_j": "",
+    "energy_cpu_j": "",
+}
+PEAKS = ("peak_memory_bytes",)
+
+
+def costs(section: Section) -> dict[Cost, Values]:
+    """Return the kinds of cost that a section's trials have above 0: of the whole training, over seeds."""
+    frame = section.frame
+    found = {}
+    for column, name in COSTS.items():
+        if column in frame:
+            metric = section.metric_of(column)
+            cost = Cost(metric, name or metric.title, column in PEAKS)
+            own = pd.to_numeric(frame[column]) * (1 if cost.peak else frame["epochs"])
+            values = values_of(replace(section, frame=frame.assign(**{column: own})), column)
+            if any(stat.mean for stat in values.values()):
+                found[cost] = values
+    return found
+
+
+def front(scores: Mapping[Variant, float], amounts: Mapping[Variant, float]) -> list[Variant]:
+    """Return the variants that no other beats in score without costing more, nor in cost with no lower score.
+
+    By rising cost. Of equals in both, each is on the front. Those without an amount are left out.
+    """
+    there = [variant for variant in scores if variant in amounts]
+
+    def beaten(variant: Variant) -> bool:
+        own = scores[variant], -amounts[variant]
+        others = ((scores[other], -amounts[other]) for other in there)
+        return any(each != own and each[0] >= own[0] and each[1] >= own[1] for each in others)
+
+    return sorted((v for v in there if not beaten(v)), key=lambda v: (amounts[v], scores[v]))
+
+
+NOTHING = "none"
+
+
+class ParetoView(ReportView):
+    """What the whole training of a method costs, and who has no better one for its score: the Pareto front."""
+
+    name = "pareto"
+    title = "Accuracy and cost"
+    question = "Who reaches most for the time, bytes, memory and energy of the whole training?"
+    place = 180
+
+    def table(self) -> Table | None:
+        """Test score, the costs of the whole training, and on which fronts a method is; None without scores."""
+        section = self.section
+        found, score = costs(section), values_of(section, "test_at_best_val")
+        if not found or not score:
+            return None
+        scales = {cost: scale_of(cost.metric, values) for cost, values in found.items()}
+        places = {
+            cost: min(3, common_places(stat.mean / scales[cost][0] for stat in values.values() if stat.mean))
+            for cost, values in found.items()
+        }
+        fronts = _fronts(section, found, score)
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            key = variant, parts
+            if key not in score:
+                return ()
+            amounts = [
+                Cell(f"{values[key].mean / scales[cost][0]:,.{places[cost]}f}") if key in values else Cell()
+                for cost, values in found.items()
+            ]
+            on = [cost.name.lower() for cost in found if variant in fronts.get((cost, parts), ())]
+            return [Cell(percent(score[key])), *amounts, Cell(", ".join(on) or NOTHING, number=False)]
+
+        heads = (
+            f"Test {section.metric} (%)",
+            *(f"{cost.name} ({unit})" for cost, (_, unit) in scales.items()),
+            "On the front of",
+        )
+        return Table(
+            "Accuracy and cost",
+            "Of the whole training, means over seeds: time = epochs × epoch time, bytes between all ranks and "
+            "energy likewise; peak memory of the rank that has most. On the front of a cost: no other method "
+            f"at that P reaches as much for less, or more for as much; “{NOTHING}”: for every cost there is a "
+            "better one. The means decide, however close: see the deviations.",
+            "Method",
+            (Group("", heads),),
+            by_parts(section, cells),
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw the test score against each cost, a row a number of parts; None without scores."""
+        section = self.section
+        found, score = costs(section), values_of(section, "test_at_best_val")
+        fronts = _fronts(section, found, score)
+        fronts = {key: own for key, own in fronts.items() if own}
+        shown = [v for v in section.variants if any(v == key[0] for key in score)]
+        if not fronts or len(shown) < 2:
+            return None
+        kinds, rows = [c for c in found if any(c == k for k, _ in fronts)], sorted({p for _, p in fronts})
+        figure = new_figure(0.9 + 2.7 * len(rows) + 0.2 * legend_rows(section), section, "Accuracy and cost")
+        axes = figure.subplots(len(rows), len(kinds), sharey="row", squeeze=False)
+        for i, parts in enumerate(rows):
+            for ax, cost in zip(axes[i], kinds, strict=True):
+                if (cost, parts) not in fronts:
+                    ax.set_visible(False)
+                    continue
+                _panel(ax, parts, cost, found[cost], score, fronts[cost, parts])
+            axes[i][0].set_ylabel(f"Test {section.metric} (%)")
+        handles = [
+            *(Line2D([], [], color=v.style.colour, marker=v.style.marker, ls="", ms=6.5) for v in shown),
+            Line2D([], [], color="#777777", lw=1, ls="--"),
+        ]
+        legend(figure, handles, [*(v.label for v in shown), "front"], shown)
+        caption = (
+            "Each method by what its whole training costs and what it reaches: the numbers of the table above, "
+            "mean over seeds, whisker: ± sample standard deviation. Filled and joined by the dashed line: no "
+            "other method reaches as much for less. Up and left is better."
+        )
+        return save(figure, section, "pareto", "Accuracy and cost", caption)
+
+
+def _fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[tuple[Cost, int], list[Variant]]:
+    """Return who is on the front of each cost and number of parts; none where nobody has that cost."""
+    return {
+        (cost, parts): front(
+            {v: stat.mean for (v, own), stat in score.items() if own == parts},
+            {v: stat.mean for (v, own), stat in values.items() if own == parts},
+        )
+        for cost, values in found.items()
+        for parts in section.parts
+        if any(own == parts and stat.mean for (_, own), stat in values.items())
+    }
+
+
+def _panel(ax: Axes, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]) -> None:
+    size, unit = scale_of(cost.metric, amounts)
+    label = f"{cost.name} ({unit})"
+    there = [v for v, own in score if own == parts and (v, parts) in amounts]
+    at = {v: amounts[v, parts].mean / size for v in there}
+    ax.plot(
+        [at[v] for v in best],
+        [100 * score[v, parts].mean for v in best],
+        color="#777777",
+        lw=1,
+        ls="--",
+        drawstyle="steps-post",
+        zorder=1,
+    )
+    for variant in there:
+        _point(ax, (variant, parts), (label, at[variant]), score[variant, parts], on=variant in best)
+    cost_axis(ax, label, list(at.values()))
+    panel(ax, parts)
+
+
+def _point(ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], score: Stat, *, on: bool) -> None:
+    """Draw one method's score with its deviation, hollow if it is not on the front."""
+    style, mean = of[0].style, 100 * score.mean
+    spread = None if score.std is None else 100 * score.std
+    drawn = ax.errorbar(
+        amount[1],
+        mean,
+        spread,
+        color=style.colour,
+        marker=style.marker,
+        markersize=6.5,
+        markerfacecolor=style.colour if on else "white",
+        capsize=2.5,
+        lw=1,
+    )
+    label, x = amount
+    mark(drawn, *of, {label: x, "score_percent": mean, "sd": spread, "front": on})

@@ -1,0 +1,173 @@
+"""The tables of one section: method by number of parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from harness.metrics import METRICS
+from harness.report.drawing import Picture, legend, mark, new_figure, panel, save
+from harness.report.sections import Section
+from harness.report.table import Cell, Group, Row, Table, parts_heading
+from harness.report.view import ReportView
+
+
+class PartitionView(ReportView):
+    """The tables of one section: method by number of parts."""
+
+    name = "partition"
+    title = "Partition"
+    question = "What does each part hold?"
+    place = 200
+
+    def table(self) -> Table:
+        """Inner and boundary nodes of the partitions (BNS-GCN, Table 1)."""
+        section = self.section
+        rows = []
+        for parts in section.parts:
+            frame = section.frame[section.frame["parts"] == parts]
+            inner, boundary = (_range(frame[c]) for c in ("inner_nodes", "boundary_nodes"))
+            ratio = (frame["boundary_nodes"] / frame["inner_nodes"]).dropna()
+            shown = Cell(f"{ratio.mean():.2f}") if len(ratio) else Cell()
+            rows.append(Row(f"P = {parts}", (inner, boundary, shown), parts=parts))
+        groups = (Group("", HEADS),)
+        return Table(
+            "Partition",
+            "Nodes of the training graph summed over ranks. A boundary node is counted once for each rank that "
+            "has an edge from it, so their number is the communication volume of one exchange, in rows.",
+            "Parts",
+            groups,
+            tuple(rows),
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw inner and boundary nodes of each part; of many parts how often each ratio is there."""
+        section = self.section
+        found = sizes(section)
+        if not found:
+            return None
+        figure = new_figure(3.4, section, "Inner and boundary nodes")
+        axes = figure.subplots(1, len(found), squeeze=False)[0]
+        for ax, (parts, own) in zip(axes, found.items(), strict=True):
+            draw = _bars if parts <= LISTED else _ratios
+            draw(ax, parts, pd.DataFrame(own, columns=["inner", "boundary"]))
+            ax.grid(visible=False, axis="x")
+            panel(ax, parts)
+            sns.despine(ax=ax)
+        legend(figure, [_patch(kind) for kind in KINDS], [kind.label for kind in KINDS], KINDS)
+        caption = (
+            f"Nodes of each part, as in the table below; of more than {LISTED} parts how many have which ratio "
+            "of boundary to inner nodes, and their mean (dashed). Smaller boundaries are better: they are what "
+            "has to be fetched and kept."
+        )
+        return save(figure, section, "partition", "Inner and boundary nodes", caption)
+
+    def details(self) -> dict[str, Table | None]:
+        """See `ReportView`."""
+        return {"parts": parts_table(self.section)}
+
+
+def _range(values: pd.Series[float]) -> Cell:
+    known = values.dropna()
+    if known.empty:
+        return Cell()
+    low, high = int(known.min()), int(known.max())
+    return Cell(f"{low:,}" if low == high else f"{low:,} to {high:,}")
+
+
+HEADS = (METRICS["inner_nodes"].title, METRICS["boundary_nodes"].title, "Boundary / inner")
+LISTED = 32  # parts; of more, only their range is told
+Sizes = dict[int, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a bar counts; it is of no method."""
+
+    label: str
+    column: str
+    colour: str
+    hatch: str
+    method: str = ""
+
+
+KINDS = (_Kind("inner nodes", "inner", "#0072b2", ""), _Kind("boundary nodes", "boundary", "#e69f00", "////"))
+
+
+def sizes(section: Section) -> Sizes:
+    """Return (inner, boundary) nodes of each part by number of parts, mean over the partitions there are."""
+    if "part_sizes" not in section.ok:
+        return {}
+    found: Sizes = {}
+    for parts in section.parts:
+        own = section.ok.loc[section.ok["parts"] == parts, "part_sizes"]
+        distinct = sorted({each for each in own if each is not None and len(each) == parts})
+        if distinct and parts > 1:
+            found[parts] = [
+                (fmean(inner for inner, _ in each), fmean(boundary for _, boundary in each))
+                for each in zip(*distinct, strict=True)
+            ]
+    return found
+
+
+def parts_table(section: Section) -> Table | None:
+    """Inner and boundary nodes of every part; None if there is one part only."""
+    found = sizes(section)
+    if not found:
+        return None
+    rows: list[Row] = []
+    for parts, own in found.items():
+        rows.append(parts_heading(parts))
+        if parts <= LISTED:
+            rows += [Row(f"Part {i}", _cells(inner, boundary)) for i, (inner, boundary) in enumerate(own)]
+        ratios = sorted(own, key=lambda pair: pair[1] / pair[0] if pair[0] else 0.0)
+        rows += [
+            Row("Lowest ratio", _cells(*ratios[0])),
+            Row("Mean", _cells(fmean(i for i, _ in own), fmean(b for _, b in own))),
+            Row("Highest ratio", _cells(*ratios[-1])),
+        ]
+    return Table(
+        "Inner and boundary nodes of each part",
+        "Of the graph that is trained on; a boundary node is counted in each part that has an edge from it. The part "
+        "with the highest ratio holds most rows of others beside its own, and sets the memory that every rank needs. "
+        f"Where seeds have partitions of their own: means. More parts than {LISTED} are not listed.",
+        "Part",
+        (Group("", HEADS),),
+        tuple(rows),
+    )
+
+
+def _cells(inner: float, boundary: float) -> tuple[Cell, ...]:
+    ratio = Cell(f"{boundary / inner:.2f}") if inner else Cell()
+    return Cell(f"{inner:,.0f}"), Cell(f"{boundary:,.0f}"), ratio
+
+
+def _bars(ax: Axes, parts: int, own: pd.DataFrame) -> None:
+    for shift, kind in zip((-0.2, 0.2), KINDS, strict=True):
+        nodes = own[kind.column]
+        bars = ax.bar(own.index + shift, nodes, 0.4, color=kind.colour, hatch=kind.hatch, ec="white", lw=0.3)
+        mark(bars, kind, parts, {"part": list(own.index), "nodes": nodes})
+    ax.set_xlabel("Part")
+    ax.xaxis.set_major_locator(MaxNLocator(min(parts, 16), integer=True))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.set_ylabel("Nodes")
+
+
+def _ratios(ax: Axes, parts: int, own: pd.DataFrame) -> None:
+    ratios, kind = own["boundary"] / own["inner"], KINDS[1]
+    _, _, bars = ax.hist(ratios, bins=20, color=kind.colour, hatch=kind.hatch, ec="white", lw=0.3)
+    mark(bars, kind, parts)
+    line = ax.axvline(ratios.mean(), color="#222222", lw=1, ls="--")
+    mark(line, kind, parts, {"part": list(own.index), "nodes": own["boundary"], "ratio": ratios})
+    ax.set_xlabel("Boundary / inner nodes")
+    ax.set_ylabel("Parts")
+
+
+def _patch(kind: _Kind) -> Patch:
+    return Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", lw=0.3)

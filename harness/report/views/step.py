@@ -1,0 +1,175 @@
+"""A step against a swept setting: its time, what that is made of, and the nodes of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.report.drawing import (
+    Picture,
+    amount_axis,
+    draw_line,
+    legend,
+    legend_rows,
+    line_handle,
+    new_figure,
+    panel,
+    save,
+    value_axis,
+)
+from harness.report.sections import Variant, phase_columns
+from harness.report.sweeps import THREADS, Swept
+from harness.report.table import Cell, Group, Row, Table, by_parts, parts_heading
+from harness.report.view import SweptView
+from harness.results.stats import ENOUGH
+from harness.results.text import Stat, common_places, scaled, show_value, time_unit
+
+Points = dict[tuple[Variant, int, float], Stat]
+
+
+class StepView(SweptView):
+    """A step against a swept setting: its time, what that is made of, and the nodes of its layers."""
+
+    name = "step"
+    title = "Time of a step"
+    question = "What does a setting do to the time of a step?"
+    place = 10
+
+    def table(self) -> Table | None:
+        """Time of a step, relative to the first value's, and the share of it that goes into sampling."""
+        swept = self.swept
+        times = swept.values_of("step_time_s")
+        if not times:
+            return None
+        size, unit = time_unit(max(stat.mean for stat in times.values()))
+        places = min(3, common_places(stat.mean / size for stat in times.values()))
+        shares = _sampling(swept)
+        heads = tuple(show_value(value) for value in swept.values)
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            keys = [(variant, parts, value) for value in swept.values]
+            return [
+                *(Cell(scaled(times[key], size, places)) if key in times else Cell() for key in keys),
+                *(Cell(f"{ratio:.2f}") if (ratio := relative(swept, times, key)) else Cell() for key in keys),
+                *(Cell(f"{100 * shares[key]:.1f}") if key in shares else Cell() for key in keys),
+            ]
+
+        name = swept.axis.name
+        titles = (f"Step ({unit}), {name} =", f"{_ratio_name(swept)}, {name} =", f"Sampling (%), {name} =")
+        return Table(
+            f"Time of a step by {name}",
+            "Epoch time / steps, of each trial the median over its epochs, mean over seeds. "
+            f"{_ratio_rule(swept)}. Sampling: phase “sample” / all phases.{_shortness(swept)}",
+            "Method",
+            tuple(Group(title, heads) for title in titles),
+            by_parts(swept.section, cells),
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw the time of a step, and beside it what that is to the first value's, against the setting."""
+        swept = self.swept
+        section, times = swept.section, swept.values_of("step_time_s")
+        shown = sorted({parts for _, parts, _ in times})
+        if not shown:
+            return None
+        size, unit = time_unit(max(stat.mean for stat in times.values()))
+        title = f"Time of a step and {swept.axis.name}"
+        figure = new_figure(0.6 + 3.0 * len(shown) + 0.2 * legend_rows(section), section, title)
+        axes = figure.subplots(len(shown), 2, squeeze=False)
+        for (left, right), parts in zip(axes, shown, strict=True):
+            for variant in section.variants:
+                keys = [key for value in swept.values if (key := (variant, parts, value)) in times]
+                x = [value for _, _, value in keys]
+                axis = swept.axis.name
+                own = (f"step ({unit})", [times[key].mean / size for key in keys])
+                draw_line(left, variant, parts, (axis, x), own, style=variant.style)
+                ratios = [(key[2], ratio) for key in keys if (ratio := relative(swept, times, key))]
+                to_first = ("to the first", [ratio for _, ratio in ratios])
+                draw_line(right, variant, parts, (axis, [v for v, _ in ratios]), to_first, style=variant.style)
+            if swept.axis is THREADS:
+                ideal = [value / swept.values[0] for value in swept.values]
+                right.plot(swept.values, ideal, color="#999999", lw=1, ls="--", zorder=1)
+            for ax in (left, right):
+                value_axis(ax, swept.values, swept.axis.label)
+                panel(ax, parts)
+            amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
+            amount_axis(right, _ratio_name(swept), [])
+        legend(
+            figure,
+            [line_handle(v.style) for v in section.variants],
+            [v.label for v in section.variants],
+            section.variants,
+        )
+        caption = f"Left: the times of the table above; right: {_ratio_name(swept)} as there" + (
+            "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."
+        )
+        return save(figure, section, "step", title, caption)
+
+    def details(self) -> dict[str, Table | None]:
+        """See `ReportView`."""
+        return {"phases": phase_table(self.swept)}
+
+
+def relative(swept: Swept, times: Points, key: tuple[Variant, int, float]) -> float | None:
+    """Return what a step's time is to the first value's; of threads the inverse, a speed-up."""
+    base, own = times.get((*key[:2], swept.values[0])), times.get(key)
+    if not (base and own and base.mean and own.mean):
+        return None
+    return base.mean / own.mean if swept.axis is THREADS else own.mean / base.mean
+
+
+def _ratio_name(swept: Swept) -> str:
+    return "Speed-up (×)" if swept.axis is THREADS else "Relative (×)"
+
+
+def _ratio_rule(swept: Swept) -> str:
+    first = f"{swept.axis.name} = {show_value(swept.values[0])}"
+    if swept.axis is THREADS:
+        return f"Speed-up: time of a step with {first} / own"
+    return f"Relative: own time of a step / that with {first}"
+
+
+def _shortness(swept: Swept) -> str:
+    """Say where a median is of so few epochs that one disturbance moves it."""
+    short = swept.section.ok["too_short"].eq(True).any()
+    return f" Some medians are of fewer than {ENOUGH} epochs." if short else ""
+
+
+def _sampling(swept: Swept) -> dict[tuple[Variant, int, float], float]:
+    """Return the share of an epoch's phases that is sampling."""
+    phases = {name: swept.values_of(column) for name, column in phase_columns(swept.section).items()}
+    totals: dict[tuple[Variant, int, float], float] = {}
+    for found in phases.values():
+        for key, stat in found.items():
+            totals[key] = totals.get(key, 0.0) + stat.mean
+    return {key: stat.mean / totals[key] for key, stat in phases.get("sample", {}).items() if totals[key]}
+
+
+def phase_table(swept: Swept) -> Table | None:
+    """Speed-up of each phase and of all of them, a row a variant and number of threads but the first."""
+    columns = phase_columns(swept.section)
+    if swept.axis is not THREADS or not columns:
+        return None
+    values = {name: swept.values_of(column) for name, column in columns.items()}
+
+    def sums(key: tuple[Variant, int, float]) -> list[float]:
+        own = [found[key].mean if key in found else 0.0 for found in values.values()]
+        return [*own, sum(own)]
+
+    rows: list[Row] = []
+    for parts in swept.section.parts:
+        rows.append(parts_heading(parts))
+        for variant in swept.section.variants:
+            base = sums((variant, parts, swept.values[0]))
+            for value in swept.values[1:]:
+                own = sums((variant, parts, value))
+                shown = [Cell(f"{b / o:.2f}") if b and o else Cell() for b, o in zip(base, own, strict=True)]
+                label = f"{variant.label}, {swept.axis.name}={show_value(value)}"
+                rows += [Row(label, tuple(shown), variant)] if any(own) and any(base) else []
+    return Table(
+        "Speed-up of phases",
+        f"Seconds of the phase with {swept.axis.name} = {show_value(swept.values[0])} / with more, means "
+        "over epochs and seeds; where an epoch has equally many steps, this is that of a step.",
+        "Method",
+        (Group("", (*columns, "Total")),),
+        tuple(rows),
+    )

@@ -1,0 +1,130 @@
+"""How long an epoch takes, over all ranks and of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
+from harness.report.drawing import Picture, save
+from harness.report.notes import explain_flags, flag_marks
+from harness.report.sections import Section, Variant, rank_columns, values_of
+from harness.report.table import (
+    Cell,
+    Columns,
+    Group,
+    Table,
+    by_parts,
+    column,
+    grid,
+    heading,
+    measured,
+    missing,
+    ratios,
+    seeds_note,
+    usual_seeds,
+)
+from harness.report.view import ReportView
+from harness.results.text import common_places, join_unique, time_unit
+
+
+class EpochTimeView(ReportView):
+    """How long an epoch takes, over all ranks and of each."""
+
+    name = "time"
+    title = "Epoch time"
+    question = "How fast is an epoch, and how much faster than the baseline's?"
+    place = 20
+
+    def table(self) -> Table:
+        """Epoch time and speed-up over the baseline, method by parts; flagged trials are marked."""
+        section = self.section
+        times = values_of(section, "epoch_time_s")
+        seeds = usual_seeds(times)
+        shown = column(section, times, measured(1.0), seeds, highest=False)
+        columns = {heading(section.metric_of("epoch_time_s"), "s"): _marked(section, shown)}
+        rule = "No trials of a baseline, hence no speed-up."
+        if baseline := section.baseline:
+            rule = f"Speed-up: mean epoch time of {baseline.label} / that of the method, at equal P."
+            columns["Speed-up (×)"] = ratios(section, times, baseline, lambda base, own: base / own, 2)
+        timing = join_unique(section.ok["timing"])
+        which = {
+            "breakdown": " The epochs are those without barriers (timing: breakdown).",
+            "wall": " Only whole epochs were timed (timing: wall), hence there are no phases.",
+        }.get(timing, "")
+        return grid(
+            section,
+            "Epoch time",
+            "Seconds per training epoch, evaluation excluded: of each trial the median over the epochs after "
+            f"warm-up of the slowest rank's time.{which} {seeds_note(seeds)} {rule} Bold: fastest of the column, "
+            f"underlined: second fastest.{explain_flags(section)}",
+            columns,
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw epochs per second, and below them the speed-up over the baseline, grouped by number of parts."""
+        section = self.section
+        rates = values_of(section, "throughput_epochs_s")
+        if not rates:
+            return None
+        shown = [BarRow("Throughput (epochs / s)", rates)]
+        caption = (
+            f"Epochs per second = 1 / epoch time of the table above (evaluation excluded); {MEANS}. Higher is better."
+        )
+        if section.baseline and (faster := against_baseline(section, rates, lambda own, base: own / base)):
+            name = section.baseline.method
+            shown.append(BarRow(f"Speed-up over {name} (×)", faster, base=1.0))
+            caption += f" Below: mean throughput / that of {name} at equal P, of those that it was run on."
+        return save(grouped_bars(section, shown, "Throughput"), section, "throughput", "Throughput", caption)
+
+    def details(self) -> dict[str, Table | None]:
+        """See `ReportView`."""
+        return {"ranks": rank_table(self.section)}
+
+
+def _marked(section: Section, columns: Columns) -> Columns:
+    """Put the marks of flagged trials beside their values."""
+    marked = []
+    for parts, cells in zip(section.parts, columns, strict=True):
+        own = [flag_marks(section, variant, parts) for variant in section.variants]
+        marked.append([replace(cell, mark=mark) for cell, mark in zip(cells, own, strict=True)])
+    return marked
+
+
+LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
+
+
+def rank_table(section: Section) -> Table | None:
+    """Epoch time of every rank and their imbalance; None if no trial has more than one rank."""
+    ranks = {rank: values_of(section, column) for rank, column in rank_columns(section).items()}
+    which = {name: values_of(section, f"rank_time_{name}_s") for name in ("slowest", "mean", "fastest")}
+    imbalance = values_of(section, "imbalance")
+    size, unit = time_unit(max((stat.mean for stat in which["slowest"].values()), default=None))
+    places = common_places(stat.mean / size for stat in which["fastest"].values())
+
+    def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+        if parts == 1 or (variant, parts) not in imbalance:
+            return ()
+        key = variant, parts
+        own = [found[key].mean / size for found in ranks.values() if key in found]
+        listed = Cell(", ".join(f"{each:,.{places}f}" for each in own), number=False, wrap=True)
+        if not own or len(own) > LISTED:
+            listed = Cell(f"{len(own)} ranks", number=False) if own else missing(section, variant, parts)
+        times = [
+            Cell(f"{found[key].mean / size:,.{places}f}") if key in found else missing(section, variant, parts)
+            for found in which.values()
+        ]
+        return (*times, Cell(f"{imbalance[key].mean:.2f}"), listed)
+
+    rows = by_parts(section, cells)
+    if not rows:
+        return None
+    return Table(
+        f"Epoch time by rank ({unit})",
+        "Epoch time above is the maximum over ranks, not their mean: it takes the slowest rank of each epoch, which "
+        "need not be the same one, so it is at least the slowest rank's value here. Here: each rank's median over the "
+        "same epochs; slowest, mean and fastest of them; imbalance = slowest / mean (1 = balanced). Means over seeds.",
+        "Method",
+        (Group("", ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …")),),
+        rows,
+    )
