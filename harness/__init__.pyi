@@ -11,7 +11,7 @@ from .models.layer import GraphLayer as GraphLayer
 from .models.layer import LayerCase as LayerCase
 from .models.layer import LayerValues as LayerValues
 from .models.spec import ModelSpec as ModelSpec
-from .report.view import ReportView as ReportView
+from .report.views import ReportView as ReportView
 from .results.frames import load_epochs as load_epochs
 from .results.frames import load_results as load_results
 from .runtime.cost_models import Bytes as Bytes

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from harness.claims.evaluate import Judged, State, Verdict, judge_directories, suite_of
+from harness.claims import Judged, State, Verdict, judge_directories, suite_of
 from harness.errors import DataUnavailable, UserError
 from harness.report.page import escape_markdown
 from harness.results.record import Record

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import check_claims, compare, data, doctor, export, list, merge, method, plan, project, report, run
+from harness.cli import compare, data, doctor, list, method, plan, project, results, run
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -41,11 +41,11 @@ for _command in (
     run.run,
     method.check,
     plan.plan,
-    report.report,
-    check_claims.check_claims,
+    results.report,
+    results.check_claims,
     compare.compare,
-    merge.merge,
-    export.export,
+    results.merge,
+    results.export,
     project.project,
     data.partition,
     plan.schema,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed
-from harness.cli.show import bytes_text, table
+from harness.cli.options import Printed, bytes_text, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.list import default_text, type_text
-from harness.cli.options import DataDir, DatasetOptions, Plugin, counts_of, dataset_options, use_data_dir
-from harness.cli.show import bytes_text, table
+from harness.cli.options import (
+    DataDir,
+    DatasetOptions,
+    Plugin,
+    bytes_text,
+    counts_of,
+    dataset_options,
+    table,
+    use_data_dir,
+)
 from harness.errors import DataUnavailable, UserError, nearest
 
 if TYPE_CHECKING:

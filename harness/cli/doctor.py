@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from harness.cli.options import DataDir, use_data_dir
-from harness.cli.show import bytes_text, table
+from harness.cli.options import DataDir, bytes_text, table, use_data_dir
 
 IMPORTS = {
     "torch": "nothing runs without it",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from harness.cli.options import DataDir, Plugin, use_data_dir
-from harness.cli.show import table
+from harness.cli.options import DataDir, Plugin, table, use_data_dir
 
 if TYPE_CHECKING:
     from harness.registry import PluginKey, Registry

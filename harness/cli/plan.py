@@ -19,10 +19,11 @@ from harness.cli.options import (
     Retry,
     Set,
     SuiteFile,
+    bytes_text,
     statuses_of,
+    table,
     use_data_dir,
 )
-from harness.cli.show import bytes_text, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:

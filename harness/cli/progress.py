@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from harness.cli.show import is_terminal, seconds_text
+from harness.cli.options import is_terminal, seconds_text
 from harness.results.record import Record
 from harness.suite.schema import TrialConfig
 

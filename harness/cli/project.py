@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed
-from harness.cli.show import table
+from harness.cli.options import Printed, table
 from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:

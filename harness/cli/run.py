@@ -153,7 +153,7 @@ def select_trials(
 def _summarise(trials: list[TrialConfig], store: ResultStore) -> None:
     from collections import Counter
 
-    from harness.cli.show import table
+    from harness.cli.options import table
 
     finished = store.finished()
     counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)

@@ -13,22 +13,25 @@ from typing import Any
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.local import GRACE_S, TERM_S, GroupResult, RankFailure
-from harness.launch.nodes import (
+from harness.launch.process import is_loopback, placements_of
+from harness.launch.rendezvous import (
     CALL,
     JOINED,
     PLAN,
     REFUSED,
     WATCH_S,
     NodeInfo,
+    StoreClient,
     TrialChannel,
+    address_towards,
     backend_of,
     blocks,
     fingerprint,
+    interface_of,
     plan_of,
     session_key,
+    wait_for,
 )
-from harness.launch.process import is_loopback, placements_of
-from harness.launch.rendezvous import StoreClient, address_towards, interface_of, wait_for
 from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, TrialProgress, run_suite
 from harness.results.store import ResultStore
 from harness.suite.schema import Suite, TrialConfig

@@ -16,21 +16,25 @@ from harness.errors import DataUnavailable, UserError
 from harness.launch.heartbeat import heartbeat
 from harness.launch.inputs import InputCache, TrialInputs
 from harness.launch.local import GroupResult, RankFailure
-from harness.launch.nodes import (
+from harness.launch.process import placements_of
+from harness.launch.rendezvous import (
     CALL,
     JOINED,
     PLAN,
+    POLL_S,
     REFUSED,
     WATCH_S,
+    CoordinatorLost,
     NodeInfo,
+    StoreClient,
     TrialChannel,
     check_plan,
     fingerprint,
+    interface_of,
     plan_of,
     session_key,
+    wait_for,
 )
-from harness.launch.process import placements_of
-from harness.launch.rendezvous import POLL_S, CoordinatorLost, StoreClient, interface_of, wait_for
 from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, check_device, explain
 from harness.suite.schema import Suite, TrialConfig
 

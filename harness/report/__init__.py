@@ -34,7 +34,7 @@ def write_report(
     too. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
-    from harness.report.build import make_report
+    from harness.report.page import make_report
     from harness.report.write import Material, check_formats, write_files
     from harness.results.frames import load_inputs
 

@@ -7,8 +7,8 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from harness.report.build import Report
 from harness.report.drawing import Picture
+from harness.report.page import Report
 from harness.report.table import Cell, Row, Table
 
 HEADING = 14  # characters of a column's heading in one line

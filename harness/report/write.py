@@ -10,10 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UserError, nearest
-from harness.report.build import Report
 from harness.report.drawing import PRINT, Picture, style
 from harness.report.latex import CAMERA_READY, latex_files
-from harness.report.page import render_html, render_markdown, to_csv
+from harness.report.page import Report, render_html, render_markdown, to_csv
 from harness.results.frames import ResultInputs
 
 PAGE = "index.html"

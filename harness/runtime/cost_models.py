@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.models.gnn import GNN
+from harness.models.gnn import GNN, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
-from harness.models.memory import eq3_values, evaluation_values, training_values
 from harness.runtime.optimizers import optimizer_of
 from harness.sampling.sample import per_layer
 

@@ -28,8 +28,7 @@ from harness.graph import View
 from harness.runtime import Batch, Communicator, Drawn, FeatureStore, HostStore, Loaded, RowPlan, fresh, take, upload
 
 from .explainer import COUNTED, Explainer, ExplainSpec, Guidance, explanation_memory
-from .explanation_graph import ExplanationGraph
-from .guided_sampling import GuidedSampler
+from .guided_sampling import ExplanationGraph, GuidedSampler
 
 # The upper half of a number of rows says which columns: those told before, all, or _NEW + n: n new ones.
 _TOLD, _ALL, _NEW = 0, 1, 2

@@ -26,7 +26,7 @@ from harness.metrics import STAT
 from harness.models import GNN, BlockSize
 from harness.runtime import Clock, Components
 
-from .explanation_graph import ExplanationGraph
+from .guided_sampling import ExplanationGraph
 
 FIRST_NODE, FIRST_FEATURE = 1.0, 0.0  # logits that masks start from
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from harness_methods.dgs.explainer import ExplainSpec, explain
-from harness_methods.dgs.explanation_graph import ExplanationGraph, star
+from harness_methods.dgs.guided_sampling import ExplanationGraph, star
 
 from harness.data.generated.twin import make
 from harness.data.graph import GraphData

@@ -8,7 +8,7 @@ import pytest
 from claims.made import claim, epochs, frame, trial
 from scipy import stats as scipy_stats
 
-from harness.claims.evaluate import Verdict, evaluate
+from harness.claims import Verdict, evaluate
 from harness.metrics import Metric
 from harness.suite.schema import Claim, TrialConfig
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from harness.cli.options import bytes_text, seconds_text
 from harness.cli.progress import Bars, Latest, Lines, outcome_text
-from harness.cli.show import bytes_text, seconds_text
 from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.results.record import Record

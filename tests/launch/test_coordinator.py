@@ -16,8 +16,7 @@ from launch.tiny import SUITE, TESTS, write_ring
 from harness.launch.coordinator import Coordinator, coordinate
 from harness.launch.heartbeat import gone_key
 from harness.launch.inputs import InputCache
-from harness.launch.nodes import CALL, NodeInfo, TrialChannel
-from harness.launch.rendezvous import Cluster, connect, wait_for
+from harness.launch.rendezvous import CALL, Cluster, NodeInfo, TrialChannel, connect, wait_for
 from harness.launch.runner import OneMachine, RunOptions, Silent
 from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record

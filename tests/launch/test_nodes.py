@@ -19,8 +19,8 @@ from harness.launch.coordinator import merged
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.local import GroupResult, RankFailure
-from harness.launch.nodes import NodeInfo, backend_of, blocks, check_plan, fingerprint
 from harness.launch.process import placements_of
+from harness.launch.rendezvous import NodeInfo, backend_of, blocks, check_plan, fingerprint
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 

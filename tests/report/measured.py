@@ -12,7 +12,7 @@ from report.fake import Method
 
 from harness.report.sections import Section, make_sections
 from harness.report.table import Row, Table
-from harness.report.view import VIEWS
+from harness.report.views import VIEWS
 from harness.results.frames import load_epochs, load_inputs
 from harness.results.record import Record
 

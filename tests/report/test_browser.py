@@ -15,7 +15,7 @@ from harness.report import write_report
 from harness.report.drawing import Picture, style
 from harness.report.page import PAPER, contrast, lightened
 from harness.report.palette import COLOURS, PHASES, PURPOSES
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
 
@@ -41,7 +41,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fails=lambda c: ("error", EVIL) if (c.method.name, c.dataset.name) == ("full", "twin") else None,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.report.view.draw", _figure)
+        patch.setattr("harness.report.views.draw", _figure)
         return write_report(root, root / "out", ("html",))
 
 

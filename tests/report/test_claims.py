@@ -4,8 +4,8 @@ import math
 
 from claims.made import claim, epochs, frame, trial
 
-from harness.claims.evaluate import judge
-from harness.report.claims import claims_tables, claims_text
+from harness.claims import judge
+from harness.report.summary import claims_tables, claims_text
 from harness.results.suite_file import KeptSuite
 
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from report.measured import section_tables
 
-from harness.report.build import Report, ShownSection, ShownView
 from harness.report.latex import escape, latex_files, render_table
+from harness.report.page import Report, ShownSection, ShownView
 from harness.report.sections import make_sections
 from harness.report.table import Cell, Group, Row, Table
 from harness.results.frames import load_inputs

@@ -16,7 +16,7 @@ from harness.metrics import Metric
 from harness.registry import find_plugins
 from harness.report import write_report
 from harness.report.sections import make_sections
-from harness.report.view import VIEWS
+from harness.report.views import VIEWS
 from harness.report.views.options import OptionsView
 from harness.report.views.own_metrics import OwnMetricsView
 from harness.results.frames import load_inputs
@@ -112,7 +112,7 @@ def test_a_view_that_fails_says_so_in_its_place(out: Path) -> None:
 
 
 def test_nothing_of_a_plugin_is_shown_without_it(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.report.view.draw", lambda view: None)
+    monkeypatch.setattr("harness.report.views.draw", lambda view: None)
     text = (write_report(root, tmp_path, ("md",))).read_text()
     assert "Peaks" not in text
     assert "Chunks (MiB)" in text  # as a metric of the method's own
@@ -170,7 +170,7 @@ def test_a_metric_that_says_what_is_better_is_an_axis_of_swept_options(tmp_path:
 def test_a_view_of_a_package_that_does_not_import_is_a_note(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.report.view.draw", lambda view: None)
+    monkeypatch.setattr("harness.report.views.draw", lambda view: None)
     monkeypatch.setattr(VIEWS, "names", lambda: ["accuracy", "gone"])
     text = write_report(root, tmp_path, ("md",)).read_text()
     assert "- **A view does not import:** unknown view 'gone'" in text

@@ -267,7 +267,7 @@ def test_several_directories(tmp_path: Path) -> None:
 
 def test_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_results(tmp_path / "results", methods=METHODS[:1], parts=(1,), seeds=(0,), epochs=1)
-    monkeypatch.setattr("harness.report.view.draw", lambda view: None)
+    monkeypatch.setattr("harness.report.views.draw", lambda view: None)
     assert write_report(root, tmp_path / "out", ("md",)) == tmp_path / "out" / "report.md"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.md"]
     with pytest.raises(UserError, match=r"no format 'htlm' \(did you mean 'html'\?\)"):

@@ -174,7 +174,7 @@ def test_staleness_within_a_network_and_across(tmp_path: Path, monkeypatch: pyte
     with style():
         assert all(OverlapView(section).figure() for section in make_sections(load_inputs(tmp_path)))
     drawn = lambda view: view.figure() if view.of == "networks" else None  # noqa: E731, the rest is slow
-    monkeypatch.setattr("harness.report.view.draw", drawn)
+    monkeypatch.setattr("harness.report.views.draw", drawn)
     write_report(tmp_path, tmp_path / "out")
     assert (tmp_path / "out" / "figures" / "network-digits-sage-staleness.svg").is_file()
 

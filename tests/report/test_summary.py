@@ -8,7 +8,7 @@ import pytest
 from report.fake import METHODS
 from report.measured import FULL, Write
 
-from harness.report.build import make_filters
+from harness.report.page import make_filters
 from harness.report.sections import Section
 from harness.report.summary import Win, make_summaries
 

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 from harness_methods.dgs import DGS, explainer
 from harness_methods.dgs.explainer import ExplainSpec, Masks, explain
-from harness_methods.dgs.explanation_graph import ExplanationGraph
+from harness_methods.dgs.guided_sampling import ExplanationGraph
 from numpy.typing import NDArray
 
 from harness.check.training import Case, run_to_the_end

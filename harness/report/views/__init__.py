@@ -1,1 +1,152 @@
-"""Views of a report, a file each; the registry finds them."""
+"""Views of the report: the base class, and how they are found."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from harness.errors import UserError
+from harness.registry import Registered, Registry
+from harness.report.drawing import Picture, style
+from harness.report.sections import Section
+from harness.report.sweeps import Networks, Swept
+from harness.report.table import Table, metrics_table
+
+Kind = Literal["section", "sweep", "networks"]
+
+
+class ReportView(Registered, ABC):
+    """A heading of a report: a question, and the table and the figure that answer it.
+
+    Each section of a report makes one object of it. A view without a table and a figure is left out there.
+    The table shows `columns`, unless a view says more in `table`.
+
+    Attributes:
+        title: the heading.
+        question: that it answers, for docs/views.md.
+        place: views stand in rising order of it; those of plugins last.
+        of: what it is about: a section's trials, a setting that was swept, or networks.
+        anchor: how addresses and files call it; the default is the name.
+        columns: metrics of the table, columns of `load_results`.
+        caption: of that table: the rule by which its values are computed.
+        shows: metrics of methods' own that it shows, `*` for any; `own-metrics` has all the others.
+    """
+
+    kind = "view"
+    group = "harness.views"
+    name: ClassVar[str]
+    title: ClassVar[str]
+    question: ClassVar[str]
+    place: ClassVar[int] = 1000
+    of: ClassVar[Kind] = "section"
+    anchor: ClassVar[str] = ""
+    columns: ClassVar[tuple[str, ...]] = ()
+    caption: ClassVar[str] = "Means over seeds."
+    shows: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, section: Section) -> None:
+        self.section = section
+
+    @property
+    def heading(self) -> str:
+        """The title, where it does not depend on the section."""
+        return self.title
+
+    def table(self) -> Table | None:
+        """Return the table; None where no trial tells what it needs."""
+        if not self.columns:
+            return None
+        return metrics_table(self.section, self.columns, self.title, self.caption, sparse=True)
+
+    def figure(self) -> Picture | None:
+        """Draw the figure, see `harness.report.drawing`; None where no trial tells what it needs."""
+        return None
+
+    def details(self) -> Mapping[str, Table | None]:
+        """Return further tables, which stand below the figure, by name."""
+        return {}
+
+    @classmethod
+    def check_class(cls, where: str) -> None:
+        """See `Registered`: a view has a title and a question."""
+        super().check_class(where)
+        for key in ("title", "question"):
+            if not isinstance(getattr(cls, key, None), str):
+                raise UserError(f"'{where}' has no {key}", fix=f"write `{key} = '...'`")
+
+
+VIEWS: Registry[type[ReportView]] = Registry(ReportView, "harness.report.views")
+
+
+class SweptView(ReportView):
+    """A view of trials that differ in a setting, such as threads or layers, too."""
+
+    of = "sweep"
+
+    def __init__(self, swept: Swept) -> None:
+        super().__init__(swept.section)
+        self.swept = swept
+
+
+class NetworksView(ReportView):
+    """A view of trials that differ in their network only."""
+
+    of = "networks"
+
+    def __init__(self, networks: Networks) -> None:
+        super().__init__(networks.section)
+        self.networks = networks
+
+
+@dataclass(frozen=True)
+class ShownView:
+    """What a view shows of a section; `failure` says in one line why a plugin's view shows nothing."""
+
+    anchor: str
+    title: str
+    table: Table | None = None
+    picture: Picture | None = None
+    more: tuple[Table, ...] = ()
+    failure: str = ""
+
+
+def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bool = True) -> ShownView | None:
+    """Return what a view shows of its subject; None if that is nothing.
+
+    `own`: whether it is the tool's own; any other that fails is shown as a line that says so.
+    """
+    section = subject if isinstance(subject, Section) else subject.section
+    anchor = f"{section.anchor}-{view.anchor or view.name}"
+    make: Callable[[Any], ReportView] = view
+    try:
+        made = make(subject)
+        table, picture = made.table(), draw(made)
+        more = tuple(each for each in made.details().values() if each)
+        shown = ShownView(anchor, made.heading, table, picture, more)
+        if not own:
+            _check(shown)
+    except Exception as error:  # whatever a plugin's view does
+        if own:
+            raise
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        return ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}")
+    return shown if table or picture else None
+
+
+def draw(view: ReportView) -> Picture | None:
+    """Return a view's figure in the style of here."""
+    with style():
+        return view.figure()
+
+
+def _check(shown: ShownView) -> None:
+    """Refuse what cannot be written."""
+    if not (shown.picture is None or isinstance(shown.picture, Picture)):
+        raise TypeError(f"figure() returns a {type(shown.picture).__name__}, not a Picture")
+    for table in (*([shown.table] if shown.table else []), *shown.more):
+        if not isinstance(table, Table):
+            raise TypeError(f"a table is a {type(table).__name__}, not a Table")
+        if {len(row.cells) for row in table.rows if row.cells} != {len(table.columns)}:
+            raise ValueError(f"rows of '{table.title}' have not {len(table.columns)} cells each")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.report.sections import values_of
 from harness.report.table import Table, column, grid, seeds_note, usual_seeds
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import percent
 
 

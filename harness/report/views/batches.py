@@ -8,7 +8,7 @@ from typing import Any
 from harness.report.drawing import Picture, save
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Table, by_parts, missing
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.report.views.sampling import score_against
 from harness.results.text import common_places, fixed, percent, show_value
 

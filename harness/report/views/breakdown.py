@@ -8,7 +8,7 @@ from harness.report.drawing import Picture, save
 from harness.report.palette import PHASES
 from harness.report.sections import Section, largest_total, phase_columns, sum_columns, values_of
 from harness.report.table import Table, components_table
-from harness.report.view import ReportView, SweptView
+from harness.report.views import ReportView, SweptView
 from harness.results.text import time_unit
 
 

@@ -12,7 +12,7 @@ from harness.report.drawing import Picture, draw_line, legend, line_handle, new_
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.report.views.convergence import hit_curve
 from harness.results.text import byte_unit, fixed, percent
 

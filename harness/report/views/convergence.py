@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from harness.report.drawing import Picture, legend, legend_rows, mark, mark_panel, new_figure, panel, save
 from harness.report.sections import Section, Variant
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import byte_unit
 
 CURVE_COLUMNS = ("epoch", "time_s", "sent_bytes", "score", "low", "high")

@@ -20,7 +20,7 @@ from harness.report.drawing import (
 from harness.report.sections import Variant, values_of
 from harness.report.sweeps import THREADS
 from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.view import ReportView, SweptView
+from harness.report.views import ReportView, SweptView
 from harness.results.text import common_places, fixed, show_value, significant
 
 REUSED = Cell("reused")

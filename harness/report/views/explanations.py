@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.report.sections import Section, Variant
 from harness.report.table import Cell, Group, Table, by_parts, missing
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import common_places, fixed, over_seeds
 
 COUNTS = ("explanations", "explain_failed", "explain_late")

@@ -21,7 +21,7 @@ from harness.report.drawing import (
 from harness.report.sections import Section, Variant, named_columns, values_of
 from harness.report.sweeps import LAYERS
 from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.view import ReportView, SweptView
+from harness.report.views import ReportView, SweptView
 
 
 def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:

@@ -18,7 +18,7 @@ from harness.report.table import (
     seeds_note,
     usual_seeds,
 )
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.report.views.use import every, on_gpu
 from harness.results.text import byte_unit, join_unique
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from harness.report.drawing import Picture, legend, mark, new_figure, panel, save
 from harness.report.sections import Variant
 from harness.report.table import Cell, Group, Row, Table
-from harness.report.view import NetworksView
+from harness.report.views import NetworksView
 from harness.results.projection import LOOPBACK, project
 from harness.results.record import Record
 from harness.results.text import significant

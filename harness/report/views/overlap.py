@@ -14,7 +14,7 @@ from harness.report.palette import DASHES, Dash
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Group, Table, by_parts, missing
-from harness.report.view import NetworksView, ReportView
+from harness.report.views import NetworksView, ReportView
 from harness.results.text import Stat, decimals, fixed, time_unit
 
 SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.report.sections import values_of
 from harness.report.table import Table, metrics_table
-from harness.report.view import VIEWS, ReportView
+from harness.report.views import VIEWS, ReportView
 
 
 class OwnMetricsView(ReportView):

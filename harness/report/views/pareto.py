@@ -13,7 +13,7 @@ from harness.metrics import Metric
 from harness.report.drawing import Picture, cost_axis, legend, legend_rows, mark, new_figure, panel, save
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Table, by_parts, scale_of
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import Stat, common_places, percent
 
 

@@ -15,7 +15,7 @@ from harness.metrics import METRICS
 from harness.report.drawing import Picture, legend, mark, new_figure, panel, save
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, parts_heading
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 
 
 class PartitionView(ReportView):

@@ -17,7 +17,7 @@ from harness.report.columns import Matrix
 from harness.report.drawing import WIDE, Picture, current_style, mark, new_figure, panel, save
 from harness.report.sections import Section, Variant
 from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import byte_unit, common_places, fixed, significant
 
 SQUARE = 0.8  # a row's height in print, of that on a screen

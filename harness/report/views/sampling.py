@@ -11,7 +11,7 @@ from harness.report.drawing import Drawing, Picture, cost_axis, legend, mark, ne
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import sweep
 from harness.report.table import Cell, Group, Table, by_parts, missing
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import Stat, byte_unit, common_places, fixed, percent
 
 NOT_TOLD = Cell("none")

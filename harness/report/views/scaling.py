@@ -22,7 +22,7 @@ from harness.report.drawing import (
 )
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, column, grid, measured, seeds_note, usual_seeds
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import Stat
 
 

@@ -19,7 +19,7 @@ from harness.report.drawing import (
 from harness.report.sections import Variant, phase_columns
 from harness.report.sweeps import THREADS, Swept
 from harness.report.table import Cell, Group, Row, Table, by_parts, parts_heading
-from harness.report.view import SweptView
+from harness.report.views import SweptView
 from harness.results.stats import ENOUGH
 from harness.results.text import Stat, common_places, scaled, show_value, time_unit
 

@@ -23,7 +23,7 @@ from harness.report.drawing import (
 )
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table, bold_best, by_parts
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.report.views.convergence import trial_course
 from harness.results.stats import time_to_score
 from harness.results.text import Stat, common_places, over_seeds, scaled, time_unit

@@ -24,7 +24,7 @@ from harness.report.table import (
     seeds_note,
     usual_seeds,
 )
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.results.text import common_places, join_unique, time_unit
 
 

@@ -9,7 +9,7 @@ from harness.report.drawing import Picture, save
 from harness.report.palette import PURPOSES
 from harness.report.sections import Section, Values, Variant, largest_total, purpose_columns, values_of
 from harness.report.table import Cell, Group, Table, by_parts, components_table, missing
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 from harness.report.views.batches import baseline_name, exchanges, saving
 from harness.results.text import byte_unit, fixed, join_unique
 

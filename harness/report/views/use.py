@@ -8,7 +8,7 @@ from harness.report.bars import MEANS, BarRow, grouped_bars
 from harness.report.drawing import Picture, save
 from harness.report.sections import Section, values_of
 from harness.report.table import Table, heading, metrics_table, scale_of
-from harness.report.view import ReportView
+from harness.report.views import ReportView
 
 CPU_USE = ("cpu_utilisation", "energy_cpu_j")
 GPU_USE = ("gpu_utilisation", "gpu_power_w", "energy_gpu_j")

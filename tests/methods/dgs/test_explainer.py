@@ -9,7 +9,7 @@ import pytest
 import torch
 from harness_methods.dgs import explainer
 from harness_methods.dgs.explainer import Explainer, ExplainSpec, Masks
-from harness_methods.dgs.explanation_graph import ExplanationGraph, star
+from harness_methods.dgs.guided_sampling import ExplanationGraph, star
 
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from harness_methods.dgs.explainer import ExplainSpec, ExplanationError, _kept, _star_logits, explain, objective
-from harness_methods.dgs.explanation_graph import ExplanationGraph, star
+from harness_methods.dgs.guided_sampling import ExplanationGraph, star
 from numpy.testing import assert_allclose
 from support.planted import auc, explanation_graph, planted
 from torch import Tensor

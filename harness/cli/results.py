@@ -1,0 +1,136 @@
+"""`harness report`, `check-claims`, `merge` and `export`: what is made of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, use_data_dir
+from harness.errors import UserError
+from harness.report import FORMATS, write_report
+
+
+def report(
+    results: ResultDirs = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where the report is written.", show_default="reports/NAME"),
+    ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", metavar="LIST", help="Of html, md, csv, latex, pdf-figures.")
+    ] = ",".join(FORMATS),
+    suite: ClaimingSuite = None,
+    data_dir: DataDir = None,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="FILE",
+            help="Show the views of a file (or of a module) that are not installed, too; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write tables and figures of results.
+
+    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page.
+    """
+    from harness.registry import find_plugins
+
+    places = results or [Path("results")]
+    for place in places:
+        if not place.is_dir():
+            raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
+    asked = [name.strip() for name in formats.split(",") if name.strip()]
+    given = []
+    if suite is not None:
+        from harness.claims import suite_of
+
+        given.append(suite_of(suite, places, use_data_dir(data_dir)))
+    typer.echo(str(write_report(places, out, asked, given, find_plugins(plugin or []))))
+
+
+def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_dir: DataDir = None) -> None:
+    """Hold results against the claims of their suites.
+
+    Prints every claim with what is expected and what was measured.
+
+    Exit code: 0 no claim fails (some may not be measured), 1 a claim fails, 2 a mistake in the command or
+    no claim to check.
+    """
+    from harness.claims import judge_directories, suite_of
+    from harness.report.summary import claims_text
+
+    directories = results or [Path("results")]
+    given = [] if suite is None else [suite_of(suite, directories, use_data_dir(data_dir))]
+    judged = judge_directories(directories, given)
+    if not judged:
+        where = " ".join(map(str, directories))
+        if suite is not None:
+            raise UserError("the suite claims nothing", file=suite, fix="give it `claims:`")
+        message = "no suite with claims is kept beside these results"
+        raise UserError(message, file=where, fix="name the suite with --suite FILE")
+    typer.echo(claims_text(judged))
+    raise typer.Exit(any(verdict.state == "fails" for one in judged for verdict in one.verdicts))
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Results directory that the others are added to.")],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Results directories, suites' or trials'.")
+    ],
+    keep: Annotated[
+        Literal["first", "latest"] | None,
+        typer.Option(
+            "--keep",
+            metavar="first|latest",
+            help="Of two records of a trial that differ: the first (OUT before all), or that started last.",
+            show_default="refuse",
+        ),
+    ] = None,
+) -> None:
+    """Put results of several machines together.
+
+    Copies every trial into OUT/SUITE/ID. What is there stays: a trial twice with equal content is there once,
+    and one that differs ends the command, before anything is copied, unless --keep says which to take.
+    """
+    from harness.results.store import merge_results
+
+    done = merge_results(out, directories, keep)
+    typer.echo(f"{done.copied} trials copied, {done.same} were there, {done.dropped} gave way to another")
+    typer.echo(f"results: {out}")
+
+
+def export(
+    results: Annotated[Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")],
+    to: Annotated[
+        Literal["tensorboard", "mlflow", "wandb"],
+        typer.Option("--to", metavar="tensorboard|mlflow|wandb", help="The tool; each is an extra."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Where it is written.",
+            show_default="exports/TOOL; of mlflow its own MLFLOW_TRACKING_URI, if set",
+        ),
+    ] = None,
+) -> None:
+    """Write finished trials for TensorBoard, MLflow or Weights & Biases.
+
+    Configuration, metrics, and those of every epoch. Trials that are there already are left out. Nothing is
+    sent anywhere, but by MLflow to a MLFLOW_TRACKING_URI; `wandb sync` uploads runs of Weights & Biases.
+    """
+    import os
+
+    from harness.trackers import TRACKERS, read_runs
+
+    runs = read_runs(results)
+    if out is None and not (to == "mlflow" and os.environ.get("MLFLOW_TRACKING_URI")):
+        out = Path("exports") / to
+    written = TRACKERS[to](runs, out)
+    typer.echo(f"{written} trials written, {len(runs) - written} were there")
+    typer.echo(f"{to}: {out or os.environ['MLFLOW_TRACKING_URI']}")
