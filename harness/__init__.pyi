@@ -1,6 +1,6 @@
 __version__: str
 
-from .data.partition.partitioner import Partitioner as Partitioner
+from .data.partition import Partitioner as Partitioner
 from .errors import UserError as UserError
 from .graph.block import MEAN as MEAN
 from .graph.block import SYMMETRIC as SYMMETRIC
@@ -31,9 +31,9 @@ from .runtime.minibatch import NodeBatchOptions as NodeBatchOptions
 from .runtime.optimizers import Optimizer as Optimizer
 from .runtime.optimizers import Schedule as Schedule
 from .runtime.worker import Worker as Worker
+from .sampling.layerwise import inclusion as inclusion
 from .sampling.neighbours import FanoutSampler as FanoutSampler
 from .sampling.neighbours import draw_neighbours as draw_neighbours
-from .sampling.poisson import inclusion as inclusion
 from .sampling.sample import LayerSample as LayerSample
 from .sampling.sample import Sample as Sample
 from .sampling.sample import Sampler as Sampler

@@ -1,12 +1,12 @@
-"""Base of what a suite configures, and where the code of a plugin is."""
+"""What a suite configures: the base, data sets and partitions; and where the code of a plugin is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Spec(BaseModel):
@@ -44,3 +44,29 @@ def with_options(data: Any, key: str, options: str) -> Any:
     if given is not None and not isinstance(given, dict):
         raise ValueError(f"{key}: write the options of {name} as `{{{name}: {{option: value}}}}`")
     return data | {key: name, options: given or {}}
+
+
+class DatasetSpec(Spec):
+    """A data set by name, with the options of its loader or generator."""
+
+    name: str = Field(description="a name of `harness list datasets`")
+    options: dict[str, Any] = Field(default_factory=dict, description="loader or generator options")
+
+
+class PartitionSpec(Spec):
+    """How the nodes are given to ranks."""
+
+    parts: int = Field(1, ge=1, description="number of parts = number of ranks")
+    method: str = Field("metis", description="partitioner: a name of `harness list partitioners`")
+    objective: Literal["volume", "cut"] = Field("volume", description="what METIS minimises")
+    balance: Literal["nodes", "edges"] = Field("nodes", description="what every part has equally much of")
+    seed: int = Field(0, ge=0, description="seed of the partitioner")
+    file: Path | None = Field(None, description="for `file`: a .npy vector, the part of each node")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="the partitioner's own; write `method: {NAME: {option: value}}`"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _method_with_options(cls, data: Any) -> Any:
+        return with_options(data, "method", "options")

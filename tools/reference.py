@@ -14,11 +14,10 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from harness.cli import app
-from harness.cli.list import default_text, type_text
+from harness.cli.data import default_text, type_text
 from harness.data.catalog import DatasetInfo
-from harness.data.partition.partitioner import PARTITIONERS
+from harness.data.partition import PARTITIONERS
 from harness.data.registry import dataset_info, shipped_names
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.metrics import EPOCH_METRICS, METRICS, Metric
 from harness.models.layer import MODELS
 from harness.models.spec import ModelSpec
@@ -28,6 +27,7 @@ from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.spec import TrainSpec
+from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import Claim, DatasetSettings, Expect, NetworkSpec, Suite, Timeouts
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"

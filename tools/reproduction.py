@@ -24,8 +24,7 @@ from harness.claims import Judged, State, Verdict, judge_directories, suite_of
 from harness.errors import DataUnavailable, UserError
 from harness.report.page import escape_markdown
 from harness.results.record import Record
-from harness.results.store import read_at, records_under
-from harness.results.suite_file import SUITE_FILE
+from harness.results.store import SUITE_FILE, read_at, records_under
 from harness.spec import Spec
 from harness.suite import document
 from harness.suite.load import load_suite

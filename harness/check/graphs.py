@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from harness.data.graph import GraphData
 from harness.data.partition.store import PartitionPaths, ensure_partitioned
-from harness.data.spec import PartitionSpec
 from harness.data.store import write_graph
 from harness.models.spec import ModelSpec
+from harness.spec import PartitionSpec
 
 
 def random_graph(

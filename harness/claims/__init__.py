@@ -26,11 +26,10 @@ from harness.results.stats import (
     median_interval,
     ratio_interval,
 )
-from harness.results.store import timed_epochs
-from harness.results.suite_file import KeptSuite, kept, kept_suites
+from harness.results.store import KeptSuite, kept, kept_suites, timed_epochs
 from harness.results.text import join_unique, text
-from harness.suite.pairing import Cell, Row, pairs_of
 from harness.suite.schema import Claim, Expect, TrialConfig
+from harness.suite.select import Cell, Row, pairs_of
 
 By = Literal["ratio", "difference"]
 # Figures that an epoch has, too: medians over epochs, or their inverse.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import compare, data, doctor, list, method, plan, project, results, run
+from harness.cli import compare, data, doctor, method, project, results, run
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ def _root(
 for _command in (
     run.run,
     method.check,
-    plan.plan,
+    run.plan,
     results.report,
     results.check_claims,
     compare.compare,
@@ -48,11 +48,11 @@ for _command in (
     results.export,
     project.project,
     data.partition,
-    plan.schema,
+    run.schema,
     doctor.doctor,
 ):
     app.command()(_command)
-app.add_typer(list.app, name="list")
+app.add_typer(data.list_app, name="list")
 app.add_typer(method.new_app, name="new")
 app.add_typer(data.data_app, name="data")
 

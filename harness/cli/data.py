@@ -1,12 +1,12 @@
-"""`harness data` and `harness partition`: what a graph is, getting it, and how well it splits."""
+"""`harness list`, `data` and `partition`: what there is, what it is like, and getting it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from harness.cli.list import default_text, type_text
 from harness.cli.options import (
     DataDir,
     DatasetOptions,
@@ -23,9 +23,158 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from harness.data.spec import DatasetSpec, PartitionSpec
-    from harness.registry import PluginKey
-    from harness.spec import PluginSource
+    from harness.registry import PluginKey, Registry
+    from harness.spec import DatasetSpec, PartitionSpec, PluginSource, Spec
+
+
+COLUMNS = ("option", "type", "default", "meaning")
+list_app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
+
+
+@list_app.command()
+def datasets(data_dir: DataDir = None) -> None:
+    """Data sets with their published sizes, and the graphs of the data directory."""
+    from harness.data.registry import dataset_info, dataset_names
+    from harness.spec import DatasetSpec
+
+    rows: list[tuple[object, ...]] = []
+    for name in dataset_names(use_data_dir(data_dir)):
+        info = dataset_info(DatasetSpec(name=name))
+        mode = "inductive" if info.inductive else "transductive"
+        rows.append((name, info.nodes, info.edges, info.features, info.classes, mode, info.summary))
+    table(["name", "nodes", "directed edges", "features", "classes", "mode", "what it is"], rows)
+
+
+@list_app.command()
+def methods(plugin: Plugin = None) -> None:
+    """Training methods with their options; installed ones that do not work with what is wrong."""
+    from harness.registry import find_plugins
+    from harness.runtime.method import METHODS
+
+    plugins = find_plugins(plugin or [])
+    for name in sorted({*METHODS.names(), *(name for kind, name in plugins if kind == METHODS.kind)}):
+        try:
+            title, rows = _method(name, plugins)
+        except Exception as error:  # a package of somebody else's must not hide the others
+            title, rows = f"{name} (broken): {' '.join(str(error).split())}", []
+        typer.echo(title)
+        if rows:
+            table(COLUMNS, rows)
+        typer.echo("")
+    for line in METHODS.hidden():
+        typer.echo(f"not listed: {line}")
+
+
+def _method(name: str, plugins: Mapping[PluginKey, PluginSource]) -> tuple[str, list[tuple[object, ...]]]:
+    """Return a method's line, and a row for each of its options."""
+    from harness.runtime.method import METHODS
+
+    method = METHODS.find(name, plugins).value
+    return f"{name} ({method.family}): {method.summary()}", _options(method.Options.model_fields)
+
+
+@list_app.command()
+def models(plugin: Plugin = None) -> None:
+    """Models with their options."""
+    from harness.models.layer import MODELS
+    from harness.models.spec import ModelSpec
+
+    _kind(MODELS, plugin, ModelSpec, ("name", "options"))
+
+
+@list_app.command()
+def partitioners(plugin: Plugin = None) -> None:
+    """Partitioners with their options."""
+    from harness.data.partition import PARTITIONERS
+    from harness.spec import PartitionSpec
+
+    _kind(PARTITIONERS, plugin, PartitionSpec, ("method", "options"))
+
+
+@list_app.command()
+def optimizers(plugin: Plugin = None) -> None:
+    """Optimizers with their options."""
+    from harness.runtime.optimizers import OPTIMIZERS
+
+    _kind(OPTIMIZERS, plugin)
+
+
+@list_app.command()
+def schedules(plugin: Plugin = None) -> None:
+    """Schedules of the learning rate with their options."""
+    from harness.runtime.optimizers import SCHEDULES
+
+    _kind(SCHEDULES, plugin)
+
+
+def _kind(
+    registry: Registry[Any], plugin: list[str] | None, spec: type[Spec] | None = None, without: Collection[str] = ()
+) -> None:
+    """Print what there is of a kind, the options that all share, `without` some, and those of each."""
+    from harness.registry import find_plugins
+
+    plugins = find_plugins(plugin or [])
+    rows: list[tuple[object, ...]] = []
+    own: dict[str, list[tuple[object, ...]]] = {}
+    for name in sorted({*registry.names(), *(name for kind, name in plugins if kind == registry.kind)}):
+        try:
+            found = registry.find(name, plugins).value
+            rows.append((name, found.summary()))
+            own[name] = _options(found.Options.model_fields)
+        except Exception as error:  # a package of somebody else's must not hide the others
+            rows.append((name, f"(broken) {' '.join(str(error).split())}"))
+    table(["name", "what it is"], rows)
+    if spec is not None:
+        typer.echo("")
+        table(COLUMNS, _options({k: f for k, f in spec.model_fields.items() if k not in without}))
+    for name, options in own.items():
+        if options:
+            typer.echo("")
+            table(COLUMNS, options, title=f"options of {name}")
+    for line in registry.hidden():
+        typer.echo(f"not listed: {line}")
+
+
+def _options(fields: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            key,
+            type_text(field.annotation),
+            "required" if field.is_required() else default_text(field.get_default(call_default_factory=True)),
+            field.description or "",
+        )
+        for key, field in fields.items()
+    ]
+
+
+def type_text(annotation: Any) -> str:
+    """Write a type as a user would: `a|b` for literals, `int` for a class."""
+    from types import UnionType
+    from typing import Annotated, Literal, Union, get_origin
+
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return type_text(get_args(annotation)[0])
+    if origin is Literal:
+        return "|".join(str(value) for value in get_args(annotation))
+    if origin in (Union, UnionType):
+        return "|".join(type_text(part) for part in get_args(annotation))
+    if annotation in (None, type(None)):
+        return "null"
+    if origin is not None:
+        inner = ", ".join("..." if part is ... else type_text(part) for part in get_args(annotation))
+        return f"{origin.__name__}[{inner}]"
+    name = str(getattr(annotation, "__name__", annotation))
+    return {"str": "text", "Path": "path"}.get(name, name)
+
+
+def default_text(value: Any) -> str:
+    """Write a default as YAML would."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 data_app = typer.Typer(no_args_is_help=True, help="Get a data set or describe it.")
@@ -36,7 +185,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness li
 def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> None:
     """Download a data set if need be, check it and prepare it; print where it is."""
     from harness.data.registry import dataset_info, prepare
-    from harness.data.spec import DatasetSpec
+    from harness.spec import DatasetSpec
 
     spec = DatasetSpec(name=name, options=dataset_options(option))
     info = dataset_info(spec)
@@ -49,8 +198,8 @@ def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> 
 def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> None:
     """Print a data set's published sizes, its options, and whether it is on this machine."""
     from harness.data.registry import dataset_info
-    from harness.data.spec import DatasetSpec
     from harness.launch.inputs import missing_data
+    from harness.spec import DatasetSpec
 
     spec = DatasetSpec(name=name, options=dataset_options(option))
     known = dataset_info(spec)
@@ -118,8 +267,8 @@ def partition(
     cached, so a later run of a suite finds them.
     """
     from harness.data.registry import dataset_info, prepare
-    from harness.data.spec import DatasetSpec
     from harness.registry import find_plugins
+    from harness.spec import DatasetSpec
 
     counts, plugins = counts_of(parts, "--parts"), find_plugins(plugin or [])
     fixed = {"objective": objective, "balance": balance, "seed": seed}
@@ -132,7 +281,7 @@ def partition(
 
 
 def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:
-    from harness.data.partition.partitioner import PARTITIONERS
+    from harness.data.partition import PARTITIONERS
 
     known = {*PARTITIONERS.names(), *(name for kind, name in plugins if kind == PARTITIONERS.kind)} - {"file"}
     names = [part.strip() for part in text.split(",") if part.strip()]
@@ -145,7 +294,7 @@ def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:
 def _spec(parts: int, method: str, fixed: dict[str, Any]) -> PartitionSpec:
     from pydantic import ValidationError
 
-    from harness.data.spec import PartitionSpec
+    from harness.spec import PartitionSpec
 
     try:
         return PartitionSpec.model_validate({"parts": parts, "method": method, **fixed})

@@ -26,9 +26,9 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.spec import DatasetSpec
 from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, locked
 from harness.errors import DataError, DataUnavailable, UserError, nearest
+from harness.spec import DatasetSpec
 
 if TYPE_CHECKING:
     from harness.data.generated import Generator

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.data.spec import DatasetSpec
 from harness.errors import DataUnavailable, UserError
+from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
 

@@ -11,7 +11,6 @@ from typing import Literal
 import torch
 
 from harness.data.catalog import DatasetInfo
-from harness.data.spec import DatasetSpec
 from harness.errors import DataUnavailable
 from harness.launch.inputs import is_inductive, missing_data
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
@@ -20,6 +19,7 @@ from harness.launch.runner import RunOptions, is_done
 from harness.models.gnn import GNN
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
+from harness.spec import DatasetSpec
 from harness.suite.schema import NetworkSpec, TrialConfig
 
 State = Literal["run", "done", "skip"]

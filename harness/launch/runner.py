@@ -19,8 +19,7 @@ from harness.launch.network import clean_namespaces, network, why_not
 from harness.launch.process import Placement
 from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import reduce
-from harness.results.store import ResultStore
-from harness.results.suite_file import kept, write_suite
+from harness.results.store import ResultStore, kept, write_suite
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, Timeouts, TrialConfig

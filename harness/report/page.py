@@ -25,7 +25,7 @@ from harness.report.sweeps import Networks, Swept, find_networks, sweeps
 from harness.report.table import Table
 from harness.report.views import VIEWS, ReportView, ShownView, show
 from harness.results.frames import ResultInputs
-from harness.results.suite_file import KeptSuite, kept_suites
+from harness.results.store import KeptSuite, kept_suites
 from harness.results.text import join_unique
 from harness.spec import PluginSource
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from harness.runtime.counters import POWERCAP, Gpu, PackageEnergy, Reasons, open_gpu
-from harness.runtime.samples import INTERVAL_S, SamplingThread
+from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
 
 PROC = Path("/proc/self")
 

@@ -6,13 +6,13 @@ from .layerwise import LayerSampler as LayerSampler
 from .layerwise import LayerwiseSampler as LayerwiseSampler
 from .layerwise import Scaled as Scaled
 from .layerwise import check_sizes as check_sizes
+from .layerwise import write_inclusion as write_inclusion
 from .neighbours import number_sources as number_sources
 from .neighbours import sample_layers as sample_layers
 from .neighbours import systematic as systematic
 from .neighbours import take as take
 from .neighbours import target_rows as target_rows
 from .nodes import ImportanceSubgraphs as ImportanceSubgraphs
-from .poisson import write_inclusion as write_inclusion
 from .sample import Pool as Pool
 from .sample import Tables as Tables
 from .sample import propagation_scales as propagation_scales

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.graph.csr import Topology
 from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
-from harness.sampling.poisson import write_inclusion
+from harness.sampling.layerwise import write_inclusion
 from harness.sampling.sample import LayerSample, Sample, Source, Tables
 
 

@@ -12,8 +12,7 @@ from harness.graph.block import Propagation
 from harness.graph.csr import Topology
 from harness.graph.kernels import next_u64, stream, uniform
 from harness.sampling.layer_kernels import global_weights
-from harness.sampling.layerwise import AlphaRule, Scaled
-from harness.sampling.poisson import inclusion
+from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import Induced, SubgraphBatch, Subgraphs, as_graph, as_layer
 

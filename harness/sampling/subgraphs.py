@@ -10,12 +10,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.data.partition.partitioner import partition_nodes
-from harness.data.spec import PartitionSpec
+from harness.data.partition import partition_nodes
 from harness.data.store import atomic_directory, locked
 from harness.graph.csr import Topology
 from harness.graph.kernels import gather, prefetch
 from harness.sampling.sample import LayerSample, Sample, Tables
+from harness.spec import PartitionSpec
 
 AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast
 FILTER_BITS = 2**18  # 32 KiB, what most processors' nearest cache holds

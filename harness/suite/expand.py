@@ -15,16 +15,14 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from harness.data.catalog import DatasetInfo
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
 from harness.registry import PluginKey, find_plugins
 from harness.runtime.spec import MethodSpec, TrainSpec
-from harness.spec import RENAMED, PluginSource
+from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import ErrorAt, KeyPath, explain, gather
-from harness.suite.pairing import claim_errors
 from harness.suite.schema import DatasetSettings, Suite, TrialConfig, named_in
-from harness.suite.select import check_keys, holds, matches, rule
+from harness.suite.select import check_keys, claim_errors, holds, matches, rule
 
 
 def takes_list(annotation: Any) -> bool:
@@ -384,7 +382,7 @@ def _partitions(
     suite: Suite, plugins: Mapping[PluginKey, PluginSource], data_dir: Path | None, errors: list[UserError]
 ) -> Iterator[PartitionSpec]:
     """Yield each partition without what its method does not read, its file found where it is there."""
-    from harness.data.partition.partitioner import PARTITIONERS
+    from harness.data.partition import PARTITIONERS
 
     for i, written in enumerate(suite.partition):
         before, path = len(errors), suite.source.variant("partition", i)

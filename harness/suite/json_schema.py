@@ -10,12 +10,12 @@ from typing import Any
 
 from harness.data.catalog import Option
 from harness.data.registry import dataset_info, dataset_names
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import DataError
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
 from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
+from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.expand import takes_list
 from harness.suite.schema import NetworkSpec, Suite, named_in
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.data.spec import PartitionSpec
 from harness.errors import UserError, nearest
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
-from harness.spec import Spec
+from harness.spec import PartitionSpec, Spec
 from harness.suite import document
 from harness.suite.document import KeyPath, SuiteSource, dotted, explain
 from harness.suite.schema import Claim, DatasetSettings, Expect, NetworkSpec, Suite, Timeouts

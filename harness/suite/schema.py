@@ -16,13 +16,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 from pydantic.fields import FieldInfo
 
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError
 from harness.metrics import Formula
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
 from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
-from harness.spec import RENAMED, PluginSource, Spec
+from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec
 from harness.suite.document import SuiteSource
 
 Selector = dict[str, Any]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
@@ -320,7 +319,7 @@ def named_in(section: str) -> list[tuple[Registry[Any], str, str]]:
 
         return [(MODELS, "name", "options")]
     if section == "partition":
-        from harness.data.partition.partitioner import PARTITIONERS
+        from harness.data.partition import PARTITIONERS
 
         return [(PARTITIONERS, "method", "options")]
     from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES

@@ -14,7 +14,7 @@ from benchmarks.growth import SIZE_NAMES, SIZES, table
 from harness.check.graphs import OnDisk
 from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
-from harness.data.spec import DatasetSpec, PartitionSpec
+from harness.spec import DatasetSpec, PartitionSpec
 
 DEGREE = 20
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import Claim, TrialConfig
 
 

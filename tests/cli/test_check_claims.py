@@ -12,8 +12,7 @@ from report.fake import write_results
 
 from harness.cli import main
 from harness.results.record import read_record
-from harness.results.store import ResultStore
-from harness.results.suite_file import KeptSuite, write_suite
+from harness.results.store import KeptSuite, ResultStore, write_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import Claim, TrialConfig

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from harness.cli.options import bytes_text, seconds_text
 from harness.cli.progress import Bars, Latest, Lines, outcome_text
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.results.record import Record
 from harness.runtime.spec import TrainSpec
+from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import MethodSpec, TrialConfig
 
 

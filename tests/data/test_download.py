@@ -18,9 +18,9 @@ from harness.data import registry
 from harness.data.catalog import Published, published
 from harness.data.download import fetch
 from harness.data.registry import prepare
-from harness.data.spec import DatasetSpec
 from harness.data.store import open_graph
 from harness.errors import DataError, DataUnavailable
+from harness.spec import DatasetSpec
 
 
 class Server:

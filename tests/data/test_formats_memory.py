@@ -14,7 +14,7 @@ MEASURE = """
 import resource, sys
 from pathlib import Path
 from harness.data.registry import prepare
-from harness.data.spec import DatasetSpec
+from harness.spec import DatasetSpec
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

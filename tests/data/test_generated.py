@@ -12,10 +12,10 @@ from harness.data.catalog import published
 from harness.data.generated.sbm import PlantedGraph
 from harness.data.generated.twin import SHAPES
 from harness.data.graph import GraphData, check_graph
-from harness.data.partition.partitioner import partition_nodes
+from harness.data.partition import partition_nodes
 from harness.data.registry import generators
-from harness.data.spec import PartitionSpec
 from harness.errors import UserError
+from harness.spec import PartitionSpec
 
 SMALL = [
     ("digits", {}),

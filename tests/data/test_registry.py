@@ -14,9 +14,9 @@ from support import raw_formats as raw
 from harness.data import registry
 from harness.data.catalog import published
 from harness.data.registry import dataset_info, dataset_names, prepare
-from harness.data.spec import DatasetSpec
 from harness.data.store import open_graph
 from harness.errors import DataError, DataUnavailable, UserError
+from harness.spec import DatasetSpec
 
 
 def spec(name: str, **options: object) -> DatasetSpec:

@@ -11,14 +11,13 @@ from docs.pages import block
 from harness.check.graphs import OnDisk, random_graph
 from harness.check.limit import SPEC
 from harness.check.training import Case, RankOutcome, run_ranks, train
-from harness.data.partition.partitioner import partition_nodes
+from harness.data.partition import partition_nodes
 from harness.data.partition.store import ensure_partitioned, partition_table
-from harness.data.spec import PartitionSpec
 from harness.data.store import write_graph
 from harness.models.spec import ModelSpec
 from harness.registry import find_plugins
 from harness.runtime.method import METHODS
-from harness.spec import PluginSource
+from harness.spec import PartitionSpec, PluginSource
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from harness.data.registry import dataset_info
-from harness.data.spec import DatasetSpec
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, estimate, shortage, total
 from harness.launch.process import memory_limit
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
+from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
 MODEL = ModelSpec(layers=2, linear_layers=1, hidden=8)

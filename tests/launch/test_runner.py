@@ -18,8 +18,7 @@ from harness.errors import DataError, UserError
 from harness.launch import inputs
 from harness.launch.runner import RunOptions, Silent, exit_code, run_suite
 from harness.results.record import Record, read_record
-from harness.results.store import ResultStore
-from harness.results.suite_file import SUITE_FILE, read_suite
+from harness.results.store import SUITE_FILE, ResultStore, read_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from harness_methods.skewed import Skew, SkewKind
 
-from harness.sampling.poisson import inclusion
+from harness.sampling.layerwise import inclusion
 
 NEAR = 1 + 1e-9
 

@@ -10,8 +10,8 @@ import pytest
 from real.runs import Runs
 
 from harness.data.registry import prepare
-from harness.data.spec import DatasetSpec
 from harness.data.store import open_graph
+from harness.spec import DatasetSpec
 
 pytestmark = [pytest.mark.data, pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ from claims.made import claim, epochs, frame, trial
 
 from harness.claims import judge
 from harness.report.summary import claims_tables, claims_text
-from harness.results.suite_file import KeptSuite
+from harness.results.store import KeptSuite
 
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
 

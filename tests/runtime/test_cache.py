@@ -15,10 +15,10 @@ from scipy import stats
 
 from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.data.store import open_graph
 from harness.graph.partition import Partition
 from harness.runtime.cache import CachePolicy, choose, expected_hit_rate
+from harness.spec import DatasetSpec, PartitionSpec
 
 POLICIES: tuple[CachePolicy, ...] = ("none", "random", "degree", "inclusion")
 

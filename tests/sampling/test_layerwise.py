@@ -17,8 +17,7 @@ from scipy import stats
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
 from harness.graph.csr import Topology
 from harness.graph.kernels import stream, uniform
-from harness.sampling.layerwise import LayerBatch, LayerSampler
-from harness.sampling.poisson import inclusion
+from harness.sampling.layerwise import LayerBatch, LayerSampler, inclusion
 from harness.sampling.sample import LayerSample, Tables, propagation_scales
 
 NODES, ISOLATED = 60, 7

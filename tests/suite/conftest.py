@@ -11,12 +11,11 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from pydantic import Field
 
-from harness.data.spec import DatasetSpec
 from harness.errors import UserError, nearest
 from harness.registry import PluginKey
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.method import MethodOptions
-from harness.spec import PluginSource
+from harness.spec import DatasetSpec, PluginSource
 
 
 class Option(NamedTuple):

@@ -8,8 +8,8 @@ from harness.errors import UserError
 from harness.metrics import Formula
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.pairing import rows_of
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.select import rows_of
 
 pytestmark = pytest.mark.usefixtures("world")
 

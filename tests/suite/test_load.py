@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
+from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.load import load_suite
 from harness.suite.schema import MethodSpec, Suite
 

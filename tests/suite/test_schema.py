@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import MethodSpec, TrainSpec
-from harness.spec import PluginSource
+from harness.spec import DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 

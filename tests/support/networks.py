@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.data.spec import DatasetSpec, PartitionSpec
 from harness.models.spec import ModelSpec
 from harness.results.record import Record
 from harness.results.store import ResultStore
 from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import NetworkSpec, TrialConfig
 
 EPOCHS = 10

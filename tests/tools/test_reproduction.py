@@ -10,7 +10,7 @@ import pytest
 from report.fake import write_results
 from ruamel.yaml import YAML
 
-from harness.results.suite_file import kept, write_suite
+from harness.results.store import kept, write_suite
 from harness.suite.load import load_suite
 from harness.suite.schema import Suite, TrialConfig
 from tools.reproduction import ITEMS, PAGE, VERDICTS, Item, main, read_papers, read_runs, render

@@ -11,7 +11,7 @@ import pymetis
 from numpy.typing import NDArray
 
 from harness.data.graph import csr_from_edges, is_symmetric
-from harness.data.partition.partitioner import Partitioner, node_weights
+from harness.data.partition import Partitioner, node_weights
 from harness.data.partition.view import Ints
 from harness.errors import DataError, UserError
 from harness.spec import Spec

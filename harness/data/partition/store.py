@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.graph import GraphData
-from harness.data.partition.partitioner import PARTITIONERS, extend_parts, partition_nodes
+from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
 from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
-from harness.data.spec import PartitionSpec
 from harness.data.store import atomic_directory, cache_root, locked, open_graph
 from harness.errors import DataError, UserError
-from harness.spec import PluginSource
+from harness.spec import PartitionSpec, PluginSource
 
 FORMAT = 3  # part of the key: raise it when a view's files change
 HASHED = ("indptr.npy", "indices.npy", "train_mask.npy", "weights.npy")  # all that a partition depends on

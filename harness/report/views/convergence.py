@@ -1,4 +1,4 @@
-"""Validation score against epochs, training time and bytes."""
+"""What score each method reaches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,50 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from harness.report.drawing import Picture, legend, legend_rows, mark, mark_panel, new_figure, panel, save
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section, Variant, values_of
+from harness.report.table import Table, column, grid, seeds_note, usual_seeds
 from harness.report.views import ReportView
-from harness.results.text import byte_unit
+from harness.results.text import byte_unit, percent
+
+
+class AccuracyView(ReportView):
+    """What score each method reaches."""
+
+    name = "accuracy"
+    title = "Accuracy"
+    question = "Which method reaches the best score?"
+    place = 10
+
+    @property
+    def heading(self) -> str:
+        """The name of the score."""
+        return self.section.score
+
+    def table(self) -> Table | None:
+        """Test score at the best validation, and that validation score, by parts; None if nothing was scored."""
+        section = self.section
+        test, val = (values_of(section, column) for column in ("test_at_best_val", "best_val"))
+        if not (test or val) and len(section.ok):
+            return None
+        seeds = usual_seeds(test | val)
+        columns = {
+            f"Test {section.metric} (%)": column(section, test, lambda _: percent, seeds, highest=True),
+            f"Validation {section.metric} (%)": column(section, val, lambda _: percent, seeds, highest=True),
+        }
+        what = "Test score at the epoch of the best validation score, and that validation score"
+        if sampled := values_of(section, "sampled_test_at_best_val"):
+            columns["Test, sampled (%)"] = column(section, sampled, lambda _: percent, seeds, highest=True)
+            what += (
+                ", both with all neighbours; sampled: the test score of that epoch by the method's own sampler, "
+                "where it has one and was asked to (train.sampled_eval)"
+            )
+        return grid(
+            section,
+            f"{section.score} by method and number of parts P",
+            f"{what}. {seeds_note(seeds)} Bold: best of the column, underlined: second best.",
+            columns,
+        )
+
 
 CURVE_COLUMNS = ("epoch", "time_s", "sent_bytes", "score", "low", "high")
 # Rows found in the cache and rows asked for, of full-graph methods and of mini-batches.
@@ -149,11 +190,11 @@ class _Row:
 def _rows(curves: list[pd.DataFrame]) -> list[_Row]:
     """Return the rows that curves have anything for; logarithmic where their ends lie far apart."""
     rows = [_Row("epoch", "Epoch")]
-    for column, name in (("time_s", "Training time"), ("sent_bytes", "Sent by all ranks")):
-        ends = [end for curve in curves if (end := float(curve[column].iloc[-1])) > 0]
+    for key, name in (("time_s", "Training time"), ("sent_bytes", "Sent by all ranks")):
+        ends = [end for curve in curves if (end := float(curve[key].iloc[-1])) > 0]
         if ends:
-            size, unit = (1.0, "s") if column == "time_s" else byte_unit(max(ends))
-            rows.append(_Row(column, f"{name} ({unit})", size, max(ends) > 12 * min(ends)))
+            size, unit = (1.0, "s") if key == "time_s" else byte_unit(max(ends))
+            rows.append(_Row(key, f"{name} ({unit})", size, max(ends) > 12 * min(ends)))
     return rows
 
 

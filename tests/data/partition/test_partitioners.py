@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.data.partition.partitioner import PARTITIONERS, extend_parts, partition_nodes
-from harness.data.spec import PartitionSpec
+from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
 from harness.errors import DataError, UserError
+from harness.spec import PartitionSpec
 
 
 def csr(n: int, edges: set[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

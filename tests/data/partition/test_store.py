@@ -17,8 +17,8 @@ from support.small_graphs import prepared, random_edges
 from harness.data.partition import store as partition_store
 from harness.data.partition import view as partition_view
 from harness.data.partition.store import ensure_partitioned, find_partitioned, partition_table
-from harness.data.spec import PartitionSpec
 from harness.errors import DataError, UserError
+from harness.spec import PartitionSpec
 
 
 def test_inductive_without_training_nodes(tmp_path):

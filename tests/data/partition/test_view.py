@@ -15,8 +15,8 @@ from support.small_graphs import Edges, prepared, random_edges
 
 from harness.data.graph import GraphData
 from harness.data.partition.store import ensure_partitioned, partition_table
-from harness.data.spec import PartitionSpec
 from harness.data.store import write_graph
+from harness.spec import PartitionSpec
 
 
 def check_view(view: Path, edges: Edges, parts: list[int], count: int, train: set[int]) -> None:
