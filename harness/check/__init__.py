@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from harness.check.claims import (
     DRAWS,
     bytes_check,
+    exact_check,
+    limit_runs,
     model_runs,
     options_finding,
     repeat_check,
@@ -24,7 +26,6 @@ from harness.check.claims import (
     unbiased_runs,
 )
 from harness.check.graphs import TinyGraphs
-from harness.check.limit import exact_check, limit_runs
 from harness.check.runs import Check, CheckFinding, CheckReport, CheckRun, Result, Subject, execute, find_all
 from harness.errors import UserError
 from harness.registry import find_plugins

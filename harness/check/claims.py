@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harness.check import oracle
-from harness.check.graphs import TROUBLES, TinyGraphs, dense_adjacency
+from harness.check.graphs import LIMITS, MODELS, PAIRS, TROUBLES, TinyGraphs, dense_adjacency, is_inductive, tiny_graph
 from harness.check.runs import Check, CheckFinding, CheckRun, Judged, Result, Subject, outcomes_of
 from harness.check.training import Moments, RankOutcome
+from harness.data.graph import GraphData
 from harness.metrics import PURPOSES
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
@@ -24,7 +27,7 @@ from harness.runtime.method import Family, Method
 from harness.runtime.spec import TrainSpec
 
 # As a suite trains: with dropout, in single precision.
-MODELS = {
+NETWORKS = {
     "sage": ModelSpec(name="sage", layers=2, hidden=6, norm="layer"),
     "gcn": ModelSpec(name="gcn", layers=2, hidden=5),
     "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2),
@@ -63,26 +66,26 @@ def options_finding(method: type[Method[Any]]) -> CheckFinding:
 
 def model_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
     """Yield a run of every model, each on a graph of another kind."""
-    for model, network in MODELS.items():
+    for model, network in NETWORKS.items():
         yield CheckRun(subject, options, graphs.get(ON[model], world), world, model, network, SPEC)
 
 
 def trouble_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
     """Yield runs that leave a rank with little to do."""
     for name in TROUBLES:
-        yield CheckRun(subject, options, graphs.get(name, world), world, "sage", MODELS["sage"], SPEC)
+        yield CheckRun(subject, options, graphs.get(name, world), world, "sage", NETWORKS["sage"], SPEC)
 
 
 def repeated_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
     """Yield the same run twice; the first is that of `model_runs`."""
     for again in (0, 1):
         tiny = graphs.get(ON["sage"], world)
-        yield CheckRun(subject, options, tiny, world, "sage", MODELS["sage"], SPEC, again=again)
+        yield CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], SPEC, again=again)
 
 
 def training_check(runs: list[CheckRun]) -> Check:
     """Return the check that every model trains, alike on all ranks."""
-    claim = f"{', '.join(MODELS)} train, all ranks' replicas alike ({len(runs)} runs)"
+    claim = f"{', '.join(NETWORKS)} train, all ranks' replicas alike ({len(runs)} runs)"
     return Check("runs", claim, runs, _unlike)
 
 
@@ -235,10 +238,10 @@ def unbiased_check(runs: Sequence[CheckRun], options: dict[str, Any]) -> Check:
     words = ", ".join(f"{key}={value}" for key, value in options.items()) or "the defaults"
     draws = max(run.draws for run in runs)
     claim = f"{words}: the mean aggregation of {draws} epochs is the full one (z-test)"
-    return Check("unbiased", claim, runs, _judge)
+    return Check("unbiased", claim, runs, _judge_unbiased)
 
 
-def _judge(results: Judged) -> list[str]:
+def _judge_unbiased(results: Judged) -> list[str]:
     found = []
     for run, ranks in results:
         assert isinstance(ranks, list)
@@ -281,4 +284,117 @@ def bias(ranks: list[Moments], want: NDArray[np.float64]) -> str:
     spread = float(np.mean(z**2))
     if not SPREAD[0] < spread < SPREAD[1]:
         return f"expected a mean z^2 from {SPREAD[0]} to {SPREAD[1]}, seen {spread:.2f} over {z.size} values"
+    return ""
+
+
+TOLERANCE = 1e-9
+EPOCHS = 3
+EXACT_SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1)
+DenseLogits = Callable[[NDArray[np.float64], Tensor, oracle.Weights], Tensor]
+
+
+def limit_runs(
+    subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int, every_model: bool = False
+) -> Iterator[CheckRun]:
+    """Yield runs on every graph: two models each, in turn, or all of them."""
+    for turn, name in enumerate(LIMITS):
+        for model in MODELS if every_model else PAIRS[turn % len(PAIRS)]:
+            yield CheckRun(subject, options, graphs.get(name, world), world, model, MODELS[model], EXACT_SPEC)
+
+
+def exact_check(runs: Sequence[CheckRun], options: dict[str, Any]) -> Check:
+    """Return the check that `runs`, with these options, are full-graph training."""
+    words = ", ".join(f"{key}={value}" for key, value in options.items()) or "the defaults"
+    claim = f"{words}: losses, gradients and scores of full-graph training, to {TOLERANCE:g} ({len(runs)} runs)"
+    return Check("exact", claim, runs, _judge_exact)
+
+
+def _judge_exact(results: Judged) -> list[str]:
+    found = []
+    for run, ranks in results:
+        want = expected(run.tiny.name, run.model)
+        for outcome in ranks if isinstance(ranks, list) else []:
+            assert isinstance(outcome, RankOutcome)
+            if wrong := difference(outcome, want):
+                found.append(f"{run}: {wrong}")
+                break
+    return found
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What full-graph training does: as `RankOutcome`, the losses by epoch."""
+
+    losses: list[float]
+    gradients: dict[str, NDArray[Any]]
+    scores: dict[str, float]
+    after: dict[str, NDArray[Any]]
+
+
+@functools.cache
+def expected(graph_name: str, model_name: str) -> Expected:
+    """Train the dense oracle on a tiny graph, from the weights that seed 0 gives."""
+    graph, model = tiny_graph(graph_name), MODELS[model_name]
+
+    def logits(adjacency: NDArray[np.float64], x: Tensor, weights: oracle.Weights) -> Tensor:
+        return oracle.logits(
+            oracle.propagation_matrix(adjacency, model.name), x, weights,
+            model=model.name, layers=model.layers, linear=model.linear_layers,
+            norm=model.norm == "layer", residual=model.residual, order=model.order,
+        )  # fmt: skip
+
+    network = GNN(model, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float64)
+    return train_dense(graph, is_inductive(graph_name), network, logits)
+
+
+def train_dense(graph: GraphData, inductive: bool, network: GNN, logits: DenseLogits) -> Expected:
+    """Train for `EPOCHS` in one process, in float64.
+
+    Args:
+        graph: what is trained on and, the whole of it, evaluated.
+        inductive: it is trained on its training subgraph.
+        network: gives the weights.
+        logits: returns those of all nodes, from a dense adjacency, features and weights.
+    """
+    adjacency, x = dense_adjacency(graph), torch.from_numpy(graph.features.astype(np.float64))
+    seen = np.flatnonzero(graph.train_mask) if inductive else np.arange(len(x))
+    labelled = graph.labels >= 0 if graph.labels.ndim == 1 else np.ones(len(x), bool)
+    rows = np.flatnonzero((graph.train_mask & labelled)[seen])
+    weights = {name: value.detach().clone().requires_grad_() for name, value in network.named_parameters()}
+    optimizer = torch.optim.Adam(weights.values(), lr=EXACT_SPEC.lr)
+    losses, gradients = [], dict[str, NDArray[Any]]()
+    for _ in range(EPOCHS):
+        optimizer.zero_grad()
+        output = logits(adjacency[np.ix_(seen, seen)], x[seen], weights)
+        loss = oracle.mean_loss(output, graph.labels[seen], rows)
+        loss.backward()
+        gradients = {name: w.grad.numpy().copy() for name, w in weights.items() if w.grad is not None}
+        optimizer.step()
+        losses.append(loss.item())
+    output = logits(adjacency, x, weights)
+    masks = {"train": graph.train_mask, "val": graph.val_mask, "test": graph.test_mask}
+    scores = {k: oracle.scores(output, graph.labels, np.flatnonzero(m & labelled)) for k, m in masks.items()}
+    return Expected(losses, gradients, scores, {name: w.detach().numpy() for name, w in weights.items()})
+
+
+def difference(outcome: RankOutcome, want: Expected) -> str:
+    """Return what a rank saw that the oracle did not, in a few words; "" if nothing."""
+    for epoch, (row, loss) in enumerate(zip(outcome.rows, want.losses, strict=True)):
+        if not abs(row["loss"] - loss) <= TOLERANCE * abs(loss):  # no number is none that is close
+            return f"loss of epoch {epoch} expected {loss:.10g}, seen {row['loss']:.10g}"
+    if outcome.gradients.keys() != want.gradients.keys():
+        missing = sorted(want.gradients.keys() ^ outcome.gradients.keys())
+        return f"gradients of {', '.join(missing)} expected, or not expected"
+    scale = max(float(np.abs(gradient).max()) for gradient in want.gradients.values())
+    for name, gradient in want.gradients.items():
+        apart = float(np.abs(outcome.gradients[name] - gradient).max(initial=0))
+        if not apart <= TOLERANCE * scale:
+            return f"gradient of {name} is {apart / scale:.2g} of the largest apart from the expected one"
+    for name, value in want.after.items():
+        if not np.allclose(outcome.after[name], value, rtol=1e-6, atol=1e-8):
+            return f"{name} is another one after {EPOCHS} epochs"
+    for split, score in want.scores.items():
+        seen = outcome.scores[split]
+        if seen is None or not abs(seen - score) <= 1e-12:
+            return f"{split} score expected {score}, seen {seen}"
     return ""

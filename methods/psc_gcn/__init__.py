@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker
-from harness.runtime import CachePolicy, PipelinedMethod, PipelinedOptions, stale_memory
+from harness.graph import Halo, Partition
+from harness.runtime import (
+    Background,
+    BoundaryInputs,
+    CachePolicy,
+    Communicator,
+    Pending,
+    PipelinedMethod,
+    PipelinedOptions,
+    TrainGraph,
+    Wanted,
+    ask,
+    choose,
+    index_of,
+    stale_memory,
+)
 
-from .edge_sampler import EdgeSampler
+from .probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
+
+if TYPE_CHECKING:
+    from harness import Worker
 
 
 class PSCOptions(PipelinedOptions):
@@ -105,3 +129,249 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
     def memory(cls, options: PSCOptions, case: MemoryCase) -> dict[str, int]:
         """See `stale_memory`."""
         return stale_memory(case, options, rate=options.rate, cached=options.capacity)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundaryCache:
+    """What this rank caches of its boundary, and what its peers cache of its inner rows. Never changed.
+
+    Attributes:
+        slot: int64 [num_boundary], row of each boundary node in `rows`, -1 where it is not cached.
+        rows: [cached nodes, F], their input features.
+        at_peers: bool [len(Partition.send_index)], which of the rows to send their receivers cache.
+    """
+
+    slot: NDArray[np.int64]
+    rows: Tensor
+    at_peers: NDArray[np.bool_]
+
+    @classmethod
+    def empty(cls, partition: Partition, features: Tensor) -> BoundaryCache:
+        """Return a cache of nothing; `features` [n_in, F] says of what."""
+        slot = np.full(partition.num_boundary, -1)
+        return cls(slot, features[:0], np.zeros(partition.send_index.size, bool))
+
+    def refilled(
+        self, comm: Communicator, partition: Partition, features: Tensor, nodes: NDArray[np.int64]
+    ) -> BoundaryCache:
+        """Return the cache of the boundary nodes `nodes` (ascending positions); every rank must call.
+
+        Traffic: 8 bytes a peer and 4 for each node (control), F values for each that was not cached before
+        (feature, layer 0).
+        """
+        wanted = ask(comm, partition, nodes)
+        at_peers = np.zeros_like(self.at_peers)
+        at_peers[wanted.entries] = True
+        new = self.slot[nodes] < 0
+        halo = self._missing(partition, nodes, wanted)
+        fetched = comm.exchange_rows(
+            features.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts,
+            purpose="feature", layer=0, direction="forward",
+        )  # fmt: skip
+        rows = features.new_empty((nodes.size, features.shape[1]))
+        rows[index_of(np.flatnonzero(new), rows)] = fetched
+        rows[index_of(np.flatnonzero(~new), rows)] = self.rows[index_of(self.slot[nodes[~new]], rows)]
+        slot = np.full_like(self.slot, -1)
+        slot[nodes] = np.arange(nodes.size)
+        return BoundaryCache(slot, rows, at_peers)
+
+    def inputs(self, partition: Partition, kept: NDArray[np.int64], wanted: Wanted) -> BoundaryInputs:
+        """Return how the input features of the boundary nodes `kept` come together.
+
+        `wanted` is what `ask` returned for them.
+        """
+        hit = self.slot[kept] >= 0
+        return BoundaryInputs(
+            self._missing(partition, kept, wanted),
+            index_of(np.flatnonzero(~hit), self.rows),
+            index_of(np.flatnonzero(hit), self.rows),
+            self.rows[index_of(self.slot[kept[hit]], self.rows)],
+        )
+
+    def _missing(self, partition: Partition, kept: NDArray[np.int64], wanted: Wanted) -> Halo:
+        """Return the exchange of those rows of `wanted` that their receivers do not cache."""
+        sent = ~self.at_peers[wanted.entries]
+        asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
+        send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
+        missing = kept[self.slot[kept] < 0]
+        recv_counts = np.diff(np.searchsorted(missing, partition.boundary_ptr)).tolist()
+        return partition.halo(wanted.entries[sent], send_counts, recv_counts)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnGraph:
+    """A graph, and metrics of it: drawn edges, and of its boundary how many nodes, expected, and cached."""
+
+    graph: TrainGraph
+    stats: dict[str, float]
+
+
+class EdgeSampler:
+    """Draws one graph an iteration, the next one while the trainer computes (PSC-GCN, Algorithms 1 and 2).
+
+    Every edge is drawn independently with its probability p_ij and counts 1/p_ij. The probabilities are
+    epsilon until the first refresh, then those of Theorem 2 for the norms that `observe` saw. Draws and
+    refreshes happen in the order in which they were asked for, so a refresh concerns the second `next` after
+    it. With epsilon = 1 the graph is the whole one, and nothing is announced.
+
+    Args:
+        worker: the rank.
+        rate: epsilon.
+        inner_factor: a_j of inner neighbours; None: all probabilities stay epsilon (random sampling).
+        uniform: share of epsilon mixed into the probabilities of Theorem 2.
+        transform_first: layers that this makes narrower exchange H W.
+        cache: which boundary nodes' input features are kept; filled before the first draw, and `inclusion`
+            again at every refresh.
+        capacity: share of the boundary nodes that are kept.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        rate: float,
+        inner_factor: float | None,
+        uniform: float,
+        transform_first: bool,
+        cache: CachePolicy,
+        capacity: float,
+    ) -> None:
+        self._worker, self._partition = worker, worker.partition
+        self._rate, self._factor, self._uniform, self._transform_first = rate, inner_factor, uniform, transform_first
+        self._policy = cache
+        self._capacity = round(capacity * self._partition.num_boundary)
+        # Its own, because it draws in another thread; another for the cache, which changes no draw.
+        self._rng, self._cache_rng = worker.rng.spawn(2)
+        self._norms: Tensor | None = None
+        self._probabilities: NDArray[np.float64] | float = rate
+        self._inclusion = self._included()
+        self._cache = BoundaryCache.empty(self._partition, worker.features.inner)
+        if cache != "none":
+            self._fill(worker.comm)
+        self._aside = Background(worker.comm, "sampler") if rate < 1 else None
+        self._started: deque[Pending[DrawnGraph | None]] = deque()
+        self._start()
+
+    @property
+    def learns(self) -> bool:
+        """Whether `refresh` changes anything."""
+        return self._aside is not None and self._factor is not None
+
+    def next(self) -> DrawnGraph:
+        """Return the next graph, and start to draw the one after it."""
+        if self._aside is None:
+            return self._whole
+        drawn = None
+        while drawn is None:
+            drawn = self._started.popleft().wait("sample")
+        self._start()
+        return drawn
+
+    def observe(self, h: Tensor, layer: int) -> None:
+        """Add ||h W||^2 of each row of a block's input `h` [n_in, inputs] to the norms of this iteration.
+
+        In mixhop hop k's are t_(k-1) [W_k ... W_K]: all powers that they reach.
+        """
+        model = self._worker.model
+        module, hop = model.layer_of(layer)
+        with self._worker.clock.phase("sample"), torch.no_grad():
+            transformed = self._transform_first and model.transforms_first(layer)
+            product = h if transformed else module.linear(h, module.reached(hop))
+            norms = product.square().sum(1)
+            self._norms = norms if self._norms is None else self._norms + norms
+
+    def refresh(self) -> None:
+        """Start to renew probabilities and cache from what was observed since the last refresh."""
+        if self._aside is None or self._norms is None:
+            return
+        norms, self._norms = self._norms, None
+        self._started.append(self._aside.run(lambda comm: self._refresh(comm, norms)))
+
+    def synchronize(self) -> None:
+        """Wait for what was started."""
+        if self._aside is not None:
+            self._aside.synchronize()
+
+    def close(self) -> None:
+        """Wait for what was started; no more can be."""
+        if self._aside is not None:
+            self._aside.close()
+
+    def _start(self) -> None:
+        if self._aside is not None:
+            self._started.append(self._aside.run(self._draw))
+
+    def _draw(self, comm: Communicator) -> DrawnGraph:
+        partition, whole = self._partition, self._partition.structure
+        sample = draw_edges(
+            whole.indptr.numpy(), whole.indices.numpy(), self._probabilities, _weights(whole.values),
+            partition.num_inner, partition.num_boundary, self._rng, self._worker.dtype,
+        )  # fmt: skip
+        wanted = ask(comm, partition, sample.kept)
+        halo = partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
+        inputs = self._cache.inputs(partition, sample.kept, wanted)
+        block = partition.sampled_block(sample.adjacency, sample.transposed, sample.kept)
+        graph = TrainGraph(block, halo, inputs)
+        return DrawnGraph(graph, self._stats(graph))
+
+    @cached_property
+    def _whole(self) -> DrawnGraph:
+        partition = self._partition
+        halo = partition.full_halo
+        everything = Wanted(halo.recv_counts, halo.send_counts, np.arange(partition.send_index.size))
+        inputs = self._cache.inputs(partition, np.arange(partition.num_boundary), everything)
+        graph = TrainGraph(partition.full_block, halo, inputs)
+        return DrawnGraph(graph, self._stats(graph))
+
+    def _stats(self, graph: TrainGraph) -> dict[str, float]:
+        return {
+            "drawn_edges": graph.block.adjacency.nnz,
+            "sampled_boundary": sum(graph.halo.recv_counts),
+            "expected_boundary": float(self._inclusion.sum()),
+            "cached_boundary": 0 if graph.inputs is None else graph.inputs.cached.numel(),
+        }
+
+    def _refresh(self, comm: Communicator, norms: Tensor) -> None:
+        partition, whole = self._partition, self._partition.structure
+        halo = partition.full_halo
+        boundary = comm.exchange_rows(
+            norms.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts, purpose="control"
+        )
+        assert self._factor is not None
+        score = torch.cat([self._factor * norms, boundary]).double()
+        _, right, _ = partition.full_block.scales(self._worker.model.propagation)
+        if right is not None:
+            score *= right.squeeze(1).double().square()
+        best = optimal_probabilities(
+            whole.indptr.numpy(), whole.indices.numpy(), score.cpu().numpy(), _weights(whole.values), self._rate
+        )
+        if self._uniform:
+            best += self._uniform * (self._rate - best)
+        self._probabilities = best
+        self._inclusion = self._included()
+        if self._policy == "inclusion":
+            self._fill(comm)
+
+    def _included(self) -> NDArray[np.float64]:
+        partition = self._partition
+        return inclusion_probabilities(
+            partition.structure.indices.numpy(), self._probabilities, partition.num_inner, partition.num_boundary
+        )
+
+    def _fill(self, comm: Communicator) -> None:
+        nodes = choose(
+            self._policy, self._capacity, inclusion=self._inclusion, out_degree=self._out_degree(), rng=self._cache_rng
+        )
+        self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, nodes)
+
+    def _out_degree(self) -> NDArray[np.int64]:
+        if self._policy != "degree":
+            return np.empty(0, np.int64)
+        topology = self._worker.view.topology
+        degree: NDArray[np.int64] = np.bincount(topology.indices, minlength=topology.indptr.size - 1)
+        own: NDArray[np.int64] = degree[self._partition.boundary]
+        return own
+
+
+def _weights(values: Tensor | None) -> NDArray[np.floating] | None:
+    return None if values is None else values.numpy()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.check.claims import EXACT_SPEC, exact_check, limit_runs
 from harness.check.graphs import LIMITS, MODELS, TinyGraphs
-from harness.check.limit import SPEC, exact_check, limit_runs
 from harness.check.runs import CheckRun, Result, RunFailure, Subject, execute, find_all
 from harness.runtime.method import METHODS
 
@@ -42,7 +42,7 @@ def runs_of(name: str, world: int, graphs: TinyGraphs) -> list[CheckRun]:
                 options: dict[str, Any] = {**method.exact, option: True}
                 model = models[turn % len(models)]
                 tiny = graphs.get(graph, world)
-                runs.append(CheckRun(subject, options, tiny, world, model, MODELS[model], SPEC))
+                runs.append(CheckRun(subject, options, tiny, world, model, MODELS[model], EXACT_SPEC))
     return runs
 
 

@@ -12,8 +12,8 @@ from docs.pages import block
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.check.claims import EXACT_SPEC, difference, train_dense
 from harness.check.graphs import TinyGraphs
-from harness.check.limit import SPEC, difference, train_dense
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.launch.planner import plan
 from harness.launch.runner import RunOptions
@@ -78,7 +78,7 @@ def outcomes(
     keys = [(method, name) for method in METHODS.names() for name in SPECS]
     cases = [
         Case(
-            graphs.get("weighted", 2).stored, method, METHODS.load(method).exact or {}, SPECS[name], SPEC,
+            graphs.get("weighted", 2).stored, method, METHODS.load(method).exact or {}, SPECS[name], EXACT_SPEC,
             plugins={"model": source},
         )
         for method, name in keys

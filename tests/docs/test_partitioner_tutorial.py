@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from docs.pages import block
 
+from harness.check.claims import EXACT_SPEC
 from harness.check.graphs import OnDisk, random_graph
-from harness.check.limit import SPEC
 from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.data.partition import partition_nodes
 from harness.data.partition.store import ensure_partitioned, partition_table
@@ -97,7 +97,7 @@ def test_every_method_trains_on_its_parts(source: PluginSource, tmp_path: Path) 
     assert [row["inner"] for row in partition_table(views.full)][:2] != [0, 60]
     stored = OnDisk(tmp_path / "graph", views, False)
     network = ModelSpec(layers=2, hidden=6, dropout=0)
-    cases = [Case(stored, name, METHODS.load(name).exact or {}, network, SPEC) for name in METHODS.names()]
+    cases = [Case(stored, name, METHODS.load(name).exact or {}, network, EXACT_SPEC) for name in METHODS.names()]
     ranks: list[list[RankOutcome]] = run_ranks(train, 2, cases, timeout_s=240)
     first = ranks[0][METHODS.names().index("full")]
     for name, *outcomes in zip(METHODS.names(), *ranks, strict=True):
