@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from harness_methods.dgs import explanation_graph as explain_graph
+from harness_methods.dgs import guided_sampling as explain_graph
 from harness_methods.dgs.guided_sampling import ExplanationGraph
 from numpy.typing import NDArray
 from support.wire import communicator
