@@ -188,9 +188,11 @@ def run(
         raise typer.Exit(code)
     _summarise(trials, store)
     if report:
+        from harness.registry import find_plugins
         from harness.report import write_report
 
-        typer.echo(f"report:  {write_report(store.directory, None)}")
+        views = find_plugins(loaded.plugins, loaded.directory)  # they ran a moment ago
+        typer.echo(f"report:  {write_report(store.directory, plugins=views)}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
     raise typer.Exit(code)
