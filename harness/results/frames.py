@@ -29,10 +29,8 @@ def load_results(path: Path | str) -> pd.DataFrame:
     rows = [row_of(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
     extra = dict.fromkeys(key for row in rows for key in row if key not in METRICS)
     frame = pd.DataFrame(rows, columns=[*METRICS, *extra])
-    for column in frame.columns:
-        if column not in METRICS or METRICS[column].value == "number":
-            frame[column] = pd.to_numeric(frame[column])
-    return frame
+    numbers = [column for column in frame.columns if column not in METRICS or METRICS[column].value == "number"]
+    return frame.assign(**{column: pd.to_numeric(frame[column]) for column in numbers}).copy()  # in one piece
 
 
 def load_epochs(path: Path | str) -> pd.DataFrame:
