@@ -95,8 +95,8 @@ The same on the command line, with methods of your own: `harness list methods`.
 
 def method_page(method: type[Method[Any]]) -> str:
     """Return the page of a method."""
-    *package, last = method.__module__.removeprefix(OWN).split(".")
-    source = "/".join(["methods", *package, ""]) if package else f"methods/{last}.py"
+    module, file = method.__module__.removeprefix(OWN), Path(inspect.getfile(method))
+    source = f"methods/{module}/" if file.name == "__init__.py" else f"methods/{module}.py"
     rows = [
         ("family", method.family),
         ("is full-graph training at", _setting(method.exact)),

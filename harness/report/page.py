@@ -1,4 +1,4 @@
-"""Putting a report together."""
+"""The report: its parts put together, and rendered as HTML, Markdown and CSV."""
 
 from __future__ import annotations
 

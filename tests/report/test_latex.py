@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from report.measured import section_tables
 
-from harness.report.latex import escape, latex_files, render_table
 from harness.report.page import Report, ShownSection, ShownView
 from harness.report.sections import make_sections
 from harness.report.table import Cell, Group, Row, Table
+from harness.report.write import escape, latex_files, render_table
 from harness.results.frames import load_inputs
 
 HOSTILE = "\\input{/etc/passwd} 50% $x_1^2$ #&~ {|\\} <b> \"q\" `r` [0pt] * \\\\ a--b ''c'' ±× 数 \x07 ħ é"
