@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
 from harness.runtime.job import Job
-from harness.runtime.method import METHODS, Step
+from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
 from harness.runtime.spec import MethodSpec, RunConfig, TrainSpec
+from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 from harness.runtime.worker import Worker, evaluate
 from harness.spec import PluginSource

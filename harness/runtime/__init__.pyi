@@ -16,8 +16,6 @@ from .cost_models import PartSize as PartSize
 from .features import FeatureStore as FeatureStore
 from .features import HostStore as HostStore
 from .features import RowStore as RowStore
-from .method import Wanted as Wanted
-from .method import ask as ask
 from .minibatch import Drawn as Drawn
 from .minibatch import Loaded as Loaded
 from .pipelined import BoundaryInputs as BoundaryInputs
@@ -31,3 +29,5 @@ from .row_plan import RowPlan as RowPlan
 from .row_plan import fresh as fresh
 from .row_plan import take as take
 from .row_plan import upload as upload
+from .step import Wanted as Wanted
+from .step import ask as ask

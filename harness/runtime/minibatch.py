@@ -24,8 +24,9 @@ from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.features import FeatureStore, HostStore, RowStore
-from harness.runtime.method import Loss, Method, MethodOptions, Step
+from harness.runtime.method import Method, MethodOptions
 from harness.runtime.row_plan import upload
+from harness.runtime.step import Loss, Step
 from harness.runtime.worker import inference, score_counts, scores_of_all
 from harness.sampling.sample import Sample, Sampler, Source
 

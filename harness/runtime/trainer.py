@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
-from harness.runtime.method import METHODS, Loss, Step
+from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
 from harness.runtime.spec import Timing, TrainSpec
+from harness.runtime.step import Loss, Step
 from harness.runtime.worker import evaluate
 
 if TYPE_CHECKING:

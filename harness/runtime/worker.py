@@ -20,7 +20,7 @@ from harness.runtime.comm import Communicator, Traffic, TrafficCheck
 from harness.runtime.features import FeatureStore
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
-from harness.runtime.method import Loss, SyncExchange
+from harness.runtime.step import Loss, SyncExchange
 
 
 class Worker:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from harness.check.training import Case
-from harness.runtime.method import SyncExchange
+from harness.runtime.step import SyncExchange
 
 Make = Callable[[int, Case], Callable[[], object]]
 

@@ -18,11 +18,11 @@ from harness.report.sections import Section
 from harness.report.table import Table
 from harness.report.views.cache import CacheView
 from harness.report.views.convergence import ConvergenceView
-from harness.report.views.memory import MemoryView
 from harness.report.views.options import OptionsView
 from harness.report.views.pareto import ParetoView, front
 from harness.report.views.partition import parts_table
 from harness.report.views.peers import PeersView
+from harness.report.views.resources import MemoryView
 from harness.report.views.scaling import ScalingView
 from harness.report.views.targets import Reached, TargetsView, targets
 from harness.report.views.time import EpochTimeView

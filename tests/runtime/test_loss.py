@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.method import Loss
+from harness.runtime.step import Loss
 from harness.runtime.trainer import loss_sum
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.check.training import Case
-from harness.runtime.method import Step
+from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 
 

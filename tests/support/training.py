@@ -15,7 +15,7 @@ from harness.check.training import Case, RankOutcome, outcome
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
-from harness.runtime.method import Step
+from harness.runtime.step import Step
 
 
 @dataclass

@@ -1,0 +1,155 @@
+"""Step: what a method says of one optimizer step; and how inner rows become source rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from harness.graph.block import Block
+from harness.graph.partition import Halo, Partition
+from harness.models.gnn import Rows
+from harness.runtime.comm import Communicator
+
+
+class Exchange(Protocol):
+    """Turns the inner rows [n_in, width] of a layer into its source rows [num_src, width]."""
+
+    def __call__(self, h: Tensor, layer: int) -> Tensor:
+        """Return the source rows, inner rows first; gradients flow back to the owners."""
+
+
+class SyncExchange:
+    """Every boundary row of this very layer, waited for (vanilla partition parallelism)."""
+
+    def __init__(self, comm: Communicator, halo: Halo) -> None:
+        self.comm, self.halo = comm, halo
+
+    def __call__(self, h: Tensor, layer: int) -> Tensor:
+        """See `Exchange`."""
+        if self.comm.world == 1:
+            return h
+        result: Tensor = _SyncExchange.apply(h, self, layer)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _SyncExchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, h: Tensor, exchange: SyncExchange, layer: int) -> Tensor:
+        halo, comm = exchange.halo, exchange.comm
+        inner = h.shape[0]
+        source = h.new_empty((inner + sum(halo.recv_counts), h.shape[1]))
+        source[:inner] = h
+        comm.exchange_rows(
+            h.index_select(0, halo.send_index),
+            halo.send_counts,
+            halo.recv_counts,
+            purpose="feature" if layer == 0 else "embedding",
+            layer=layer,
+            direction="forward",
+            out=source[inner:],
+        )
+        ctx.exchange, ctx.layer, ctx.inner = exchange, layer, inner  # type: ignore[attr-defined]
+        return source
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        exchange, layer, inner = ctx.exchange, ctx.layer, ctx.inner  # type: ignore[attr-defined]
+        halo: Halo = exchange.halo
+        (grad,) = grads
+        incoming = exchange.comm.exchange_rows(
+            grad[inner:], halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
+        )
+        return grad[:inner].index_add(0, halo.send_index, incoming), None, None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a rank asked of its peers' inner rows, and what they asked of its own.
+
+    Attributes:
+        recv_counts: rows asked of each rank.
+        send_counts: rows that each rank asks for.
+        entries: int64 [sum(send_counts)], those rows as positions in `Partition.send_index`, by asker.
+    """
+
+    recv_counts: list[int]
+    send_counts: list[int]
+    entries: NDArray[np.int64]
+
+
+def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wanted:
+    """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
+
+    Args:
+        comm: a communicator of the ranks; every rank must call.
+        partition: this rank's part.
+        kept: ascending positions in `partition.boundary`.
+
+    Traffic (control): 8 bytes a peer and 4 bytes for each kept node.
+    """
+    counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
+    wanted = comm.exchange_counts(counts)
+    owner_start = np.repeat(partition.boundary_ptr[:-1], counts)
+    positions = torch.from_numpy((kept - owner_start).astype(np.int32)).to(comm.device)
+    asked = comm.exchange_rows(positions, counts, wanted, purpose="control").cpu().numpy()
+    return Wanted(counts, wanted, asked + np.repeat(partition.send_ptr[:-1], wanted))
+
+
+def announce(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Halo:
+    """Return the halo of the kept boundary nodes; arguments and traffic are those of `ask`."""
+    wanted = ask(comm, partition, kept)
+    return partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Which destination rows the loss reads.
+
+    Attributes:
+        rows: int64, rows of the model's output.
+        labels: their labels, int64 [len(rows)] or float [len(rows), C].
+        total: rows of all ranks in this step: the loss is the sum over the rows divided by it.
+        weights: None, or [len(rows)]: factors of the rows' losses.
+    """
+
+    rows: Tensor
+    labels: Tensor
+    total: int
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward pass, backward pass and update. Every rank yields equally many in an epoch.
+
+    Attributes:
+        blocks: one for each graph layer (in mixhop for each of its hops), input layer first.
+        loss: what is learnt from.
+        inputs: the features that the first layer reads (of a full-graph method those of the inner rows), or
+            what gives them when read.
+        exchange: turns a layer's inner rows into its source rows; None where the blocks need no other rows.
+        transform_first: exchange H W instead of H where that is fewer bytes.
+        aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
+        stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the
+            step.
+        around: what forward and backward pass happen in.
+        nodes: of a mini-batch, the nodes (int64) that `inputs` are of.
+    """
+
+    blocks: list[Block]
+    loss: Loss
+    inputs: Rows
+    exchange: Exchange | None = None
+    transform_first: bool = False
+    aggregated: Rows | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+    nodes: NDArray[np.int64] | None = None
