@@ -146,11 +146,11 @@ def test_an_explanation_that_is_never_done_holds_up_nothing(reports: dict[tuple[
 
 
 def test_masks_that_are_not_finite_are_not_used(reports: dict[tuple[str, str], list[Report]]) -> None:
-    beside = reports["not finite", "background"]  # on a busy machine none of them may have ended
+    beside = reports["not finite", "background"]  # on a busy machine none may have ended, or behind the last step
     for report in (*reports["not finite", "inline"], *beside):
         failed = total(report, "explain_failed")
         assert failed >= 1 or report in beside
-        assert len(report["remarks"]) == (failed > 0)
+        assert len(report["remarks"]) == (failed > 0) or (failed == 0 and report in beside)
         for remark in report["remarks"]:
             assert "explanations failed: " in remark
             assert "(the last: ExplanationError: the loss of step 1 is nan)" in remark
