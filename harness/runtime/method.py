@@ -27,6 +27,18 @@ Family = Literal["full-graph", "mini-batch"]
 class MethodOptions(Spec):
     """Options of a method: fields with defaults and descriptions, checked when a suite is read."""
 
+    @classmethod
+    def option_defaults(cls) -> dict[str, Any]:
+        """Return the default of every option that has one."""
+        fields = cls.model_fields.items()
+        return {key: field.get_default(call_default_factory=True) for key, field in fields if not field.is_required()}
+
+    @classmethod
+    def option_numbers(cls) -> list[str]:
+        """Return the options with a number as default, but those with `repr=False`, which says little in labels."""
+        defaults = cls.option_defaults()
+        return [key for key, value in defaults.items() if cls.model_fields[key].repr and _is_number(value)]
+
 
 class FullGraphOptions(MethodOptions):
     """Options of every full-graph method."""
@@ -137,15 +149,13 @@ class Method(Registered, ABC, Generic[OptionsT]):
     @classmethod
     def declared(cls) -> dict[str, Any]:
         """Return what a record keeps of it, so that results are read without its code."""
-        fields = {name: field for name, field in cls.Options.model_fields.items() if not field.is_required()}
-        defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
         return {
             "family": cls.family,
             "baseline": cls.baseline,
             "plain": cls.plain,
             "colour": cls.colour,
-            "defaults": to_jsonable_python(defaults),
-            "numbers": [name for name, field in fields.items() if field.repr and _is_number(defaults[name])],
+            "defaults": to_jsonable_python(cls.Options.option_defaults()),
+            "numbers": cls.Options.option_numbers(),
             "metrics": as_declared(cls.metrics_by_column().values()),
         }
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
-from pydantic.fields import FieldInfo
 
 from harness.errors import UserError
 from harness.metrics import Formula
@@ -299,14 +298,13 @@ class TrialConfig(Spec):
 
     def _unsaid(self) -> dict[str, Any]:
         """Return the options that the label leaves out where they have these values."""
-        fields = _optional_fields(self.method.name, self.plugin)
-        defaults = _defaults(fields)
-        # Declared with `repr=False`: a number that says little at its default.
-        numbers = [
-            key
-            for key, field in fields.items()
-            if field.repr and key in self.method.options and _is_number(defaults[key])
-        ]
+        from harness.runtime.method import METHODS
+
+        method = METHODS.loaded(self.method.name, self.plugin)
+        if method is None:
+            return {}
+        defaults = method.Options.option_defaults()
+        numbers = [key for key in method.Options.option_numbers() if key in self.method.options]
         if len(numbers) > FEW:
             return defaults
         return {key: value for key, value in defaults.items() if key not in numbers}
@@ -327,23 +325,6 @@ def named_in(section: str) -> list[tuple[Registry[Any], str, str]]:
     return [(OPTIMIZERS, "optimizer", "optimizer_options"), (SCHEDULES, "schedule", "schedule_options")]
 
 
-def method_defaults(name: str) -> dict[str, Any]:
-    """Return the default of every option of a method that has one; empty if the method is not at hand."""
-    return _defaults(_optional_fields(name, None))
-
-
-def _optional_fields(name: str, source: PluginSource | None) -> dict[str, FieldInfo]:
-    from harness.runtime.method import METHODS
-
-    method = METHODS.loaded(name, source)
-    fields = method.Options.model_fields if method else {}
-    return {key: field for key, field in fields.items() if not field.is_required()}
-
-
-def _defaults(fields: Mapping[str, FieldInfo]) -> dict[str, Any]:
-    return {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
-
-
 def dataset_defaults(spec: DatasetSpec) -> dict[str, Any]:
     """Return the default of every option of a data set; empty if the data set is not known."""
     from harness.data.registry import dataset_info
@@ -352,10 +333,6 @@ def dataset_defaults(spec: DatasetSpec) -> dict[str, Any]:
         return {key: option.default for key, option in dataset_info(spec).options.items()}
     except UserError:
         return {}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | list) and not isinstance(value, bool)
 
 
 def _call(name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
