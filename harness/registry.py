@@ -87,6 +87,12 @@ class Registry(Generic[T]):
         """Names of what is installed, sorted."""
         return sorted({*self._own, *self._points()})
 
+    def load_own(self) -> None:
+        """Import those of the tool itself, not other packages'."""
+        for name, point in self._points().items():
+            if _package_of(point) == OWN:
+                self.load(name)
+
     def hidden(self) -> list[str]:
         """Return a line for each installed one whose name another package's has."""
         first = self._points()

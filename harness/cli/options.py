@@ -73,6 +73,13 @@ Retry = Annotated[
     str, typer.Option("--retry", metavar="STATUS,...", help="Run trials again that ended so, e.g. error,timeout.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all selected trials again.")]
+Warm = Annotated[
+    bool,
+    typer.Option(
+        "--warm/--cold",
+        help="Fork ranks from a process that has imported what they need (Linux), or start an interpreter for each.",
+    ),
+]
 DatasetOptions = Annotated[
     list[str] | None,
     typer.Option(

@@ -25,6 +25,7 @@ from harness.cli.options import (
     Retry,
     Set,
     SuiteFile,
+    Warm,
     bytes_text,
     cluster_of,
     device_of,
@@ -152,6 +153,7 @@ def run(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write the report when the run is over.")
     ] = False,
+    warm: Warm = True,
     nnodes: Nodes = None,
     rdzv: Rendezvous = None,
     rdzv_timeout: RendezvousTimeout = 300,
@@ -172,7 +174,7 @@ def run(
     from harness.results.store import ResultStore
 
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout)
-    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
+    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir), warm=warm)
     loaded, trials = select_trials(suite, set_, device, only, data_dir, plugin)
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):

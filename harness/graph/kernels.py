@@ -11,14 +11,17 @@ draws for:
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
 
+PACKAGES = ("harness", "harness_methods")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _11, _27, _30, _31, _32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
@@ -113,3 +116,27 @@ def gather(array, places):  # type: ignore[no-untyped-def]
         fetch_ahead(array, places, k)
         found[k] = array[places[k]]
     return found
+
+
+def load_compiled() -> int:
+    """Load what this machine has compiled before of the kernels that are imported; returns how many versions.
+
+    Those are in numba's cache on disk; nothing is compiled.
+    """
+    loaded = 0
+    for kernel in kernels():
+        for signature, *_ in kernel._cache._cache_file._load_index():  # type: ignore[attr-defined]
+            kernel.compile(signature)
+            loaded += 1
+    return loaded
+
+
+def kernels() -> list[Dispatcher]:
+    """Return the kernels of the project, of the modules that are imported, that are kept on disk once compiled."""
+    ours = [(name, module) for name, module in sorted(sys.modules.items()) if name.split(".")[0] in PACKAGES]
+    return [
+        value
+        for name, module in ours
+        for value in vars(module).values()
+        if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.stats.cache_path
+    ]

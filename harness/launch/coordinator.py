@@ -48,7 +48,7 @@ def coordinate(
     progress: TrialProgress,
 ) -> int:
     """Run the suite as `run_suite` does, on all nodes; the worker nodes end when this returns."""
-    ranks = OneMachine(suite.timeouts, options.worker, client.cluster.nodes)
+    ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
     coordinator = Coordinator(client, suite.name, ranks)
     code = FAILED
     try:
@@ -81,6 +81,10 @@ class Coordinator:
         if trial.network is None:
             return None
         return f"network {trial.network.label} is played on one machine only (run without --nnodes)"
+
+    def expect(self, trial: TrialConfig) -> None:
+        """See `Machines`; the worker nodes do it for themselves."""
+        self.ranks.expect(trial)
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""
@@ -250,6 +254,7 @@ def merged(groups: Sequence[GroupResult], nodes: Sequence[dict[str, Any]]) -> Gr
         ranks=sorted((rank for group in groups for rank in group.ranks), key=lambda rank: int(rank["rank"])),
         log="".join(group.log for group in groups),
         wall_s=own.wall_s,
+        warm=all(group.warm for group in groups if group.ranks),
         limit_s=next((group.limit_s for group in groups if group.limit_s is not None), None),
         reached=own.reached,
         nodes=nodes,

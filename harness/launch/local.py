@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.process import (
     Placement,
     ProgressTail,
@@ -19,6 +20,7 @@ from harness.launch.process import (
     log_path,
     log_tail,
     oom_kills,
+    rank_environment,
     read_rank,
     start_rank,
 )
@@ -66,14 +68,16 @@ class GroupResult:
     """Says how a group ended.
 
     `ranks` is what each rank wrote (those that wrote nothing are left out); `log` the end of every rank's
-    output; `wall_s` seconds, None if no rank was started; `limit_s` the time limit, if it ended the group;
-    `reached` where training was then, in words; `nodes` what each node is, empty on one machine.
+    output; `wall_s` seconds, None if no rank was started; `warm` whether all ranks were forked by a process that
+    had imported what they need; `limit_s` the time limit, if it ended the group; `reached` where training was then, in
+    words; `nodes` what each node is, empty on one machine.
     """
 
     failures: Sequence[RankFailure] = ()
     ranks: Sequence[dict[str, Any]] = ()
     log: str = ""
     wall_s: float | None = None
+    warm: bool = False
     limit_s: float | None = None
     reached: str = ""
     nodes: Sequence[dict[str, Any]] = ()
@@ -106,6 +110,7 @@ def run_group(
     timeout_s: float,
     on_progress: OnProgress,
     worker: str = WORKER,
+    warm: bool = False,
     grace_s: float = GRACE_S,
     count_oom_kills: Callable[[], int] = oom_kills,
     failed_elsewhere: Callable[[], bool] = lambda: False,
@@ -113,16 +118,17 @@ def run_group(
     """Run `python -P -m worker job` at each of `placements` and wait for all of them.
 
     `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
-    `timeout_s` is wall time from the start; `failed_elsewhere`, asked often, says whether a rank of the same
-    trial on another machine has failed. Any exception, KeyboardInterrupt among them, ends the ranks
-    before it leaves this function; if this process is killed, the ranks see the end of their stdin and exit.
+    `timeout_s` is wall time from the start; `warm` has ranks forked where that is possible; `failed_elsewhere`,
+    asked often, says whether a rank of the same trial on another machine has failed. Any exception,
+    KeyboardInterrupt among them, ends the ranks before it leaves this function; if this process is killed, the ranks
+    see the end of their stdin and exit.
     """
     started, kills = time.monotonic(), count_oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
     group = _Group(out, on_progress, failed_elsewhere)
     try:
         for placement in placements:
-            group.processes.append(start_rank(worker, job, placement, threads, log_path(out, placement.rank), read_end))
+            warm = group.start(worker, job, placement, threads, read_end, warm=warm)
         in_time = group.wait(started + timeout_s, grace_s)
     finally:
         # Both ends go first, because a second Ctrl-C may come while the ranks are being killed.
@@ -138,6 +144,7 @@ def run_group(
         ranks=[found for rank in ranks if (found := read_rank(out, rank)) is not None],
         log=group_log(out, ranks),
         wall_s=time.monotonic() - started,
+        warm=warm,
         limit_s=None if in_time else timeout_s,
         reached=group.last_epoch(),
     )
@@ -156,6 +163,19 @@ class _Group:
     def __post_init__(self) -> None:
         self._tail = ProgressTail(self.out / "progress.jsonl")
         self._ended, self._failed = 0, False
+
+    def start(self, worker: str, job: Path, placement: Placement, threads: int, stdin: int, *, warm: bool) -> bool:
+        """Start a rank, warm if asked and possible; returns whether it is warm."""
+        log = log_path(self.out, placement.rank)
+        if warm:
+            try:
+                server = fork_server(worker, rank_environment(placement, threads))
+                self.processes.append(start_rank(worker, job, placement, threads, log, stdin, server))
+                return True
+            except NoWarmStart as why:
+                self.on_progress({"event": "stage", "text": f"ranks start cold: {why}"})
+        self.processes.append(start_rank(worker, job, placement, threads, log, stdin))
+        return False
 
     def wait(self, deadline: float, grace_s: float) -> bool:
         """Wait until every rank has ended, or end them; False if the deadline passed with no rank failed."""

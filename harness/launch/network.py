@@ -55,8 +55,8 @@ def network(spec: NetworkSpec | None, world: int) -> Iterator[list[Placement]]:
     with namespaces([switch, *hosts]):
         _join(spec, switch, hosts)
         _shape(spec, switch, hosts)
-        prefixes = [_prefix(hosts[rank // spec.ranks_per_host]) for rank in range(world)]
-        yield [Placement(rank, rank, world, world, INTERFACE, prefix) for rank, prefix in enumerate(prefixes)]
+        places = [hosts[rank // spec.ranks_per_host] for rank in range(world)]
+        yield [Placement(rank, rank, world, world, INTERFACE, place) for rank, place in enumerate(places)]
 
 
 def why_not(spec: NetworkSpec) -> str | None:
@@ -92,11 +92,6 @@ def _kernel_lacks(spec: NetworkSpec, probe: str) -> str | None:
         except UserError as error:
             return f"network {spec.label} needs the kernel module {module} (modprobe {module}): {error.message}"
     return None
-
-
-def _prefix(host: str) -> tuple[str, ...]:
-    # nccl tells hosts apart by this name; between ranks it takes to share one it would not use the network.
-    return (*inside(host), "env", f"NCCL_HOSTID={host}", "NCCL_NET=Socket")
 
 
 def _join(spec: NetworkSpec, switch: str, hosts: list[str]) -> None:
@@ -204,11 +199,6 @@ def batch(tool: str, lines: Sequence[str], *options: str) -> None:
     Raises UserError whose `key` is that command and whose `message` is what the tool said of it.
     """
     _call([tool, *options, "-batch", "-"], lines)
-
-
-def inside(name: str) -> tuple[str, ...]:
-    """Return the command prefix that starts a process in namespace `name`, without a process between."""
-    return ("ip", "netns", "exec", name)
 
 
 def _call(command: Sequence[str], lines: Sequence[str] = ()) -> None:

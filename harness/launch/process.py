@@ -16,9 +16,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
+
+if TYPE_CHECKING:
+    from harness.launch.fork_server import ForkServer
 
 LOG_BYTES = 32 * 1024
 PROC = Path("/proc")
@@ -45,7 +48,7 @@ class Placement:
         local_rank: among the `local_world` ranks of its node.
         world, local_world: how many there are.
         interface: the network interface its collectives use; None: the loopback.
-        prefix: command that the rank's own command is given to (`ip netns exec NAME`).
+        namespace: network namespace that it runs in; None: the runner's.
     """
 
     rank: int
@@ -53,7 +56,7 @@ class Placement:
     world: int
     local_world: int
     interface: str | None = None
-    prefix: tuple[str, ...] = ()
+    namespace: str | None = None
 
 
 def placements_of(block: range, world: int, interface: str | None = None) -> list[Placement]:
@@ -63,51 +66,64 @@ def placements_of(block: range, world: int, interface: str | None = None) -> lis
 
 @dataclass
 class RankProcess:
-    """A rank was started; `code` is its exit code (negative: the signal that ended it) once it has ended."""
+    """A rank was started; `code` is its exit code (negative: the signal that ended it) once it has ended.
+
+    `popen` is how a rank that started cold is reaped; one that started warm is a child of this process too.
+    """
 
     rank: int
-    popen: subprocess.Popen[bytes]
+    pid: int
+    popen: subprocess.Popen[bytes] | None = None
     code: int | None = None
     order: int | None = None  # 0 = the first of its group to end
     told: bool = False  # the launcher has asked it to end
 
     def ended(self) -> bool:
         """Return whether the rank has ended; what it started is ended with it."""
-        if self.code is None and _is_zombie(self.popen.pid):
-            # It is reaped after its group is killed, so the id cannot have passed to someone else's process.
-            self.signal(signal.SIGKILL)
-            self.code = self.popen.wait()
+        if self.code is None and _is_zombie(self.pid):
+            self.kill()
         return self.code is not None
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the rank and to everything it started."""
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.popen.pid, number)
+                os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End the rank now and reap it."""
+        """End the rank now, with all that it started, and reap it."""
         if self.code is None:
+            # It is reaped after its group is killed, so the id cannot have passed to someone else's process.
             self.signal(signal.SIGKILL)
-            self.code = self.popen.wait()
+            self.code = self.popen.wait() if self.popen else _reap_session(self.pid)
 
 
-def start_rank(worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int) -> RankProcess:
-    """Start `python -P -m worker job` at `placement`, its output going to `log`.
+def start_rank(
+    worker: str, job: Path, placement: Placement, threads: int, log: Path, stdin: int, server: ForkServer | None = None
+) -> RankProcess:
+    """Start `python -P -m worker job` at `placement`, its output going to `log`; `server` forks it if there is one.
 
     -P keeps the working directory off the module path: a user's `queue.py` there would be imported for Python's.
     `stdin` is the read end of a pipe; the rank ends when the other end, which it must not inherit, is closed.
     """
+    env = rank_environment(placement, threads)
     with log.open("ab") as stream:
+        if server is not None:
+            return RankProcess(placement.rank, server.fork(str(job), env, placement.namespace, stream.fileno(), stdin))
         popen = subprocess.Popen(
-            [*placement.prefix, sys.executable, "-P", "-m", worker, str(job)],
+            [*inside(placement.namespace), sys.executable, "-P", "-m", worker, str(job)],
             stdin=stdin,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=rank_environment(placement, threads),
+            env=env,
             start_new_session=True,
         )
-    return RankProcess(placement.rank, popen)
+    return RankProcess(placement.rank, popen.pid, popen)
+
+
+def inside(namespace: str | None) -> tuple[str, ...]:
+    """Return the command prefix that starts a process in a network namespace, without a process between."""
+    return () if namespace is None else ("ip", "netns", "exec", namespace)
 
 
 def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
@@ -120,6 +136,9 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
         env.setdefault("GLOO_SOCKET_IFNAME", loopback())
     else:
         env.update(GLOO_SOCKET_IFNAME=placement.interface, NCCL_SOCKET_IFNAME=placement.interface)
+    if placement.namespace is not None:
+        # nccl tells hosts apart by this name; between ranks it takes to share one it would not use the network.
+        env.update(NCCL_HOSTID=placement.namespace, NCCL_NET="Socket")
     for name, value in DEFAULTS.items():
         env.setdefault(name, value)
     env["PYTHONUNBUFFERED"] = "1"
@@ -144,6 +163,15 @@ def is_loopback(address: str) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _reap_session(pid: int) -> int:
+    """Reap a rank and what it left: started by a rank of ours that has ended, it is a child of this process too."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-pid, 0)[0]:
+            pass
+    return code
 
 
 class ProgressTail:

@@ -7,16 +7,18 @@ import shutil
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.errors import DataUnavailable, UserError
+from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.inputs import InputCache, TrialInputs, threads_of
 from harness.launch.local import WORKER, GroupResult, OnProgress, run_group
 from harness.launch.network import clean_namespaces, network, why_not
-from harness.launch.process import Placement
+from harness.launch.process import Placement, placements_of, rank_environment
 from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import reduce
 from harness.results.store import ResultStore, kept, write_suite
@@ -58,13 +60,15 @@ class RunOptions:
     """Says what a user asks of a run.
 
     `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
-    where data is looked up and kept (None: the environment's); `worker`: the module every rank runs.
+    where data is looked up and kept (None: the environment's); `warm`: ranks are forked by a process that has
+    imported what they need, where that is possible; `worker`: the module every rank runs.
     """
 
     retry: frozenset[str] = frozenset()
     fresh: bool = False
     data_dir: Path | None = None
     cache: Path | None = None
+    warm: bool = True
     worker: str = WORKER
 
 
@@ -78,21 +82,31 @@ class Machines(Protocol):
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why `trial` cannot run on them and is skipped; None if it can."""
 
+    def expect(self, trial: TrialConfig) -> None:
+        """Begin what the start of the trial's ranks would wait for, beside the preparation of its data."""
+
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` to their end; `out` is an empty directory for what they write."""
 
 
 @dataclass(frozen=True)
 class OneMachine:
-    """Trials run on this machine alone; `timeouts` are the suite's, `worker` is the module every rank runs."""
+    """Trials run on this machine alone, their ranks as `RunOptions` says; `timeouts` are the suite's."""
 
     timeouts: Timeouts
     worker: str = WORKER
+    warm: bool = False
     nodes: int = 1
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why the trial's network cannot be had here; None if it can."""
         return None if trial.network is None else why_not(trial.network)
+
+    def expect(self, trial: TrialConfig) -> None:
+        """Start the process that forks ranks, if it is not there."""
+        if self.warm:
+            with suppress(NoWarmStart):  # said when the ranks start
+                fork_server(self.worker, rank_environment(placements_of(range(1), 1)[0], threads_of(trial, self.nodes)))
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run all ranks of `trial` here."""
@@ -120,6 +134,7 @@ class OneMachine:
             timeout_s=self.timeouts.trial_s,
             on_progress=tell,
             worker=self.worker,
+            warm=self.warm,
             failed_elsewhere=failed_elsewhere,
         )
 
@@ -175,6 +190,7 @@ class TrialRunner:
         if (reason := self.machines.why_not(trial)) is not None:
             outcome.status, outcome.reason = "skipped", reason
             return
+        self.machines.expect(trial)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
         out = self.store.stage(trial.id)
         try:
@@ -189,7 +205,7 @@ class TrialRunner:
 
     def _record(self, trial: TrialConfig, outcome: TrialOutcome, started: datetime) -> Record:
         inputs, group = outcome.inputs, outcome.group
-        environment = {**self.environment, "threads": threads_of(trial, self.machines.nodes)}
+        environment = {**self.environment, "threads": threads_of(trial, self.machines.nodes), "warm": group.warm}
         if group.nodes:
             environment["nodes"] = list(group.nodes)
         return Record(
@@ -303,7 +319,7 @@ def run_suite(
         progress.suite_started(len(trials), len(trials) - len(todo))
         inputs = InputCache(options.data_dir, options.cache)
         try:
-            on = machines or OneMachine(suite.timeouts, options.worker)
+            on = machines or OneMachine(suite.timeouts, options.worker, options.warm)
             runner = TrialRunner(suite, store, inputs, collect() if todo else {}, on)
             for number, trial in enumerate(todo, len(trials) - len(todo) + 1):
                 progress.trial_started(number, trial)

@@ -19,9 +19,15 @@ TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture(autouse=True)
-def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["cold", "warm"])
+def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How ranks start; what they do and leave is the same."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+    monkeypatch.setitem(SETTINGS, "warm", request.param == "warm")
+    return request.param
+
+
+SETTINGS: dict = {"threads": 1, "timeout_s": 30, "on_progress": lambda event: None, "grace_s": 1.0}
 
 
 def write_job(out: Path) -> Path:
@@ -32,8 +38,10 @@ def write_job(out: Path) -> Path:
 
 def run(out: Path, monkeypatch: pytest.MonkeyPatch, ranks: dict[int, str], size: int = 2, **options) -> GroupResult:
     monkeypatch.setenv("FAKE_RANKS", json.dumps(ranks))
-    settings = {"threads": 1, "timeout_s": 30, "on_progress": lambda event: None, "grace_s": 1.0} | options
-    return run_group(write_job(out), placements_of(range(size), size), out, worker="launch.fake_worker", **settings)
+    placements = placements_of(range(size), size)
+    group = run_group(write_job(out), placements, out, worker="launch.fake_worker", **SETTINGS | options)
+    assert group.warm == SETTINGS["warm"]
+    return group
 
 
 def alive(pid: int) -> bool:
@@ -73,7 +81,7 @@ def test_environment_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    settings = {"threads": 3, "timeout_s": 30, "on_progress": lambda event: None}
+    settings = SETTINGS | {"threads": 3}
     assert (
         run_group(write_job(tmp_path), placements_of(range(2), 2), tmp_path, worker="show_env", **settings).status
         == "ok"
@@ -157,13 +165,13 @@ def test_an_exception_in_the_runner_ends_the_ranks(tmp_path: Path, monkeypatch: 
     assert not any(map(alive, pids(tmp_path)))
 
 
-def start_runner(out: Path) -> subprocess.Popen[bytes]:
+def start_runner(out: Path, warm: bool) -> subprocess.Popen[bytes]:
     """A process of its own that runs a group which hangs."""
     script = (
         "import sys; from pathlib import Path; from harness.launch.local import run_group\n"
         "from harness.launch.process import placements_of\n"
         "out = Path(sys.argv[1])\n"
-        "options = dict(threads=1, timeout_s=50, on_progress=print, worker='launch.fake_worker')\n"
+        f"options = dict(threads=1, timeout_s=50, on_progress=print, worker='launch.fake_worker', warm={warm})\n"
         "run_group(out / 'job.json', placements_of(range(2), 2), out, **options)\n"
     )
     write_job(out)
@@ -172,8 +180,8 @@ def start_runner(out: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_rank_outlives_the_runner(tmp_path: Path, number: signal.Signals) -> None:
-    runner = start_runner(tmp_path)
+def test_no_rank_outlives_the_runner(tmp_path: Path, number: signal.Signals, start: str) -> None:
+    runner = start_runner(tmp_path, warm=start == "warm")
     try:
         wait_for(lambda: len(pids(tmp_path)) == 2)
         assert all(map(alive, pids(tmp_path)))

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.launch.network import NAMESPACES, batch, clean_namespaces, inside, namespace, namespaces, remove_namespaces
+from harness.launch.network import NAMESPACES, batch, clean_namespaces, namespace, namespaces, remove_namespaces
+from harness.launch.process import inside
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.root, pytest.mark.timeout(60)]

@@ -39,9 +39,9 @@ def test_ranks_over_nodes(parts: int, nodes: int) -> None:
 
 def test_placements() -> None:
     placements = placements_of(range(3, 5), 8, "eth1")
-    assert [(p.rank, p.local_rank, p.world, p.local_world, p.interface, p.prefix) for p in placements] == [
-        (3, 0, 8, 2, "eth1", ()),
-        (4, 1, 8, 2, "eth1", ()),
+    assert [(p.rank, p.local_rank, p.world, p.local_world, p.interface, p.namespace) for p in placements] == [
+        (3, 0, 8, 2, "eth1", None),
+        (4, 1, 8, 2, "eth1", None),
     ]
 
 

@@ -1,0 +1,313 @@
+"""Warm start: ranks are forked by a process that has imported what they need, instead of each importing it anew.
+
+The runner starts the server, which imports, loads the compiled kernels, and waits with one thread and no device. For
+each rank it forks a child that forks the rank and ends: the kernel then hands the rank to the runner (its nearest
+"child subreaper"), which watches, signals and reaps it like one that it started itself. See docs/design/warm-start.md.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib
+import json
+import mmap
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+PRELOADED = ("harness.runtime.trainer", "torch._dynamo", "threadpoolctl")
+"""Modules that a rank of a trial needs; `torch._dynamo` is a second that torch's optimizers import when first made."""
+PER_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"))
+_NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET"))  # read when a process group is made
+_SUBREAPER, _SET_NAME, _POPULATE_READ, _POPULATE_WRITE = 36, 15, 22, 23  # <linux/prctl.h>, <asm-generic/mman-common.h>
+_NEWNET, _NEWNS, _SLAVE, _RECURSIVE, _DETACH = 0x40000000, 0x00020000, 1 << 19, 1 << 14, 2  # <sched.h>, <sys/mount.h>
+_MESSAGE_BYTES = 1 << 20
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class NoWarmStart(Exception):  # noqa: N818 - ranks then start cold
+    """Ranks cannot be forked here; the message says why."""
+
+
+class ForkServer:
+    """The runner's end of a server whose ranks run the module `worker` in an environment like `env`.
+
+    Raises:
+        NoWarmStart: ranks cannot be forked on this system.
+    """
+
+    def __init__(self, worker: str, env: Mapping[str, str]) -> None:
+        if sys.platform != "linux":
+            raise NoWarmStart(f"a process that has imported torch is not forked on {sys.platform}")
+        _prctl(_SUBREAPER, 1)
+        self.worker, self.env = worker, shared(env)
+        self._ready = False
+        self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with remote:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(remote.fileno()), worker],
+                # OpenBLAS starts its threads when it is loaded; a rank sets their number when it is forked.
+                env={**self.env, "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(remote.fileno(),),
+                start_new_session=True,
+            )
+
+    def serves(self, worker: str, env: Mapping[str, str]) -> bool:
+        """Whether the server lives and its ranks are such."""
+        return self._process.poll() is None and (self.worker, self.env) == (worker, shared(env))
+
+    def fork(self, argument: str, env: Mapping[str, str], namespace: str | None, log: int, stdin: int) -> int:
+        """Start a rank and return its process id; the rank is then a child of this process.
+
+        Args:
+            argument: of the module.
+            env: the rank's whole environment.
+            namespace: network namespace that it runs in; None is this process's.
+            log, stdin: file descriptors of its output and its input.
+
+        Raises:
+            NoWarmStart: the server cannot fork it.
+        """
+        request = {"argument": argument, "env": dict(env), "namespace": namespace, "cwd": os.getcwd()}
+        try:
+            if not self._ready:
+                self._answer()
+                self._ready = True
+            socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
+            pid = int(self._answer()["pid"])
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            raise NoWarmStart("the kernel hands orphans to another process than the runner") from None
+        except OSError as error:
+            raise NoWarmStart(f"the process that forks ranks is gone: {error.strerror}") from None
+        return pid
+
+    def _answer(self) -> dict[str, Any]:
+        said = self._channel.recv(_MESSAGE_BYTES)
+        if not said:
+            raise NoWarmStart(f"the process that forks ranks ended with code {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(said)
+        if "why_not" in answer:
+            raise NoWarmStart(answer["why_not"])
+        return answer
+
+    def close(self) -> None:
+        """End the server; ranks that it forked run on."""
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_server: ForkServer | None = None
+
+
+def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
+    """Return the server of this process for such ranks; one that served others is ended. It ends with the process.
+
+    Raises:
+        NoWarmStart: see `ForkServer`.
+    """
+    global _server
+    if _server is None or not _server.serves(worker, env):
+        end_fork_server()
+        _server = ForkServer(worker, env)
+    return _server
+
+
+@atexit.register
+def end_fork_server() -> None:
+    """End the server of this process, if there is one."""
+    global _server
+    if _server is not None:
+        _server.close()
+        _server = None
+
+
+def shared(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that all ranks of a trial have in common; libraries read many of them when loaded."""
+    return {name: value for name, value in env.items() if name not in PER_RANK | _NAMED}
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Be the server: channel's file descriptor, worker."""
+    channel = socket.socket(fileno=int(arguments[0]))
+    os.set_inheritable(channel.fileno(), False)
+    try:
+        server = _Server(channel, arguments[1])
+        channel.send(json.dumps({"ready": True}).encode())
+    except NoWarmStart as why:
+        channel.send(json.dumps({"why_not": str(why)}).encode())
+        os._exit(1)
+    while True:
+        said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 2)
+        if not said:
+            os._exit(0)
+        pid = server.fork(json.loads(said), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        channel.send(json.dumps({"pid": pid}).encode())
+
+
+class _Server:
+    """Has imported what ranks that run `worker` need, and forks them."""
+
+    def __init__(self, channel: socket.socket, worker: str) -> None:
+        self._channel, self._worker = channel, worker
+        preload(worker)
+        if (threads := len(os.listdir("/proc/self/task"))) > 1:
+            raise NoWarmStart(f"importing started {threads - 1} threads, which a fork would lose")
+        self._pages = list(own_pages())
+        for page in self._pages[:1]:
+            _advise(*page)  # the kernel knows it, or ranks start cold
+
+    def fork(self, request: Mapping[str, Any], descriptors: list[int]) -> int:
+        """Fork a rank whose parent has ended, and return its process id."""
+        read, write = os.pipe()
+        if (middle := os.fork()) == 0:
+            if (rank := os.fork()) == 0:
+                os.close(read)
+                os.close(write)
+                self._channel.close()
+                self._run(request, descriptors)
+            os.write(write, str(rank).encode())
+            os._exit(0)
+        os.close(write)
+        os.waitpid(middle, 0)
+        with open(read) as stream:
+            return int(stream.read())
+
+    def _run(self, request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
+        """Be a rank: what `python -P -m worker argument` is to a process that was started for it alone."""
+        code = 1
+        try:
+            os.setsid()
+            _prctl(_SET_NAME, f"harness-rank-{request['env']['RANK']}".encode())
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, descriptor in enumerate((*descriptors, descriptors[1])):
+                os.dup2(descriptor, number)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if request["namespace"] is not None:
+                _enter(request["namespace"])
+            os.chdir(request["cwd"])
+            os.environ.clear()
+            os.environ.update(request["env"])
+            for page in self._pages:
+                _advise(*page)
+            _renew()
+            sys.argv = [self._worker, request["argument"]]
+            runpy.run_module(self._worker, run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def preload(worker: str) -> None:
+    """Import what ranks that run `worker` will need; of a module that is not the project's nothing is known."""
+    if worker.startswith("harness."):
+        for name in PRELOADED:
+            importlib.import_module(name)
+        from harness.graph.kernels import load_compiled
+        from harness.runtime.method import METHODS
+
+        METHODS.load_own()
+        load_compiled()
+
+
+def _renew() -> None:
+    """Give the rank what a fresh interpreter has of its own: NumPy's global generator, and OpenBLAS's threads."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "1"))
+    if threads > 1 and "threadpoolctl" in sys.modules:
+        sys.modules["threadpoolctl"].threadpool_limits(threads, "blas")
+
+
+def own_pages(proc: Path = Path("/proc/self")) -> Iterator[tuple[int, int, int]]:
+    """Yield (address, bytes, advice) of this process's pages, for a child to have them as if it had made them.
+
+    A fork shares pages that are written to when they are written to, and does not map files at all until they are
+    read: a rank's resident and proportional sets would be smaller than those of one that started cold, and its first
+    epochs would copy pages.
+
+    Raises:
+        NoWarmStart: the kernel does not tell which pages there are.
+    """
+    page = mmap.PAGESIZE
+    try:
+        with (proc / "pagemap").open("rb", buffering=0) as pagemap:
+            for line in (proc / "maps").read_text().splitlines():
+                span, rights, _, _, _, *name = line.split(maxsplit=5)
+                if rights[0] != "r" or rights[3] != "p" or (name and name[0].startswith("[") and name[0] != "[heap]"):
+                    continue
+                start, end = (int(edge, 16) for edge in span.split("-"))
+                entries = os.pread(pagemap.fileno(), (end - start) // page * 8, start // page * 8)
+                for first, last, is_file in _runs(memoryview(entries).cast("Q")):
+                    advice = _POPULATE_READ if is_file or rights[1] != "w" else _POPULATE_WRITE
+                    yield start + first * page, (last - first) * page, advice
+    except OSError as error:
+        raise NoWarmStart(f"{error.filename}: {error.strerror}") from None
+
+
+def _runs(entries: memoryview) -> Iterator[tuple[int, int, bool]]:
+    """Yield (first, last + 1, whether they are a file's) of each run of present pages."""
+    import numpy as np
+
+    bits = np.frombuffer(entries, np.uint64) >> np.uint64(61)  # bit 63: present, bit 61: a file's or shared
+    kind = np.where(bits & 4, 1 + (bits & 1), 0).astype(np.int8)
+    edges = np.flatnonzero(np.diff(kind, prepend=np.int8(0), append=np.int8(0)))
+    for first, last in pairwise(edges):
+        if kind[first]:
+            yield int(first), int(last), kind[first] == 2
+
+
+def _libc(function: str, *arguments: Any) -> None:
+    """Call a function of libc; OSError if it fails."""
+    if getattr(_LIBC, function)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    try:
+        _libc("prctl", option, value, 0, 0, 0)
+    except OSError as error:
+        raise NoWarmStart(str(error)) from None
+
+
+def _advise(start: int, length: int, advice: int) -> None:
+    try:
+        _libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
+    except OSError as error:
+        raise NoWarmStart(f"{error} (Linux 5.14 or newer fills pages ahead)") from None
+
+
+def _enter(namespace: str) -> None:
+    """Enter a network namespace and mount its /sys, as `ip netns exec` does."""
+    with open(f"/run/netns/{namespace}") as handle:
+        _libc("setns", handle.fileno(), _NEWNET)
+    _libc("unshare", _NEWNS)
+    _libc("mount", b"", b"/", b"none", _SLAVE | _RECURSIVE, None)
+    _libc("umount2", b"/sys", _DETACH)
+    _libc("mount", namespace.encode(), b"/sys", b"sysfs", 0, None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,253 @@
+"""Ranks that start warm: what they have of their own, and when ranks start cold instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.launch import fork_server
+from harness.launch.fork_server import NoWarmStart, end_fork_server, own_pages
+from harness.launch.local import WORKER, GroupResult, run_group
+from harness.launch.network import namespace, namespaces
+from harness.launch.process import Placement, placements_of, rank_environment
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(sys.platform != "linux", reason="ranks start warm on Linux only"),
+]
+REPORTER = """
+import json, os, sys
+from pathlib import Path
+out, rank = Path(sys.argv[1]).parent, int(os.environ["RANK"])
+{body}
+(out / f"rank{{rank}}.json").write_text(json.dumps({{"rank": rank, "status": "ok", "found": found}}))
+os._exit(0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_server_before_and_after() -> Iterator[None]:
+    end_fork_server()
+    yield
+    end_fork_server()
+
+
+def report(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+    *,
+    warm: bool = True,
+    placements: list[Placement] | None = None,
+    threads: int = 1,
+    on_progress=lambda event: None,
+) -> GroupResult:
+    """Run ranks that report what `body` puts into `found`."""
+    (folder / "reporter.py").write_text(REPORTER.format(body=body))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    job = folder / "job.json"
+    job.write_text("{}")
+    return run_group(
+        job,
+        placements or placements_of(range(2), 2),
+        folder,
+        threads=threads,
+        timeout_s=60,
+        on_progress=on_progress,
+        worker="reporter",
+        warm=warm,
+    )
+
+
+def found(group: GroupResult) -> list:
+    assert group.status == "ok", f"{group.reason}\n{group.log}"
+    return [rank["found"] for rank in group.ranks]
+
+
+def test_a_warm_rank_sees_what_a_cold_one_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    body = """
+import signal
+status = Path("/proc/self/status").read_text().splitlines()
+own = "PPid", "Threads", "SigBlk", "SigIgn", "SigCgt", "Umask", "Cpus_allowed"
+found = {
+    "argv": sys.argv[1:], "name": __name__, "env": dict(os.environ), "cwd": os.getcwd(), "path": sys.path,
+    "safe": sys.flags.safe_path,
+    "status": [line for line in status if line.startswith(own)],
+    "leads": os.getpid() == os.getsid(0) == os.getpgid(0),
+    "files": sorted(map(int, os.listdir("/proc/self/fd")))[:-1],
+    "limits": Path("/proc/self/limits").read_text(),
+    "interrupt": str(signal.getsignal(signal.SIGINT)), "unbuffered": sys.stdout.write_through,
+    "buffer": sys.stderr.fileno(),
+}
+"""
+    cold = found(report(tmp_path, monkeypatch, body, warm=False))
+    group = report(tmp_path, monkeypatch, body)
+    assert group.warm
+    for was, now in zip(cold, found(group), strict=True):
+        assert now == was
+
+
+def test_draws_of_ranks_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin that forgets to seed must not draw the same numbers on every rank because they were forked."""
+    body = "import random; import numpy; found = [random.random(), numpy.random.random()]"
+    drawn = [found(report(tmp_path, monkeypatch, "import numpy\n" + body)) for _ in range(2)]
+    assert len({value for ranks in drawn for rank in ranks for value in rank}) == 8
+
+
+def test_one_server_serves_many_groups_and_ends_with_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(report(tmp_path, monkeypatch, "found = 0", placements=placements_of(range(1), 1)))
+    first = fork_server._server
+    found(report(tmp_path, monkeypatch, "found = 0", placements=placements_of(range(2), 3)))
+    assert fork_server._server is first
+    assert first is not None
+    monkeypatch.setenv("OMP_PROC_BIND", "true")  # libraries may have read it when they were loaded
+    assert found(report(tmp_path, monkeypatch, "found = os.environ['OMP_PROC_BIND']")) == ["true", "true"]
+    assert fork_server._server is not first
+    assert first._process.poll() is not None
+    second = fork_server._server
+    found(report(tmp_path, monkeypatch, "found = 0", threads=2))
+    assert fork_server._server is not second
+
+
+def test_the_server_ends_with_the_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "from harness.launch.fork_server import fork_server; import os, time\n"
+        "print(fork_server('idle', dict(os.environ))._process.pid, flush=True); time.sleep(60)\n"
+    )
+    (tmp_path / "idle.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as runner:
+        assert runner.stdout is not None
+        server = psutil.Process(int(runner.stdout.readline()))
+        runner.kill()
+    psutil.wait_procs([server], timeout=10)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_server_that_is_gone_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = placements_of(range(1), 1)
+    found(report(tmp_path, monkeypatch, "found = 0", placements=one))
+    assert fork_server._server is not None
+    fork_server._server._process.send_signal(signal.SIGKILL)
+    fork_server._server._process.wait()
+    group = report(tmp_path, monkeypatch, "found = 0", placements=one)
+    assert found(group) == [0]
+    assert group.warm
+
+
+def test_what_cannot_be_forked_starts_cold_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module that the server imports before it forks has started a thread."""
+    told: list[dict] = []
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, threading, time\n"
+        "if any('fork_server' in word for word in sys.orig_argv):\n"
+        "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    group = report(tmp_path, monkeypatch, "found = 0", on_progress=told.append)
+    assert found(group) == [0, 0]
+    assert not group.warm
+    assert [event["text"] for event in told] == [
+        "ranks start cold: importing started 1 threads, which a fork would lose"
+    ]
+
+
+def test_other_systems_start_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(NoWarmStart, match="not forked on darwin"):
+        fork_server.fork_server("idle", {})
+
+
+def test_a_server_that_does_not_import_starts_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif any('fork_server' in word for word in sys.orig_argv):\n    os._exit(9)\n"
+    )
+    told: list[dict] = []
+    group = report(tmp_path, monkeypatch, "found = 0", on_progress=told.append)
+    assert found(group) == [0, 0]
+    assert told[0]["text"] == "ranks start cold: the process that forks ranks ended with code 9"
+
+
+@pytest.mark.root
+def test_a_warm_rank_is_in_its_network_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = """
+found = [os.stat("/proc/self/ns/net").st_ino, sorted(os.listdir("/sys/class/net")), os.environ["NCCL_HOSTID"]]
+"""
+    names = [namespace("t0"), namespace("t1")]
+    places = [Placement(rank, rank, 2, 2, "lo", name) for rank, name in enumerate(names)]
+    with namespaces(names):
+        cold = found(report(tmp_path, monkeypatch, body, placements=places, warm=False))
+        group = report(tmp_path, monkeypatch, body, placements=places)
+    assert group.warm
+    assert found(group) == cold
+    assert [name for _, _, name in cold] == names
+    assert len({inode for inode, _, _ in cold} | {os.stat("/proc/self/ns/net").st_ino}) == 3
+
+
+def test_the_pages_of_a_warm_rank_are_its_own(tmp_path: Path) -> None:
+    """After a fork little of the parent is resident in a child; given its pages, as much as in the parent is."""
+    script = """
+import json, os, sys
+import numpy
+from harness.launch import fork_server
+kept = numpy.ones(1 << 22)  # 32 MiB
+pages = list(fork_server.own_pages())
+
+def sizes():
+    lines = open("/proc/self/smaps_rollup").read().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines}
+
+parent = sizes()
+if os.fork() == 0:
+    before = sizes()
+    for page in pages:
+        fork_server._advise(*page)
+    print(json.dumps([parent, before, sizes()]), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    parent, before, after = json.loads(done.stdout)
+    assert before["Private_Dirty"] < 0.2 * parent["Private_Dirty"]
+    assert after["Rss"] == pytest.approx(parent["Rss"], rel=0.02)
+    assert after["Private_Dirty"] == pytest.approx(parent["Private_Dirty"], rel=0.05)
+
+
+def test_no_rank_is_left_unreaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rank leaves behind in its session is killed with it, and reaped by the runner, whose child it became."""
+    body = "import subprocess; found = subprocess.Popen(['sleep', '600']).pid"
+    left = found(report(tmp_path, monkeypatch, body))
+    end = time.monotonic() + 10
+    while any(map(psutil.pid_exists, left)):
+        assert time.monotonic() < end, "a process that a rank left is still there"
+        time.sleep(0.02)
+
+
+def test_pages_are_told_by_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "maps").write_text("")
+    with pytest.raises(NoWarmStart, match="pagemap"):
+        list(own_pages(tmp_path))
+
+
+def test_what_is_preloaded_starts_no_thread_and_no_device() -> None:
+    """Also with threads for OpenBLAS, which the server must not start: they are given to ranks."""
+    server = fork_server.fork_server(WORKER, rank_environment(placements_of(range(1), 1)[0], threads=2))
+    server._answer()
+    process = psutil.Process(server._process.pid)
+    assert process.num_threads() == 1
+    assert not [
+        path
+        for path in os.listdir(f"/proc/{process.pid}/fd")
+        if "nvidia" in os.readlink(f"/proc/{process.pid}/fd/{path}")
+    ]
