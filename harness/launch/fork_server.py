@@ -24,8 +24,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-PRELOADED = ("harness.runtime.trainer", "torch._dynamo", "threadpoolctl")
-"""Modules that a rank of a trial needs; `torch._dynamo` is a second that torch's optimizers import when first made."""
 PER_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"))
 _NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET"))  # read when a process group is made
 _SUBREAPER, _SET_NAME, _POPULATE_READ, _POPULATE_WRITE = 36, 15, 22, 23  # <linux/prctl.h>, <asm-generic/mman-common.h>
@@ -163,7 +161,8 @@ class _Server:
 
     def __init__(self, channel: socket.socket, worker: str) -> None:
         self._channel, self._worker = channel, worker
-        preload(worker)
+        if worker.startswith("harness."):  # of another module it is not known what it needs
+            importlib.import_module("harness.launch.rank_imports")
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             raise NoWarmStart(f"importing started {threads - 1} threads, which a fork would lose")
         self._pages = list(own_pages())
@@ -218,18 +217,6 @@ class _Server:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-
-
-def preload(worker: str) -> None:
-    """Import what ranks that run `worker` will need; of a module that is not the project's nothing is known."""
-    if worker.startswith("harness."):
-        for name in PRELOADED:
-            importlib.import_module(name)
-        from harness.graph.kernels import load_compiled
-        from harness.runtime.method import METHODS
-
-        METHODS.load_own()
-        load_compiled()
 
 
 def _renew() -> None:
