@@ -41,6 +41,7 @@ for _command in (
     run.run,
     method.check,
     run.plan,
+    run.warm,
     results.report,
     results.check_claims,
     compare.compare,

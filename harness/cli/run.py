@@ -200,6 +200,32 @@ def run(
     raise typer.Exit(code)
 
 
+def warm(
+    suite: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SUITE]", help="Suite file; without one, every installed method.", show_default=False),
+    ] = None,
+    set_: Set = None,
+    device: Device = None,
+    only: Only = None,
+    data_dir: DataDir = None,
+    plugin: Plugin = None,
+) -> None:
+    """Compile ahead what trials need, once on a machine.
+
+    A run does it itself before its first trial. Each shape of trial (method, model, precision, one part or more) is
+    run on a tiny graph; what is compiled is kept, until the code changes.
+    """
+    from harness.launch.ahead import everything
+    from harness.launch.runner import OneMachine
+    from harness.suite.schema import Timeouts
+
+    use_data_dir(data_dir)
+    trials = everything() if suite is None else select_trials(suite, set_, device, only, data_dir, plugin)[1]
+    count = OneMachine(Timeouts(), warm=True).compile(trials, typer.echo)
+    typer.echo(f"{count} shapes of trials run; all that this machine needs is compiled")
+
+
 def _run_on(cluster: Cluster, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> int:
     """Run the suite on a cluster and return the exit code; does not return where this is a worker node."""
     from harness.cli.progress import view

@@ -16,7 +16,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic

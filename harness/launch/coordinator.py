@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -82,9 +82,9 @@ class Coordinator:
             return None
         return f"network {trial.network.label} is played on one machine only (run without --nnodes)"
 
-    def expect(self, trial: TrialConfig) -> None:
+    def expect(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> None:
         """See `Machines`; the worker nodes do it for themselves."""
-        self.ranks.expect(trial)
+        self.ranks.expect(trials, tell)
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""

@@ -64,6 +64,12 @@ class ForkServer:
         """Whether the server lives and its ranks are such."""
         return self._process.poll() is None and (self.worker, self.env) == (worker, shared(env))
 
+    def wait(self) -> None:
+        """Wait until the server can fork. Raises NoWarmStart if it cannot."""
+        if not self._ready:
+            self._answer()
+            self._ready = True
+
     def fork(self, argument: str, env: Mapping[str, str], namespace: str | None, log: int, stdin: int) -> int:
         """Start a rank and return its process id; the rank is then a child of this process.
 
@@ -78,9 +84,7 @@ class ForkServer:
         """
         request = {"argument": argument, "env": dict(env), "namespace": namespace, "cwd": os.getcwd()}
         try:
-            if not self._ready:
-                self._answer()
-                self._ready = True
+            self.wait()
             socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
             pid = int(self._answer()["pid"])
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -8,10 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.launch.fork_server import NoWarmStart, fork_server
+from harness.launch.fork_server import ForkServer, NoWarmStart, fork_server
 from harness.launch.process import (
     Placement,
     ProgressTail,
@@ -123,12 +124,20 @@ def run_group(
     KeyboardInterrupt among them, ends the ranks before it leaves this function; if this process is killed, the ranks
     see the end of their stdin and exit.
     """
+    server = _ready_server(worker, placements, threads, on_progress) if warm and placements else None
     started, kills = time.monotonic(), count_oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
     group = _Group(out, on_progress, failed_elsewhere)
     try:
         for placement in placements:
-            warm = group.start(worker, job, placement, threads, read_end, warm=warm)
+            start = partial(start_rank, worker, job, placement, threads, log_path(out, placement.rank), read_end)
+            try:
+                process = start(server)
+            except NoWarmStart as why:
+                _tell_cold(why, on_progress)
+                server = None
+                process = start()
+            group.processes.append(process)
         in_time = group.wait(started + timeout_s, grace_s)
     finally:
         # Both ends go first, because a second Ctrl-C may come while the ranks are being killed.
@@ -144,10 +153,27 @@ def run_group(
         ranks=[found for rank in ranks if (found := read_rank(out, rank)) is not None],
         log=group_log(out, ranks),
         wall_s=time.monotonic() - started,
-        warm=warm,
+        warm=server is not None,
         limit_s=None if in_time else timeout_s,
         reached=group.last_epoch(),
     )
+
+
+def _ready_server(
+    worker: str, placements: Sequence[Placement], threads: int, on_progress: OnProgress
+) -> ForkServer | None:
+    """Return what forks the ranks, once it has imported what they need; None where they start cold."""
+    try:
+        server = fork_server(worker, rank_environment(placements[0], threads))
+        server.wait()
+    except NoWarmStart as why:
+        _tell_cold(why, on_progress)
+        return None
+    return server
+
+
+def _tell_cold(why: NoWarmStart, on_progress: OnProgress) -> None:
+    on_progress({"event": "stage", "text": f"ranks start cold: {why}"})
 
 
 @dataclass
@@ -163,19 +189,6 @@ class _Group:
     def __post_init__(self) -> None:
         self._tail = ProgressTail(self.out / "progress.jsonl")
         self._ended, self._failed = 0, False
-
-    def start(self, worker: str, job: Path, placement: Placement, threads: int, stdin: int, *, warm: bool) -> bool:
-        """Start a rank, warm if asked and possible; returns whether it is warm."""
-        log = log_path(self.out, placement.rank)
-        if warm:
-            try:
-                server = fork_server(worker, rank_environment(placement, threads))
-                self.processes.append(start_rank(worker, job, placement, threads, log, stdin, server))
-                return True
-            except NoWarmStart as why:
-                self.on_progress({"event": "stage", "text": f"ranks start cold: {why}"})
-        self.processes.append(start_rank(worker, job, placement, threads, log, stdin))
-        return False
 
     def wait(self, deadline: float, grace_s: float) -> bool:
         """Wait until every rank has ended, or end them; False if the deadline passed with no rank failed."""

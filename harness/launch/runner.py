@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.errors import DataUnavailable, UserError
+from harness.launch.ahead import compile_ahead
 from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.inputs import InputCache, TrialInputs, threads_of
 from harness.launch.local import WORKER, GroupResult, OnProgress, run_group
@@ -82,8 +83,8 @@ class Machines(Protocol):
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why `trial` cannot run on them and is skipped; None if it can."""
 
-    def expect(self, trial: TrialConfig) -> None:
-        """Begin what the start of the trial's ranks would wait for, beside the preparation of its data."""
+    def expect(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> None:
+        """Have ready what the ranks of `trials` need; the first of them is about to run."""
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` to their end; `out` is an empty directory for what they write."""
@@ -102,11 +103,22 @@ class OneMachine:
         """Return why the trial's network cannot be had here; None if it can."""
         return None if trial.network is None else why_not(trial.network)
 
-    def expect(self, trial: TrialConfig) -> None:
-        """Start the process that forks ranks, if it is not there."""
+    def expect(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> None:
+        """Compile kernels, and start the process that forks ranks: it imports beside the preparation of data."""
+        self.compile(trials, tell)
         if self.warm:
+            threads = threads_of(trials[0], self.nodes)
             with suppress(NoWarmStart):  # said when the ranks start
-                fork_server(self.worker, rank_environment(placements_of(range(1), 1)[0], threads_of(trial, self.nodes)))
+                fork_server(self.worker, rank_environment(placements_of(range(1), 1)[0], threads))
+
+    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> int:
+        """Have the kernels of `trials` compiled; see `compile_ahead`."""
+
+        def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
+            placements = placements_of(range(trial.partition.parts), trial.partition.parts)
+            return self.start(trial, inputs.get(trial, _ignore), out, placements, _ignore)
+
+        return compile_ahead(trials, run, tell) if self.worker == WORKER else 0
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run all ranks of `trial` here."""
@@ -190,7 +202,7 @@ class TrialRunner:
         if (reason := self.machines.why_not(trial)) is not None:
             outcome.status, outcome.reason = "skipped", reason
             return
-        self.machines.expect(trial)
+        self.machines.expect([trial], progress.trial_stage)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
         out = self.store.stage(trial.id)
         try:
@@ -224,6 +236,10 @@ class TrialRunner:
             result=outcome.result,
             ranks=without_epochs(group.ranks),
         )
+
+
+def _ignore(event: object) -> None:
+    pass
 
 
 def _method(trial: TrialConfig) -> type[Method[Any]]:
@@ -323,6 +339,8 @@ def run_suite(
             runner = TrialRunner(suite, store, inputs, collect() if todo else {}, on)
             for number, trial in enumerate(todo, len(trials) - len(todo) + 1):
                 progress.trial_started(number, trial)
+                if trial is todo[0]:
+                    on.expect(todo, progress.trial_stage)
                 record = runner.run(trial, progress)
                 statuses[trial.id] = record.status
                 progress.trial_finished(number, record)

@@ -140,7 +140,7 @@ class WorkerNode:
             channel.say(what, _failed(status, f"said: {reason}", log))
 
     def _prepare(self, trial: TrialConfig, found: list[TrialInputs]) -> dict[str, Any]:
-        self.ranks.expect(trial)
+        self.ranks.expect([trial], lambda text: self.show(f"    {text}"))
         found.append(self.inputs.get(trial, lambda text: self.show(f"    {text}")))
         return {"hash": fingerprint(found[0], self._graphs)}
 

@@ -1,0 +1,123 @@
+"""Kernels are compiled before anything is timed, once on a machine: by a trial of the same shape on a tiny graph."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from harness.data.registry import dataset_info
+from harness.data.store import cache_root
+from harness.graph.kernels import PACKAGES
+from harness.launch.fork_server import end_fork_server
+from harness.launch.inputs import InputCache, is_inductive
+from harness.launch.local import GroupResult
+from harness.models.layer import MODELS
+from harness.runtime.method import METHODS
+from harness.runtime.spec import TrainSpec
+from harness.spec import DatasetSpec, PartitionSpec
+from harness.suite.expand import expand
+from harness.suite.schema import Suite, TrialConfig
+
+NODES, EPOCHS = 300, 3
+WIDTH = 20  # of the bar
+
+Run = Callable[[TrialConfig, Path, InputCache], GroupResult]
+"""Runs a trial whose ranks write to an empty directory."""
+
+
+def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str], None]) -> int:
+    """Have the kernels of `trials` compiled that this machine has not compiled yet; return how many shapes were run.
+
+    numba keeps them on disk. What is compiled is noted in the cache directory, under the trial's shape; a shape
+    that does not run is tried again, its trial says why. Which kernels a trial needs nobody lists: it is found out by
+    running it, on a graph of NODES nodes for EPOCHS epochs.
+    """
+    noted = cache_root() / "compiled"
+    missing = {key: trial for trial in trials if not (noted / (key := shape(trial))).exists()}
+    for number, (key, trial) in enumerate(missing.items()):
+        full = number * WIDTH // len(missing)
+        bar = "█" * full + "░" * (WIDTH - full)
+        tell(f"compiling kernels, once on this machine {bar} {number}/{len(missing)} {trial.method.name}")
+        with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+            small = tiny(trial)
+            if run(small, Path(folder), InputCache()).status == "ok":
+                noted.mkdir(parents=True, exist_ok=True)
+                (noted / key).touch()
+    if missing:
+        end_fork_server()  # the next one loads them
+    return len(missing)
+
+
+def everything() -> list[TrialConfig]:
+    """Return trials of every installed method, and of every model with one that trains on the full graph."""
+    methods, models = METHODS.names(), MODELS.names()
+    suites = [(methods, models[:1]), (["full"], models)]
+    kinds = {"datasets": [{"sbm": {"multilabel": often}} for often in (False, True)], "partition": {"parts": [1, 2]}}
+    return [
+        trial
+        for chosen, names in suites
+        for trial in expand(
+            Suite.model_validate(
+                {"name": "everything", **kinds, "methods": chosen, "model": {"name": names, "hidden": 96}}
+            )
+        )
+    ]
+
+
+def tiny(trial: TrialConfig) -> TrialConfig:
+    """Return a trial that calls the same kernels, with arguments of the same types, on a graph of NODES nodes."""
+    multilabel = dataset_info(trial.dataset).multilabel
+    train = {"epochs": EPOCHS, "eval_every": 1, "inductive": is_inductive(trial), "threads": 1}
+    kept = TrainSpec.model_fields.keys() - {"warmup", "patience", "target", "stop_at_target"}
+    return trial.model_copy(
+        update={
+            "dataset": DatasetSpec(name="sbm", options={"nodes": NODES, "multilabel": multilabel}),
+            "partition": PartitionSpec(parts=min(trial.partition.parts, 2)),
+            "train": TrainSpec(**{**trial.train.model_dump(include=kept), **train}),
+            "network": None,
+            "timing": "wall",
+            "traffic": "count",
+        }
+    )
+
+
+def shape(trial: TrialConfig) -> str:
+    """Return what decides which kernels a trial calls with which types, and on what they depend, as a digest.
+
+    Numbers among the options of a method or a model do not.
+    """
+    small = tiny(trial)
+    config = small.model_dump(mode="json", include={"method", "model", "device", "plugin", "plugins"})
+    config["method"], config["model"] = map(_without_numbers, (config["method"], config["model"]))
+    train = small.train.model_dump(include={"precision", "spmm", "products", "inductive", "sampled_eval"})
+    config |= {"train": train, "dataset": small.dataset.options, "parts": small.partition.parts}
+    text = json.dumps([config, _code(), os.environ.get("NUMBA_CACHE_DIR")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_numbers(inner) for inner in value]
+    return type(value).__name__ if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+@cache
+def _code() -> list[Any]:
+    """Return what numba's cache goes by: the files of the code, versions and the processor."""
+    import llvmlite.binding
+    import numba
+
+    specs = [find_spec(package) for package in PACKAGES]
+    folders = [Path(place) for spec in specs if spec for place in spec.submodule_search_locations or ()]
+    files = [(str(file), file.stat()) for folder in folders for file in sorted(folder.rglob("*.py"))]
+    stamps = [(file, stat.st_mtime_ns, stat.st_size) for file, stat in files]
+    return [stamps, numba.__version__, llvmlite.binding.get_host_cpu_name()]
