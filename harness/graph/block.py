@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from harness.graph.attention import Edges, Gradients, Sums, attend, by_head, spread
+from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
 from harness.graph.csr import CSR
 from harness.graph.spmm import Engine, choose_engine
 
@@ -77,7 +77,7 @@ class Block:
         transposed: the transpose of `adjacency` if it is known already.
 
     Attributes:
-        communicates: whether `aggregate` sends the rows that it is given.
+        communicates: whether `aggregate` and `attend` send the rows they are given; then every rank must call.
     """
 
     communicates: ClassVar[bool] = False
@@ -97,7 +97,8 @@ class Block:
         self.adjacency, self.degree = adjacency, degree
         self.dst_scale, self.src_scale = dst_scale, src_scale
         self.engine: Engine = choose_engine(engine, device=adjacency.indptr.device)
-        self._transposed = transposed
+        if transposed is not None:
+            self.transposed = transposed
         self._scales: dict[Propagation, tuple[Tensor, Tensor | None, Tensor | None]] = {}
 
     @property
@@ -112,9 +113,7 @@ class Block:
 
     @cached_property
     def transposed(self) -> CSR:
-        """The transpose, for the backward pass; built once."""
-        if self._transposed is not None:
-            return self._transposed
+        """The transpose, for the backward pass; built once where it was not given."""
         return self.adjacency.to(torch.device("cpu")).transpose().to(self.adjacency.indptr.device)
 
     def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -156,13 +155,19 @@ class Block:
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return what attention makes of the source rows, [num_dst, heads * width]; see `attention.attend`.
+        """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias`.
+
+        Args:
+            z: [num_src, heads * width], the transformed rows W h.
+            to_key, to_query: [heads, width], a_src and a_dst: the two halves of the vector a.
+            bias: [heads * width] or None.
 
         Raises:
             ValueError: `z` has not one row for every source.
         """
         self._check(z)
-        return attend(self, z, to_key, to_query, bias)
+        result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)  # type: ignore[no-untyped-call]
+        return result
 
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
         """Return the sums over in-neighbours and self loops.
@@ -181,7 +186,7 @@ class Block:
         """Return the gradients of z, of the keys [num_src, heads] and of the queries.
 
         That of z, [num_src, heads * width], is without what keys and queries add to it. Arguments as in
-        `attention`; for `grad` and `state` see `attention_kernels.spread`.
+        `attention`; for `grad` and `state` see `attention.spread`.
         """
         edges, rows = self._edges.reversed(self.transposed), by_head(z, to_key.shape[1])
         to_rows, keys, queries = spread(edges, rows, z @ to_key, grad, state, slice(0, self.num_dst))
@@ -218,3 +223,43 @@ class _Propagate(torch.autograd.Function):
         if own is not None:
             result[: block.num_dst].addcmul_(own, grad)
         return result, None, None
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block) -> Tensor:
+        z = z.contiguous()
+        query = z[: block.num_dst] @ _matrix(to_query)
+        sums = block.attention(z, _matrix(to_key), query)
+        out = sums.weighted().view(block.num_dst, z.shape[1])
+        if bias is not None:
+            out += bias
+        ctx.save_for_backward(z, to_key, to_query, bias, query, sums.total, sums.peak, out)
+        ctx.block = block
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
+        z, to_key, to_query, bias, query, total, peak, out = ctx.saved_tensors
+        grad, block = grads[0].contiguous(), ctx.block
+        heads, own = len(to_key), z[: block.num_dst]
+        product = grad * (out if bias is None else out - bias)
+        state = torch.stack([query, peak, 1 / total, by_head(product, heads).sum(2)], 1)
+        # The backward pass of the rows needs their memory.
+        del product, out
+        to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
+        to_z.addmm_(keys, _matrix(to_key).t())
+        to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
+        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(own.t() @ queries, to_query)
+        return to_z, *to_vectors, None if bias is None else grad.sum(0), None
+
+
+def _matrix(vectors: Tensor) -> Tensor:
+    """Return the matrix [heads * width, heads] by which rows give each head's product with its vector."""
+    heads = torch.eye(len(vectors), dtype=vectors.dtype, device=vectors.device)
+    return (vectors.unsqueeze(2) * heads.unsqueeze(1)).view(-1, len(vectors))
+
+
+def _vectors(gradient: Tensor, vectors: Tensor) -> Tensor:
+    """Return the gradient of the vectors, given that of `_matrix`."""
+    return gradient.view(*vectors.shape, -1).diagonal(dim1=0, dim2=2).t().contiguous()
