@@ -34,6 +34,11 @@ class Halo:
     recv_counts: list[int]
 
 
+def _mapped(directory: Path, name: str) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(directory / f"{name}.npy", mmap_mode="r")
+    return array
+
+
 class Partition:
     """The inner nodes of one rank, their in-edges, and the boundary (halo) those edges start from.
 
@@ -45,15 +50,12 @@ class Partition:
         self.meta: dict[str, Any] = json.loads((view / "meta.json").read_text())
         self.view, self.rank, self.parts = view, rank, int(self.meta["parts"])
         self._engine, self._device, self._dtype = engine, device, dtype
-        self.inner = self._load("inner")
-        self.boundary = self._load("boundary")
+        self.inner, self.boundary = self._load("inner"), self._load("boundary")
         self.boundary_ptr = self._load("boundary_ptr")
-        self.send_index = self._load("send_index")
-        self.send_ptr = self._load("send_ptr")
+        self.send_index, self.send_ptr = self._load("send_index"), self._load("send_ptr")
 
     def _load(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(self.view / f"rank{self.rank}" / f"{name}.npy", mmap_mode="r")
-        return array
+        return _mapped(self.view / f"rank{self.rank}", name)
 
     @property
     def num_inner(self) -> int:
@@ -95,7 +97,7 @@ class Partition:
     @cached_property
     def full_block(self) -> Block:
         """All in-edges of the inner nodes; its transpose is built when something is first trained on it."""
-        return self._block(self.structure, self._degree, None)
+        return self.sampled_block(self.structure, None, np.arange(self.num_boundary))
 
     def block(self, kept: NDArray[np.int64], scale: Tensor | None = None) -> Block:
         """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`.
@@ -111,36 +113,31 @@ class Partition:
             full.indptr.numpy(), full.indices.numpy(), self.num_inner, column, full.values is not None
         )
         values = None if full.values is None else full.values[torch.from_numpy(order)]
-        columns = self.num_inner + kept.size
-        adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), columns, values)
-        reverse = self._reversed(kept) if values is None else None
-        return self._block(adjacency, self._kept_degree(kept), reverse, self._source_scale(scale))
+        adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner + kept.size, values)
+        reverse = None
+        if values is None:
+            # Rows of the whole transpose, copied: no pass over the kept edges by column.
+            whole = self._reverse.indptr.numpy(), self._reverse.indices.numpy()
+            indptr, indices = select_rows(*whole, self.num_inner, kept)
+            reverse = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
+        if scale is not None:
+            scale = torch.cat([scale.new_ones(self.num_inner), scale])
+        return self.sampled_block(adjacency, reverse, kept, scale)
 
-    def sampled_block(self, adjacency: CSR, transposed: CSR, kept: NDArray[np.int64]) -> Block:
-        """Return the block of the inner nodes with sampled edges only.
+    def sampled_block(
+        self, adjacency: CSR, transposed: CSR | None, kept: NDArray[np.int64], src_scale: Tensor | None = None
+    ) -> Block:
+        """Return the block of the inner nodes with these edges only.
 
         Args:
             adjacency: [num_inner, num_inner + len(kept)], edges with the weights that they count as sampled.
-            transposed: its transpose.
+            transposed: its transpose, or None where that is not known.
             kept: int64, ascending positions of the boundary nodes that its last columns are.
+            src_scale: as of a `Block`.
         """
-        return self._block(adjacency, self._kept_degree(kept), transposed)
-
-    def _source_scale(self, scale: Tensor | None) -> Tensor | None:
-        return None if scale is None else torch.cat([scale.new_ones(self.num_inner), scale])
-
-    def _kept_degree(self, kept: NDArray[np.int64]) -> Tensor:
-        boundary = self._degree[self.num_inner + torch.from_numpy(kept)]
-        return torch.cat([self._degree[: self.num_inner], boundary])
-
-    def _reversed(self, kept: NDArray[np.int64]) -> CSR:
-        """Return the transpose of the unweighted block of `kept`: rows of the whole one's, copied."""
-        reverse = self._reverse
-        indptr, indices = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
-        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
-
-    def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR | None, src_scale: Tensor | None = None) -> Block:
-        device = self._device
+        device, degree = self._device, self._degree
+        if kept.size < self.num_boundary:
+            degree = torch.cat([degree[: self.num_inner], degree[self.num_inner + torch.from_numpy(kept)]])
         if transposed is not None:
             transposed = transposed.to(device)
         return Block(
@@ -175,7 +172,7 @@ class View:
     ) -> None:
         self.partition = Partition(view, rank, engine=engine, device=device, dtype=dtype)
         self._graph, self._view, self._device, self._dtype = graph, view, device, dtype
-        self.nodes: NDArray[np.int64] = np.load(view / "nodes.npy", mmap_mode="r")
+        self.nodes: NDArray[np.int64] = _mapped(view, "nodes")
         self._nodes: NDArray[np.int64] = np.asarray(self.nodes[self.partition.inner])
 
     def features(self) -> Tensor:
@@ -200,18 +197,14 @@ class View:
     @cached_property
     def owner(self) -> NDArray[np.int32]:
         """Rank that owns each node of the view (memory-mapped)."""
-        return self._shared("parts")
+        return _mapped(self._view, "parts")
 
     @cached_property
     def local_row(self) -> NDArray[np.int32]:
         """Row of each node of the view among its owner's inner nodes (memory-mapped)."""
-        return self._shared("local")
+        return _mapped(self._view, "local")
 
     @cached_property
     def topology(self) -> Topology:
         """The view's whole graph, memory-mapped: one copy a host."""
         return Topology.open(Path(self.partition.meta["topology"]), self.partition.meta["weighted"])
-
-    def _shared(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(self._view / f"{name}.npy", mmap_mode="r")
-        return array
