@@ -184,27 +184,19 @@ class Topology:
 
     def degree(self, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the in-degree, or the sum of weights, of `nodes`."""
-        degree: NDArray[np.float64]
-        if self.weights is None:
-            degree = _degree(self.indptr, nodes)
-        else:
-            degree = _weighted_degree(self.indptr, self.weights, nodes)
+        degree: NDArray[np.float64] = _degree(self.indptr, self.weights, nodes)
         return degree
 
 
 @numba.njit(cache=True, nogil=True)
-def _degree(indptr, nodes):  # type: ignore[no-untyped-def]
-    degree = np.empty(nodes.size)
-    for i in range(nodes.size):
-        node = np.uint64(nodes[i])  # unsigned: numba asks of a signed index whether it counts from the end
-        degree[i] = indptr[node + np.uint64(1)] - indptr[node]
-    return degree
-
-
-@numba.njit(cache=True, nogil=True)
-def _weighted_degree(indptr, weights, nodes):  # type: ignore[no-untyped-def]
+def _degree(indptr, weights, nodes):  # type: ignore[no-untyped-def]
     degree = np.zeros(nodes.size)
     for i in range(nodes.size):
-        for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
-            degree[i] += weights[e]
+        node = np.uint64(nodes[i])  # unsigned: numba asks of a signed index whether it counts from the end
+        first, last = indptr[node], indptr[node + np.uint64(1)]
+        if weights is None:
+            degree[i] = last - first
+        else:
+            for e in range(first, last):
+                degree[i] += weights[e]
     return degree

@@ -20,6 +20,7 @@ import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
@@ -78,23 +79,21 @@ _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 
 
+@dataclass(frozen=True, eq=False)
 class _Sum:
-    """Writes the code that sums one row's entries in vectors of one kind; values are LLVM's.
+    """Writes with `builder` the code that sums one row's entries in `count` vectors of a kind; values are LLVM's."""
 
-    Args:
-        builder: where to write.
-        vector: the vectors' type.
-        count: their number.
-        x: the arrays of `_sum_row`.
-        out: likewise.
-        indices: likewise.
-        weights: likewise, or None.
-    """
+    builder: Any
+    vector: Any
+    count: int
+    x: Any  # this and what follows: the arrays of `_sum_row`
+    out: Any
+    indices: Any
+    weights: Any  # or None
 
-    def __init__(self, builder: Any, vector: Any, count: int, x: Any, out: Any, indices: Any, weights: Any) -> None:
-        self.builder, self.vector, self.count = builder, vector, count
-        self.x, self.out, self.indices, self.weights = x, out, indices, weights
-        self.itemsize = {ir.FloatType(): 4, ir.DoubleType(): 8}[vector.element]
+    @property
+    def itemsize(self) -> int:
+        return {ir.FloatType(): 4, ir.DoubleType(): 8}[self.vector.element]
 
     def write(self, start: Any, stop: Any, row: Any, first: Any, last: Any) -> None:
         """Write the loop over the entries and the stores of the sums; arguments as `_sum_row` has them."""
@@ -143,8 +142,8 @@ class _Sum:
             builder.store(after, total)
 
     def _multiply_add(self, weight: Any, value: Any, before: Any) -> Any:
-        name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [weight, value, before])
 
@@ -157,20 +156,9 @@ class _Sum:
         )
 
 
-def _sum_row_of(
-    _typing: Any,
-    x: Any,
-    out: Any,
-    indices: Any,
-    weights: Any,
-    start: Any,
-    stop: Any,
-    row: Any,
-    first: Any,
-    last: Any,
-    lanes: Any,
-    count: Any,
-) -> Any:
+def _sum_row_of(  # type: ignore[no-untyped-def]
+    _typing, x, out, indices, weights, start, stop, row, first, last, lanes, count
+):
     """Store in out[row] the sum of the rows x[indices[e]], times weights[e], over `start` <= e < `stop`.
 
     It is that of the columns in `count` vectors of `lanes` elements, side by side from column `first` on, but
@@ -289,11 +277,8 @@ class DGLEngine:
                 ("csc", structure), num_src_nodes=matrix.num_cols, num_dst_nodes=matrix.num_rows
             )
         graph = matrix.handles[self.name]
-        product: Tensor = (
-            ops.copy_u_sum(graph, x)
-            if matrix.values is None
-            else ops.u_mul_e_sum(graph, x, matrix.values.to(x.dtype).unsqueeze(1))
-        )
+        weights = None if matrix.values is None else matrix.values.to(x.dtype).unsqueeze(1)
+        product: Tensor = ops.copy_u_sum(graph, x) if weights is None else ops.u_mul_e_sum(graph, x, weights)
         return product
 
 
