@@ -17,37 +17,26 @@ from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import Induced, SubgraphBatch, Subgraphs, as_graph, as_layer
 
 
-class PoissonNodes:
-    """Draws each node independently, with a chance of its own.
-
-    Args:
-        probabilities: float64 [N], in [0, 1].
-    """
-
-    def __init__(self, probabilities: NDArray[np.float64]) -> None:
-        self._probabilities = probabilities
-
-    def sample(self, seed: int) -> NDArray[np.int64]:
-        """See `NodeSampler`."""
-        nodes: NDArray[np.int64] = _draw(self._probabilities, seed)
-        return nodes
-
-
 @dataclass(frozen=True, eq=False)
-class KnownChances:
-    """Weighs by chances that are known, of nodes that are drawn independently.
+class IndependentNodes:
+    """Draws each node independently, with a chance of its own, and weighs by these chances.
 
     An edge j -> i of a subgraph counts w_ij / p_j: for a destination i that is in it, the sum has the full
-    aggregation as its expectation. A node's loss counts 1/p_i: the sum of losses, were the logits
-    exact, has the sum over all nodes as its expectation.
+    aggregation as its expectation. A node's loss counts 1/p_i: the sum of losses, were the logits exact, has the
+    sum over all nodes as its expectation.
 
     Args:
         topology: the graph.
-        probabilities: float64 [N], p.
+        probabilities: float64 [N], p, in [0, 1].
     """
 
     topology: Topology
     probabilities: NDArray[np.float64]
+
+    def sample(self, seed: int) -> NDArray[np.int64]:
+        """See `NodeSampler`."""
+        nodes: NDArray[np.int64] = _draw(self.probabilities, seed)
+        return nodes
 
     @property
     def needs_places(self) -> bool:
@@ -66,7 +55,7 @@ class ImportanceSubgraphs(Subgraphs):
 
     Node j is drawn with p_j = min(1, c q_j), q_j = sum_i A_ij^2 over all nodes i of the graph, self loops
     left out; c is such that `size` nodes are expected. In the paper `size` are drawn with replacement, and
-    chances are estimated from draws; here they are exact (see `KnownChances`). Nodes that no edge starts from
+    chances are estimated from draws; here they are exact (see `IndependentNodes`). Nodes that no edge starts from
     have the smallest positive q, so that every node is seen.
 
     Args:
@@ -98,13 +87,19 @@ class ImportanceSubgraphs(Subgraphs):
         local_only: bool = False,
     ) -> None:
         self.alpha, weights = 1.0, _importance(topology, propagation)
-        if local_only:
-            weights[~_known(local)] = 0
-        if skew is not None:
-            self.alpha = _skewed(weights, _known(local), skew, size)
+        if skew is not None or local_only:
+            if local is None:
+                raise ValueError("to skew or to leave out remote nodes needs to know which are local")
+            if local_only:
+                weights[~local] = 0
+            if skew is not None:
+                own, remote = weights[local], weights[~local]
+                candidates = own.size, int(np.count_nonzero(remote))
+                self.alpha = skew.alpha_of(*candidates, float(own.sum()), float(remote.sum()), size)
+                weights[local] *= self.alpha
         self.probabilities = inclusion(weights, size if size >= 0 else weights.size)
-        chances = KnownChances(topology, self.probabilities)
-        super().__init__(topology, PoissonNodes(self.probabilities), chances, tables)
+        nodes = IndependentNodes(topology, self.probabilities)
+        super().__init__(topology, nodes, nodes, tables)
 
 
 def _importance(topology: Topology, propagation: Propagation) -> NDArray[np.float64]:
@@ -116,20 +111,6 @@ def _importance(topology: Topology, propagation: Propagation) -> NDArray[np.floa
     positive = squares[squares > 0]
     squares[squares == 0] = positive.min() if positive.size else 1.0
     return squares
-
-
-def _known(local: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-    if local is None:
-        raise ValueError("to skew or to leave out remote nodes needs to know which are local")
-    return local
-
-
-def _skewed(weights: NDArray[np.float64], local: NDArray[np.bool_], skew: AlphaRule, size: int) -> float:
-    """Multiply the weights of local candidates by alpha, in place; return alpha."""
-    own, remote = weights[local], weights[~local]
-    alpha = skew.alpha_of(own.size, int(np.count_nonzero(remote)), float(own.sum()), float(remote.sum()), size)
-    weights[local] *= alpha
-    return alpha
 
 
 @numba.njit(cache=True, nogil=True)
