@@ -135,8 +135,12 @@ def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def
 
     `drawn` is a scratch, longer than `node` by up to 7, to a multiple of 8.
     """
+    count = 0
+    for k in range(node.size):
+        drawn[k] = node_uniform(seed, depth, node[k]) < c * weights[k]
+        count += drawn[k]
     drawn[node.size :] = False
-    chosen = np.empty(_decide(node, weights, c, seed, depth, drawn) + 1, np.int64)
+    chosen = np.empty(count + 1, np.int64)  # one more: what is not drawn is written too, and overwritten
     # Eight flags at a time.
     eights, count = drawn.view(np.uint64), 0  # most are 0
     for eight in range(eights.size):
@@ -145,16 +149,6 @@ def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def
                 chosen[count] = k
                 count += drawn[k]
     return chosen[:count]
-
-
-@numba.njit(cache=True, nogil=True)
-def _decide(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def]
-    """Write who is drawn, and return how many are."""
-    count = 0
-    for k in range(node.size):
-        drawn[k] = node_uniform(seed, depth, node[k]) < c * weights[k]
-        count += drawn[k]
-    return count
 
 
 @numba.njit(cache=True, nogil=True)

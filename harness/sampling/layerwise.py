@@ -57,7 +57,7 @@ def solve(weights, size):  # type: ignore[no-untyped-def]
 
     c is infinite where `size` is at least the number of positive weights.
     """
-    if size == 0 or size >= _positive(weights):
+    if size == 0 or size >= _split(weights, 0.0, 1.0)[0]:  # all that are positive
         return 1.0, np.inf if size > 0 else 0.0
     # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow and,
     # where only tiny weights are left, from loss.
@@ -71,14 +71,6 @@ def solve(weights, size):  # type: ignore[no-untyped-def]
         if found == certain:
             return scale, share
         certain, bound = found, (1 + SLACK) / share / scale
-
-
-@numba.njit(cache=True, nogil=True)
-def _positive(weights):  # type: ignore[no-untyped-def]
-    count = 0
-    for j in range(weights.size):
-        count += weights[j] > 0
-    return count
 
 
 # Sums in any order, so that the loop runs in vectors.

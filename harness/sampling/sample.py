@@ -12,6 +12,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.block import Block, Propagation
@@ -27,8 +28,8 @@ class LayerSample:
         sources: int64 [num_src], distinct nodes of the view; the destinations are the first.
         indptr: int64 [num_dst + 1].
         indices: int32 [nnz], rows of `sources`.
-        values: float64 [nnz] or None: what an edge counts beside the model's propagation weight, that is, its
-            own weight if the graph has any, times the inverse of its chance to be drawn. None: 1.
+        values: float64 [nnz] or None: what an edge counts beside the model's propagation weight, that is, its own
+            weight if the graph has any, times the inverse of its chance to be drawn. None: 1.
         dst_scale: float64 [num_dst] or None: multiplies the sum over a destination's neighbours.
         src_scale: float64 [num_src] or None: multiplies what a source counts for its neighbours.
         symmetric: whether the matrix is square and equals its transpose, in `structure` or in its values too;
@@ -55,21 +56,18 @@ class LayerSample:
 
     def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
         """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
-        values, to_dst, from_src = (
-            None if array is None else torch.from_numpy(array).to(dtype)
-            for array in (self.values, self.dst_scale, self.src_scale)
-        )
+
+        def tensor(array: NDArray[np.float64] | None, place: torch.device = device) -> Tensor | None:
+            return None if array is None else torch.from_numpy(array).to(place, dtype)
+
+        values = tensor(self.values, torch.device("cpu"))  # where a symmetric structure is transposed
         adjacency = CSR(torch.from_numpy(self.indptr), torch.from_numpy(self.indices), self.sources.size, values)
         transposed = adjacency.transpose_symmetric().to(device) if self.symmetric == "structure" else None
-        adjacency = adjacency.to(device)
+        adjacency, degree = adjacency.to(device), torch.from_numpy(topology.degree(self.sources)).to(device, dtype)
         return Block(
-            adjacency,
-            torch.from_numpy(topology.degree(self.sources)).to(device, dtype),
-            dst_scale=None if to_dst is None else to_dst.to(device),
-            src_scale=None if from_src is None else from_src.to(device),
-            engine=engine,
+            adjacency, degree, dst_scale=tensor(self.dst_scale), src_scale=tensor(self.src_scale), engine=engine,
             transposed=adjacency if self.symmetric == "values" else transposed,
-        )
+        )  # fmt: skip
 
 
 T = TypeVar("T")

@@ -164,27 +164,13 @@ def _fetch(indptr, indices, row):  # type: ignore[no-untyped-def]
 
 
 def induce(topology: Topology, nodes: NDArray[np.int64], tables: Tables) -> LayerSample:
-    """Return all edges between `nodes`, which are the destinations and the sources, in their order.
-
-    Takes time linear in the sum of the nodes' degrees.
-
-    Args:
-        topology: the graph.
-        nodes: int64 [n], distinct.
-        tables: of the graph's nodes.
-
-    Raises:
-        ValueError: a node is given twice.
-    """
+    """Return what `induced` does, as a layer: `nodes` are its destinations and its sources."""
     found = induced(topology, nodes, tables, places=topology.weights is not None)
     return as_layer(nodes, as_graph(topology, found))
 
 
 def as_graph(topology: Topology, found: Induced) -> Topology:
-    """Return what was induced as a graph of its own, whose edges have the weights that they had.
-
-    `found` needs the places of its edges where there are weights.
-    """
+    """Return what was induced as a graph of its own; where edges have weights, `found` needs their places."""
     weights = None if topology.weights is None else gather(topology.weights, found.places)
     return Topology(found.indptr, found.columns, weights)
 
