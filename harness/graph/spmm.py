@@ -156,9 +156,7 @@ class _Sum:
         )
 
 
-def _sum_row_of(  # type: ignore[no-untyped-def]
-    _typing, x, out, indices, weights, start, stop, row, first, last, lanes, count
-):
+def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last, lanes, count):  # type: ignore[no-untyped-def]
     """Store in out[row] the sum of the rows x[indices[e]], times weights[e], over `start` <= e < `stop`.
 
     It is that of the columns in `count` vectors of `lanes` elements, side by side from column `first` on, but

@@ -20,8 +20,7 @@ class GATLayer(GraphLayer):
     but the layers' inputs is dropped out, as in the other models: neither alpha nor z.
 
     Args:
-        inputs: width of the layer's input.
-        outputs: width of its output, a multiple of `heads` if they stand side by side.
+        inputs, outputs: widths; the output's is a multiple of `heads` if they stand side by side.
         heads: their number.
         average: average heads of the full width.
     """

@@ -79,10 +79,10 @@ class GraphLayer(Registered, nn.Module):
     """A graph layer: how it propagates, what its exchange sends, what it holds in memory.
 
     A model is made of layers of one kind; a subclass with a `name` is a model that suites can name. It sets
-    `propagation` and defines `forward(block, h, fetch, transform_first, aggregated)`, which returns [num_dst,
-    outputs]: `h` are the rows that `fetch` turns into the source rows, `transform_first` says to exchange H W,
-    `aggregated` [num_dst, inputs] replaces the propagation of `h`. `propagate` is A H W for layers that have
-    such a product. What is said of memory here follows it, and is for layers that hold no more than SAGE's.
+    `propagation` and defines `forward(block, h, fetch, transform_first, aggregated)`, which returns [num_dst, outputs]:
+    `h` [rows, inputs] is what `fetch` turns into the source rows, `transform_first` says to exchange H W, `aggregated`
+    [num_dst, inputs] replaces the propagation of `h`. `propagate` is A H W for layers that have such a product.
+    What is said of memory here follows it, and is for layers that hold no more than SAGE's.
 
     Args:
         inputs: width of the layer's input.
@@ -154,13 +154,7 @@ class GraphLayer(Registered, nn.Module):
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def run(
-        self,
-        blocks: Sequence[Block],
-        h: Tensor,
-        fetch: HopFetch,
-        *,
-        transform_first: bool = False,
-        aggregated: Tensor | None = None,
+        self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, transform_first: bool, aggregated: Tensor | None
     ) -> Tensor:
         """Return the output on the blocks of all hops; `fetch` is called with the hop, from 0."""
         out: Tensor = self(blocks[0], h, lambda rows: fetch(rows, 0), transform_first, aggregated)
@@ -173,13 +167,8 @@ class GraphLayer(Registered, nn.Module):
     def propagate(self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool) -> Tensor:
         """Return A H W [num_dst, outputs], in the order that `transforms_first` says.
 
-        A block that communicates is given H, as the papers send it, but with `transform_first`.
-
-        Args:
-            block: the layer's edges.
-            h: [rows, inputs], what `fetch` turns into the source rows.
-            fetch: the exchange of this layer.
-            transform_first: exchange H W.
+        A block that communicates is given H, as the papers send it, but with `transform_first`. Arguments as of
+        `forward`.
         """
         if transform_first:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
@@ -193,15 +182,9 @@ class GraphLayer(Registered, nn.Module):
     def transforms_first(self, entries: int, num_dst: int, num_src: int, *, weights: bool, inputs: bool) -> bool:
         """Return whether to compute A (H W), not (A H) W: as `products` says, or as is cheaper.
 
-        Counted are the multiply-adds of both passes (Zeng et al., JPDC 2021, section 6.1, where every
-        gradient is needed). For the gradient of W, A (H W) takes A^T to the gradient, and (A H) W has A H.
-
-        Args:
-            entries: of the block.
-            num_dst: its destination rows.
-            num_src: its source rows.
-            weights: the gradient of W will be asked for.
-            inputs: that of H will.
+        Counted are the multiply-adds of both passes (Zeng et al., JPDC 2021, section 6.1, where every gradient is
+        needed) on a block of so many entries and rows; `weights` and `inputs` say whether the gradients of W and
+        of H will be asked for. For that of W, A (H W) takes A^T to the gradient, and (A H) W has A H.
         """
         if self.products != "auto":
             return self.products == "transform-first"
@@ -212,9 +195,8 @@ class GraphLayer(Registered, nn.Module):
     def training_values(self, case: LayerCase) -> LayerValues:
         """Return what the layer has in memory in a step; `propagate` is what this follows.
 
-        SyncExchange makes the source matrix new. A product keeps its input: the source matrix where H W comes
-        first, the aggregation where A H does. The exchange's backward pass adds what peers send (about the
-        boundary) to a copy of the inner rows. The first layer's input needs no gradient.
+        A product keeps its input: the source matrix where H W comes first, the aggregation where A H does. The
+        exchange's backward pass adds what peers send (about the boundary) to a copy of the inner rows.
         """
         (size,) = case.blocks
         dst, src, d, o = size.dst, size.src, self.inputs, self.outputs

@@ -74,9 +74,7 @@ def describe(node, right, right_step, keep, keep_step, met, row, factor, norm): 
 
 
 @numba.njit(cache=True, nogil=True)
-def add_rows(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm
-):
+def add_rows(indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm):  # type: ignore[no-untyped-def]
     """Give `fresh` their rows, and add (left_i w_ij)^2 to the `norm` of their neighbours j."""
     step = U(weight_step)
     for i in range(fresh.size):
@@ -189,9 +187,7 @@ def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no
 
 
 @numba.njit(cache=True, nogil=True)
-def gather(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values
-):
+def gather(indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values):  # type: ignore[no-untyped-def]
     """Write the marked neighbours' rows and w_ij * inverse_j; returns the pointers by destination."""
     pointers = np.empty(destinations.size + 1, np.int64)
     at = U(0)

@@ -23,10 +23,9 @@ TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be
 def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Return p_j = min(1, c w_j) with sum p = size, float64 [n].
 
-    Where `size` is at least the number of positive weights, those have p = 1. A weight of 0 has p = 0. c
-    comes from passes over the weights: each leaves out those found to have p = 1 and shares the rest of
-    `size` anew. Almost always a handful do; only weights that fall by a factor of about `size` from one to
-    the next need one each.
+    Where `size` is at least the number of positive weights, those have p = 1. A weight of 0 has p = 0. c comes from
+    passes over the weights: each leaves out those found to have p = 1 and shares the rest of `size` anew. Almost
+    always a handful do; only weights that fall by a factor of about `size` from one to the next need one each.
 
     Args:
         weights: float64 [n], finite and not negative.
@@ -267,12 +266,12 @@ class LayerBatch:
 class LayerSampler:
     """Draws a layer's nodes among the neighbours of its destinations.
 
-    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0); a
-    destination too is drawn or not drawn for its edges, though it is a source in any case. Degrees, and
-    with them A, are those of the whole graph, whatever is drawn or left out.
+    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0); a destination
+    too is drawn or not drawn for its edges, though it is a source in any case. Degrees, and with them A, are those
+    of the whole graph, whatever is drawn or left out.
 
-    Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time
-    linear in the edges into the layers' destinations. Threads may sample at the same time.
+    Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time linear
+    in the edges into the layers' destinations. Threads may sample at the same time.
 
     Args:
         topology: the graph.
@@ -280,11 +279,11 @@ class LayerSampler:
         tables: of the graph's nodes.
         local: bool [N], which nodes are local; needed with `skew` or `local_only`.
         skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
-        estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's
-            size; an edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another
-            without replacement, pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a
-            row's A-weights sum to those of all its candidates (the public code's row normalisation, up to
-            the self loop, which is exact here; biased). A row without a drawn neighbour is 0.
+        estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's size; an
+            edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another without replacement,
+            pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a row's A-weights sum to those of
+            all its candidates (the public code's row normalisation, up to the self loop, which is exact here;
+            biased). A row without a drawn neighbour is 0.
         local_only: leave out remote candidates, and their edges.
 
     Raises:
@@ -368,8 +367,7 @@ LAYERWISE_METRICS = (
 class LayerwiseSampler:
     """Draws so many nodes a layer, for all of its destinations together.
 
-    Metrics: `stat_candidates`, nodes that could be drawn; `stat_alpha`, the factors of local nodes, of which
-    `stat_alphas` are summed: all three over an epoch's steps and layers.
+    Metrics: `LAYERWISE_METRICS`, summed over an epoch's steps and layers.
 
     Args:
         sampler: what draws.

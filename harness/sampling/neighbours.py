@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numba
 import numpy as np
@@ -32,9 +33,8 @@ def draw_neighbours(
     the sum. This is systematic sampling with a random start (Madow, Ann. Math. Stat. 1949): sums over single
     neighbours are unbiased, pairs need not be independent. Neighbours of weight 0 are never drawn.
 
-    Time grows with the edges drawn where the choice is uniform, else with the targets' degrees. What is drawn
-    for a target depends on `seed`, `fanout` and its own neighbours alone. Layers of a batch need different
-    seeds: with the same one, a node would be given the same neighbours again.
+    Time grows with the edges drawn where the choice is uniform, else with the targets' degrees. What is drawn for a
+    target depends on `seed`, `fanout` and its own neighbours alone, so layers of a batch need different seeds.
 
     Args:
         topology: the graph.
@@ -50,8 +50,7 @@ def draw_neighbours(
     Raises:
         ValueError: a weight of a neighbour is negative or not finite.
     """
-    values: NDArray[np.float64] | None = None
-    scale: NDArray[np.float64] | None = None
+    values = scale = None
     if node_weights is None:
         pointers, entries, scale = _uniform(topology.indptr, targets, fanout, seed)
         if topology.weights is not None:
@@ -123,9 +122,7 @@ def _floyd(start, size, state, mark, taken, out):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True, nogil=True)
-def _weighted(  # type: ignore[no-untyped-def]
-    indptr, indices, edge_weights, node_weights, targets, fanout, seed
-):
+def _weighted(indptr, indices, edge_weights, node_weights, targets, fanout, seed):  # type: ignore[no-untyped-def]
     """Pointers by target, the entries drawn, and their w/p."""
     starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
     # One more than is drawn: `systematic` writes each candidate and keeps it by moving on.
@@ -240,10 +237,7 @@ class FanoutSampler:
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""
         source = self._source
-
-        def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
-            return draw_neighbours(source.topology, nodes, fanout, seed, source.tables, node_weights=self._weights)
-
+        draw = partial(draw_neighbours, source.topology, tables=source.tables, node_weights=self._weights)
         return sample_layers(draw, targets, self._fanouts, seed)
 
 
