@@ -30,8 +30,7 @@ class GNN(nn.Module):
 
     Args:
         spec: the architecture.
-        inputs: width of the input features.
-        outputs: number of classes.
+        inputs, outputs: width of the input features, and number of classes.
         seed: of the initial weights, which do not depend on rank or device.
         dtype: of the weights.
         products: the order of A H W in the graph layers.
@@ -265,7 +264,6 @@ def training_values(
 
 def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool, least: bool = False) -> int:
     """Return the peak of an exact evaluation, its own copy of the input features included."""
-    layers = (layer for layer, _ in model.by_layer([block] * model.depth))
-    values = [layer.evaluation_values(block, exchanged=exchanged, least=least) for layer in layers]
+    values = [layer.evaluation_values(block, exchanged=exchanged, least=least) for layer in model._layers]
     values += [block.dst * (a + b) for a, b in model.linear_widths]
     return block.dst * model.widths[0][0] + max(values)

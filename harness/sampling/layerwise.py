@@ -91,15 +91,14 @@ Estimator = Literal["poisson", "ladies"]
 class Scaled:
     """A graph with its propagation weights, as the kernels read it.
 
-    A pair is an array and the step to read it at: 0 where one value stands for all. `keep` says by node
-    whether it may be drawn.
+    A pair is an array and the step to read it at: 0 where one value stands for all.
     """
 
     topology: Topology
     weights: tuple[NDArray[np.float32], int]
     left: NDArray[np.float64]
     right: tuple[NDArray[np.float64], int]
-    keep: tuple[NDArray[np.bool_], int]
+    keep: tuple[NDArray[np.bool_], int]  # by node, whether it may be drawn
 
     @classmethod
     def of(cls, topology: Topology, propagation: Propagation, keep: NDArray[np.bool_] | None) -> Scaled:
@@ -179,19 +178,15 @@ class LayerFrontier:
         self._weight, self._inverse = _grown(self._weight, known), _grown(self._inverse, known)
         self._drawn = _grown(self._drawn, known + 7)
 
-    def tally(self, local: NDArray[np.bool_]) -> tuple[int, int, float, float]:
-        """Return n_L, n_R, Q_L and Q_R."""
-        met = slice(self._known)
-        sums: tuple[int, int, float, float] = kernels.tally(self._node[met], self._factor[met], self._norm[met], local)
-        return sums
-
-    def weigh(self, local: NDArray[np.bool_] | None, alpha: float) -> int:
-        """Set the weights of the draw, and return how many are positive."""
-        met, by_node = slice(self._known), np.zeros(0, np.bool_) if local is None else local
-        positive: int = kernels.weigh(
-            self._node[met], self._factor[met], self._norm[met], by_node, alpha, self._weight[met]
-        )
-        return positive
+    def weigh(self, local: NDArray[np.bool_] | None, skew: AlphaRule | None, size: int) -> tuple[float, int]:
+        """Set the weights of the draw, and return alpha and how many of them are positive."""
+        met, alpha = slice(self._known), 1.0
+        found = self._node[met], self._factor[met], self._norm[met]
+        if skew is not None and local is not None:
+            candidates: tuple[int, int, float, float] = kernels.tally(*found, local)
+            alpha = skew.alpha_of(*candidates, size)
+        by_node = np.zeros(0, np.bool_) if local is None else local
+        return alpha, kernels.weigh(*found, by_node, alpha, self._weight[met])
 
     def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> NDArray[np.int64]:
         """Draw a layer's nodes, all candidates if `size` is -1; returns those that are no sources yet.
@@ -250,17 +245,11 @@ class AlphaRule(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LayerBatch:
-    """The layers of a batch, input layer first.
-
-    Attributes:
-        layers: the drawn edges.
-        alphas: for each layer the factor that local candidates' weights had, 1 where there was no skew.
-        candidates: for each layer the number of nodes that could be drawn.
-    """
+    """The layers of a batch, input layer first."""
 
     layers: list[LayerSample]
-    alphas: list[float]
-    candidates: list[int]
+    alphas: list[float]  # the factor that local candidates' weights had, 1 where there was no skew
+    candidates: list[int]  # the number of nodes that could be drawn
 
 
 class LayerSampler:
@@ -274,9 +263,8 @@ class LayerSampler:
     in the edges into the layers' destinations. Threads may sample at the same time.
 
     Args:
-        topology: the graph.
-        propagation: of the model's propagation.
-        tables: of the graph's nodes.
+        topology, tables: the graph, and tables of its nodes.
+        propagation: the model's.
         local: bool [N], which nodes are local; needed with `skew` or `local_only`.
         skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
         estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's size; an
@@ -326,8 +314,7 @@ class LayerSampler:
             sources = fresh = targets
             for depth, size in enumerate(reversed(sizes)):
                 frontier.extend(fresh, sums=self._estimator == "ladies")
-                alpha = self._alpha(frontier, size)
-                count = frontier.weigh(self._local, alpha)
+                alpha, count = frontier.weigh(self._local, self._skew, size)
                 whole = size < 0 or size >= count
                 fresh = frontier.draw(-1 if whole else size, self._estimator, seed, depth)
                 sources = np.concatenate([sources, fresh])
@@ -336,11 +323,6 @@ class LayerSampler:
                 candidates.append(count)
             frontier.end()
         return LayerBatch(layers[::-1], alphas[::-1], candidates[::-1])
-
-    def _alpha(self, frontier: LayerFrontier, size: int) -> float:
-        if self._skew is None or self._local is None:
-            return 1.0
-        return self._skew.alpha_of(*frontier.tally(self._local), size)
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
@@ -365,13 +347,9 @@ LAYERWISE_METRICS = (
 
 
 class LayerwiseSampler:
-    """Draws so many nodes a layer, for all of its destinations together.
+    """Draws `sizes` nodes a layer, input layer first, for all of its destinations together; -1: all candidates.
 
     Metrics: `LAYERWISE_METRICS`, summed over an epoch's steps and layers.
-
-    Args:
-        sampler: what draws.
-        sizes: nodes of a layer, input layer first; -1: all candidates.
     """
 
     def __init__(self, sampler: DrawsLayers, sizes: Sequence[int]) -> None:
