@@ -36,17 +36,11 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges by rows of a CSR, and what each counts: its value, times a factor of its row and of its column.
-
-    Attributes:
-        matrix: the edges.
-        row_scale: [rows], or None for ones.
-        column_scale: [cols], or None for ones.
-    """
+    """Edges by rows of a CSR, and what each counts: its value, times a factor of its row and of its column."""
 
     matrix: CSR
-    row_scale: Tensor | None = None
-    column_scale: Tensor | None = None
+    row_scale: Tensor | None = None  # [rows]; None: ones
+    column_scale: Tensor | None = None  # [cols]; None: ones
 
     def reversed(self, transposed: CSR) -> Edges:
         """Return the same edges by rows of their sources, given the transposed matrix."""
@@ -70,8 +64,7 @@ def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, ow
 
     Args:
         edges: by rows of *sources*.
-        z: [num_src, heads, width].
-        key: [num_src, heads].
+        z, key: [num_src, heads, width] and [num_src, heads].
         grad: [num_dst, heads, width], gradient of the weighted rows.
         state: [num_dst, 4, heads]: query, peak, 1 / total, and the product of `grad` and the weighted row.
         own: sources whose self loops, at the destinations of the same numbers, are among the edges.
@@ -272,17 +265,11 @@ def _product(matrix: CSR, values: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over edges of terms v_ij exp(e_ij - peak_i).
+    """Sums over edges of terms v_ij exp(e_ij - peak_i)."""
 
-    Attributes:
-        rows: [num_dst, heads, width], of terms times z_j.
-        total: [num_dst, heads], of terms.
-        peak: [num_dst, heads], the largest e_ij of those edges and of the self loop.
-    """
-
-    rows: Tensor
-    total: Tensor
-    peak: Tensor
+    rows: Tensor  # [num_dst, heads, width], of terms times z_j
+    total: Tensor  # [num_dst, heads], of terms
+    peak: Tensor  # [num_dst, heads], the largest e_ij of those edges and of the self loop
 
     @classmethod
     def of_self_loops(cls, z: Tensor, key: Tensor, query: Tensor, own: slice) -> Sums:
@@ -297,8 +284,7 @@ class Sums:
 
         Args:
             edges: by rows of destinations.
-            z: [num_src, heads, width].
-            key: [num_src, heads].
+            z, key: [num_src, heads, width] and [num_src, heads].
             query: [num_dst, heads].
         """
         if z.device.type != "cpu":

@@ -23,18 +23,12 @@ class Propagation:
 
     d is a node's degree (the sum of its edges' weights) in the full graph, never in a sample; with a self
     loop 1 more, without one never below 1.
-
-    Attributes:
-        name: tells propagations apart where what follows from one is kept.
-        left: exponent of the destination's degree.
-        right: exponent of the source's.
-        self_loop: every node has an edge of weight 1 to itself, which is never sampled.
     """
 
-    name: str
-    left: float = 0.0
-    right: float = 0.0
-    self_loop: bool = False
+    name: str  # tells propagations apart where what follows from one is kept
+    left: float = 0.0  # exponent of the destination's degree
+    right: float = 0.0  # exponent of the source's
+    self_loop: bool = False  # every node has an edge of weight 1 to itself, which is never sampled
 
     def factors(self, degree: NDArray[np.float64], power: float) -> NDArray[np.float64] | None:
         """Return d^-power of nodes of these degrees, float64; None where it is 1 for all."""
@@ -61,9 +55,8 @@ SYMMETRIC = Propagation("sym", left=0.5, right=0.5, self_loop=True)
 class Block:
     """Edges from source rows to destination rows; the destinations are the first of the sources.
 
-    A full-graph layer, a sampled layer and a subgraph are all Blocks. The propagation weights of the models
-    factor into scalings of rows (see `Propagation`), so a Block stores none per edge unless
-    `adjacency.values` is given.
+    A full-graph layer, a sampled layer and a subgraph are all Blocks. The propagation weights of the models factor
+    into scalings of rows (see `Propagation`), so a Block stores none per edge unless `adjacency.values` is given.
 
     Args:
         adjacency: [num_dst, num_src], structure and optional edge weights that multiply the model's.

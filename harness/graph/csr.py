@@ -15,17 +15,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class CSR:
-    """A sparse matrix by rows: `indptr` int64 [rows + 1], `indices` int32 [nnz], `values` [nnz] or None.
+    """A sparse matrix by rows."""
 
-    Without `values` every stored entry counts one. `handles` keeps what an SpMM engine derives from the
-    structure, so that it is derived once.
-    """
-
-    indptr: Tensor
-    indices: Tensor
+    indptr: Tensor  # int64 [rows + 1]
+    indices: Tensor  # int32 [nnz]
     num_cols: int
-    values: Tensor | None = None
-    handles: dict[Any, Any] = field(default_factory=dict, repr=False)
+    values: Tensor | None = None  # [nnz]; None: every stored entry counts one
+    handles: dict[Any, Any] = field(default_factory=dict, repr=False)  # what SpMM engines derive, once
 
     @property
     def num_rows(self) -> int:
@@ -48,11 +44,10 @@ class CSR:
     def transpose_symmetric(self) -> CSR:
         """Return the transpose of a matrix on the host whose structure is symmetric: same arrays, new values.
 
-        For every entry (i, j) there is one (j, i), whose value may differ, and columns ascend in each row: a
-        graph's adjacency, or a subgraph's over ascending nodes. Rows are then met, for every column, in the
-        order of that column's own row, and one pass puts each value where it belongs (Algorithm 6 of Zeng et
-        al., JPDC 2021, "Accurate, efficient and scalable training of graph neural networks"). Without values
-        the matrix is its own transpose.
+        For every entry (i, j) there is one (j, i), whose value may differ, and columns ascend in each row: a graph's
+        adjacency, or a subgraph's over ascending nodes. Rows are then met, for every column, in the order of that
+        column's own row, and one pass puts each value where it belongs (Algorithm 6 of Zeng et al., JPDC 2021,
+        "Accurate, efficient and scalable training of graph neural networks"). Without values it is its own transpose.
 
         Raises:
             ValueError: there are values, and the structure is not symmetric or columns do not ascend.

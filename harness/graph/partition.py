@@ -21,17 +21,11 @@ from harness.graph.spmm import choose_engine
 
 @dataclass(frozen=True)
 class Halo:
-    """Who sends which inner rows to whom, for one exchange of boundary rows.
+    """Who sends which inner rows to whom, for one exchange of boundary rows."""
 
-    Attributes:
-        send_index: int64 [sum(send_counts)], inner rows to send, grouped by peer in rank order.
-        send_counts: rows sent to each rank.
-        recv_counts: rows received from each rank; they arrive in the order of the receiver's boundary.
-    """
-
-    send_index: Tensor
-    send_counts: list[int]
-    recv_counts: list[int]
+    send_index: Tensor  # int64 [sum(send_counts)], inner rows to send, grouped by peer in rank order
+    send_counts: list[int]  # rows sent to each rank
+    recv_counts: list[int]  # rows received from each rank; they arrive in the order of the receiver's boundary
 
 
 def _mapped(directory: Path, name: str) -> NDArray[Any]:
@@ -162,9 +156,7 @@ SPLITS = ("train", "val", "test")
 class View:
     """One rank's inner nodes of a partitioned graph and what the data set says of them.
 
-    Attributes:
-        partition: the rank's part.
-        nodes: int64 [N], the data set's node of each node of the view (memory-mapped).
+    `nodes`: int64 [N], the data set's node of each node of the view (memory-mapped).
     """
 
     def __init__(

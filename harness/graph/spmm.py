@@ -196,13 +196,10 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  #
     An element is the sum in the order of its row's entries, whatever the rows, slabs and registers are.
 
     Args:
-        start: first row.
-        stop: after the last row.
-        indptr: int64 [rows + 1].
-        indices: int32 [nnz].
+        start, stop: the first row, and the one after the last.
+        indptr, indices: int64 [rows + 1] and int32 [nnz].
         weights: [nnz] of the dtype of `x`, or None: every entry counts one.
-        x: float32 or float64 [cols, width], columns side by side.
-        out: [rows, width], likewise.
+        x, out: float32 or float64 [cols, width] and [rows, width], columns side by side.
         slab: vectors of `LINE` bytes a slab has at most, at least 1.
         held: vectors that registers hold, 1 to `MOST`; a slab of more takes several passes over a row.
     """
@@ -283,9 +280,8 @@ class DGLEngine:
 class NumbaEngine:
     """Row sums in registers, by kernels that numba compiles: every CPU, weighted or not.
 
-    Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's
-    cache are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the
-    number of threads.
+    Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's cache
+    are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the number of threads.
 
     Args:
         slab: bytes of a slab's row, a multiple of a cache line's 64; None: whole rows.

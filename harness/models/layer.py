@@ -35,25 +35,15 @@ class BlockSize:
 
 @dataclass(frozen=True)
 class LayerCase:
-    """What the memory of a layer depends on in a step, besides the layer.
+    """What the memory of a layer depends on in a step, besides the layer."""
 
-    Attributes:
-        spec: the model's.
-        blocks: sizes of the layer's blocks, one a hop.
-        first: its input are the input features, which need no gradient and are counted elsewhere.
-        exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
-        aggregated: its first aggregation is given.
-        transform_first: H W is exchanged.
-        least: a lower bound, whichever of A (H W) and (A H) W the layer computes.
-    """
-
-    spec: ModelSpec
-    blocks: Sequence[BlockSize]
-    first: bool = False
-    exchanged: bool = False
-    aggregated: bool = False
-    transform_first: bool = False
-    least: bool = False
+    spec: ModelSpec  # the model's
+    blocks: Sequence[BlockSize]  # sizes of the layer's blocks, one a hop
+    first: bool = False  # its input are the input features, which need no gradient and are counted elsewhere
+    exchanged: bool = False  # inner rows become source rows by an exchange, which makes a new matrix of them
+    aggregated: bool = False  # its first aggregation is given
+    transform_first: bool = False  # H W is exchanged
+    least: bool = False  # a lower bound, whichever of A (H W) and (A H) W the layer computes
 
     @property
     def boundary(self) -> int:
@@ -85,29 +75,20 @@ class GraphLayer(Registered, nn.Module):
     What is said of memory here follows it, and is for layers that hold no more than SAGE's.
 
     Args:
-        inputs: width of the layer's input.
-        outputs: width of its output.
+        inputs, outputs: widths of the layer's input and output.
         transformed: width of H W if it is another.
         products: the order of A H W, where nothing else decides it.
-
-    Attributes:
-        Options: the model's own options, in a suite `model: {name: {gin: {eps: 0.1}}}`.
-        propagation: the weighting of edges that it aggregates with, or that samplers take for one.
-        attends: its aggregation depends on weights that are learnt.
-        reads_own: it reads a node's own row beside the aggregation, which has no self loop for it.
-        can_transform_first: H W can be exchanged instead of H.
-        hops: aggregations one behind the other, each with a block of its own.
     """
 
     kind = "model"
     group = "harness.models"
     name: ClassVar[str]
-    Options: ClassVar[type[Spec]] = Spec
-    propagation: ClassVar[Propagation]
-    attends: ClassVar[bool] = False
-    reads_own: ClassVar[bool] = True
-    can_transform_first: ClassVar[bool] = True
-    hops: int = 1
+    Options: ClassVar[type[Spec]] = Spec  # its own, in a suite `model: {name: {gin: {eps: 0.1}}}`
+    propagation: ClassVar[Propagation]  # that it aggregates with, or that samplers take for one
+    attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
+    reads_own: ClassVar[bool] = True  # beside the aggregation, which has no self loop for it
+    can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H
+    hops: int = 1  # aggregations one behind the other, each with a block of its own
 
     def __init__(
         self, inputs: int, outputs: int, transformed: int | None = None, *, products: Products = "auto"

@@ -4,9 +4,8 @@ A batch numbers the nodes that it meets in the order of first sight; arrays `by 
 `edges` holds the rows of the destinations one after another, row i from `starts[i]`, a neighbour by its
 number. An array with a step is read at `index * step`: 0 where one value stands for all.
 
-The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which
-would stop the processor from loading ahead, and their indices are unsigned, which saves numba's test for
-negative ones.
+The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which would stop
+the processor from loading ahead, and their indices are unsigned, which saves numba's test for negative ones.
 """
 
 from __future__ import annotations

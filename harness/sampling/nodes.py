@@ -24,14 +24,10 @@ class IndependentNodes:
     An edge j -> i of a subgraph counts w_ij / p_j: for a destination i that is in it, the sum has the full
     aggregation as its expectation. A node's loss counts 1/p_i: the sum of losses, were the logits exact, has the
     sum over all nodes as its expectation.
-
-    Args:
-        topology: the graph.
-        probabilities: float64 [N], p, in [0, 1].
     """
 
     topology: Topology
-    probabilities: NDArray[np.float64]
+    probabilities: NDArray[np.float64]  # [N], p, in [0, 1]
 
     def sample(self, seed: int) -> NDArray[np.int64]:
         """See `NodeSampler`."""
@@ -59,9 +55,8 @@ class ImportanceSubgraphs(Subgraphs):
     have the smallest positive q, so that every node is seen.
 
     Args:
-        topology: the graph; all of its nodes are candidates.
+        topology, tables: the graph, all of whose nodes are candidates, and tables of them.
         propagation: the model's weighting of edges.
-        tables: of the graph's nodes.
         size: nodes expected in a subgraph; -1, or as many as there are candidates: all of them.
         local: bool [N], nodes whose features are here; what `skew` and `local_only` speak of.
         skew: multiplies the q of local nodes by alpha.

@@ -24,24 +24,17 @@ from harness.graph.partition import View
 class LayerSample:
     """The sampled in-edges of a layer's destinations.
 
-    Attributes:
-        sources: int64 [num_src], distinct nodes of the view; the destinations are the first.
-        indptr: int64 [num_dst + 1].
-        indices: int32 [nnz], rows of `sources`.
-        values: float64 [nnz] or None: what an edge counts beside the model's propagation weight, that is, its own
-            weight if the graph has any, times the inverse of its chance to be drawn. None: 1.
-        dst_scale: float64 [num_dst] or None: multiplies the sum over a destination's neighbours.
-        src_scale: float64 [num_src] or None: multiplies what a source counts for its neighbours.
-        symmetric: whether the matrix is square and equals its transpose, in `structure` or in its values too;
-            columns then ascend in each row.
+    `values` say what an edge counts beside the model's propagation weight, that is, its own weight if the graph has
+    any, times the inverse of its chance to be drawn. `symmetric` says whether the matrix is square and equals its
+    transpose, in `structure` or in its values too; columns then ascend in each row.
     """
 
-    sources: NDArray[np.int64]
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    values: NDArray[np.float64] | None = None
-    dst_scale: NDArray[np.float64] | None = None
-    src_scale: NDArray[np.float64] | None = None
+    sources: NDArray[np.int64]  # [num_src], distinct nodes of the view; the destinations are the first
+    indptr: NDArray[np.int64]  # [num_dst + 1]
+    indices: NDArray[np.int32]  # [nnz], rows of `sources`
+    values: NDArray[np.float64] | None = None  # [nnz]; None: 1
+    dst_scale: NDArray[np.float64] | None = None  # [num_dst]: multiplies the sum over a destination's neighbours
+    src_scale: NDArray[np.float64] | None = None  # [num_src]: multiplies what a source counts for its neighbours
     symmetric: Literal["no", "structure", "values"] = "no"
 
     @property
@@ -112,14 +105,10 @@ def propagation_scales(
 
 
 class Source:
-    """A view's whole graph, and which of its nodes are this rank's.
+    """A view's whole graph, memory-mapped, and which of its nodes are this rank's.
 
-    Attributes:
-        view: the view.
-        topology: its graph, memory-mapped.
-        tables: for kernels that number nodes.
-        propagation: the model's weighting of edges.
-        depth: the blocks that the model runs on (`GNN.depth`).
+    `propagation` is the model's weighting of edges, `depth` the blocks that it runs on (`GNN.depth`), `tables` are
+    for kernels that number nodes.
     """
 
     def __init__(self, view: View, *, propagation: Propagation, depth: int) -> None:
@@ -138,19 +127,15 @@ class Source:
 class Sample:
     """What is drawn for a batch.
 
-    Attributes:
-        layers: one for each graph layer, input layer first; the first one's sources are the nodes whose
-            features are read.
-        targets: the first so many output rows are training nodes of this rank, and the loss reads them.
-            None: the loss reads all training nodes among the output rows, whoever owns them.
-        weights: None, or float64 [output rows], factors of the rows' losses.
-        stats: metrics of the sampler's own, summed over an epoch's steps.
+    `layers` has one for each graph layer, input layer first; the first one's sources are the nodes whose features
+    are read. The first `targets` output rows are training nodes of this rank, and the loss reads them. None: the
+    loss reads all training nodes among the output rows, whoever owns them.
     """
 
     layers: Sequence[LayerSample]
     targets: int | None
-    weights: NDArray[np.float64] | None = None
-    stats: dict[str, float] = field(default_factory=dict)
+    weights: NDArray[np.float64] | None = None  # [output rows], factors of the rows' losses
+    stats: dict[str, float] = field(default_factory=dict)  # the sampler's own metrics, summed over an epoch's steps
 
 
 class Sampler(Protocol):

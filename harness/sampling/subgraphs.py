@@ -24,17 +24,11 @@ FILTER_BELOW = 8  # a filter pays where the nodes are at most 1 in so many of th
 
 @dataclass(frozen=True, eq=False)
 class Induced:
-    """A subgraph's square matrix: row and column k are the k-th of the nodes that it was induced on.
+    """A subgraph's square matrix: row and column k are the k-th of the nodes that it was induced on."""
 
-    Attributes:
-        indptr: int64 [n + 1].
-        columns: int32 [nnz], in each row in the order that the graph's row has them in.
-        places: int64 [nnz], where in the graph's `indices` the entries are; None where not asked for.
-    """
-
-    indptr: NDArray[np.int64]
-    columns: NDArray[np.int32]
-    places: NDArray[np.int64] | None
+    indptr: NDArray[np.int64]  # [n + 1]
+    columns: NDArray[np.int32]  # [nnz], in each row in the order that the graph's row has them in
+    places: NDArray[np.int64] | None  # [nnz], where in the graph's `indices` they are; None where not asked for
 
 
 def induced(topology: Topology, nodes: NDArray[np.int64], tables: Tables, *, places: bool = False) -> Induced:
@@ -227,13 +221,10 @@ class NodeSampler(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SubgraphBatch:
-    """A drawn subgraph: a square `layer`, for all layers of a model.
-
-    `weights`: float64 [n], what the losses of its nodes count; None: all the same.
-    """
+    """A drawn subgraph: a square `layer`, for all layers of a model."""
 
     layer: LayerSample
-    weights: NDArray[np.float64] | None
+    weights: NDArray[np.float64] | None  # [n], what the losses of its nodes count; None: all the same
 
 
 class Normaliser(Protocol):
@@ -248,14 +239,7 @@ class Normaliser(Protocol):
 
 
 class Subgraphs:
-    """Draws subgraphs of a graph whose structure is symmetric.
-
-    Args:
-        topology: the graph.
-        sampler: of nodes.
-        normaliser: of edges and losses.
-        tables: of the graph's nodes.
-    """
+    """Draws subgraphs of a graph whose structure is symmetric: nodes by a sampler, weighed by a normaliser."""
 
     def __init__(self, topology: Topology, sampler: NodeSampler, normaliser: Normaliser, tables: Tables) -> None:
         self.sampler, self.normaliser = sampler, normaliser
@@ -288,13 +272,9 @@ class ClippedNodes:
 
 
 class SubgraphSampler:
-    """Draws the nodes of a subgraph, on which every layer runs; takes no targets.
+    """Draws a subgraph, on which all `depth` graph layers of the model run; takes no targets.
 
-    Args:
-        subgraphs: what draws.
-        depth: the model's graph layers.
-        stats: metrics that are recorded with each draw, e.g. `alpha`, the factor of local nodes, of which
-            `alphas` are summed over an epoch.
+    `stats` are recorded with each draw, e.g. `alpha`, the factor of local nodes, of which `alphas` are summed.
     """
 
     def __init__(self, subgraphs: Subgraphs, depth: int, stats: dict[str, float] | None = None) -> None:
