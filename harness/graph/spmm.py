@@ -100,6 +100,7 @@ class _Sum:
         builder, zeros = self.builder, ir.Constant(self.vector, None)
         width = self.vector.count * self.itemsize
         aligned = [_INT64(width * k) for k in range(self.count)]
+        # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
         offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _INT64(self.itemsize))]
         column = builder.mul(first, _INT64(self.itemsize))
         source, target = self._move(self.x.data, column), self._move(self.out.data, column)
@@ -109,6 +110,7 @@ class _Sum:
             builder.store(zeros, total)
         final = builder.sub(builder.extract_value(self.indices.shape, 0), _INT64(1))
         with cgutils.for_range(builder, stop, start) as loop:
+            # Past this row's end too: a row is often shorter than the wait for memory. Never past the array's.
             ahead = builder.add(loop.index, _INT64(_AHEAD))
             ahead = builder.select(builder.icmp_signed("<", ahead, final), ahead, final)
             awaited = self._row(source, self.x, self._column(ahead))
@@ -173,6 +175,7 @@ def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last
         element, full = context.get_data_type(x.dtype), 8 * LINE // x.dtype.bitwidth
         stored = builder.append_basic_block("stored")
         choice = builder.switch(builder.add(builder.mul(lanes, _INT64(2 * MOST)), count), stored)
+        # A case for each number of vectors: only with a constant one do the sums stay in registers.
         for size, most in [(full, MOST), *((full >> k, 2) for k in range(1, full.bit_length()))]:
             for number in range(1, most + 1):
                 case = builder.append_basic_block(f"lanes{size}vectors{number}")
@@ -204,6 +207,7 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  #
         held: vectors that registers hold, 1 to `MOST`; a slab of more takes several passes over a row.
     """
     width, lanes = x.shape[1], LINE // x.itemsize
+    # A matrix narrower than a cache line has shorter vectors, or its last one would begin before the row.
     while lanes > max(width, 1):
         lanes //= 2
     vectors = (width + lanes - 1) // lanes
@@ -211,12 +215,11 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  #
     for part in range(1, slabs + 1):
         end = vectors * part // slabs
         passes = (end - first + held - 1) // held
-        step = (end - first + passes - 1) // passes
+        step = (end - first + passes - 1) // passes  # about the same for all passes
         for r in range(start, stop):
             at = first
             while at < end:
                 count = min(step, end - at)
-                # The row's last vector ends with the row: it may overlap the one before.
                 last = min((at + count - 1) * lanes, width - lanes)
                 _sum_row(x, out, indices, weights, indptr[r], indptr[r + 1], r, at * lanes, last, lanes, count)
                 at += step
