@@ -88,11 +88,7 @@ class GNN(nn.Module):
         return self._layers[0].attends
 
     def require_fixed_aggregation(self) -> None:
-        """Refuse to aggregate the input features before the training.
-
-        Raises:
-            UserError: the model attends.
-        """
+        """Raise a UserError if the model attends: the input features cannot be aggregated before the training."""
         if self.attends:
             raise UserError(
                 f"{self.spec.name} aggregates with weights that it learns: nothing can be computed before",
@@ -128,11 +124,7 @@ class GNN(nn.Module):
         return self._layers[index], hop
 
     def by_layer(self, blocks: Sequence[T]) -> Iterator[tuple[GraphLayer, Sequence[T]]]:
-        """Yield each graph layer and what of `blocks`, one a hop, is its.
-
-        Raises:
-            ValueError: they are not `depth`.
-        """
+        """Yield each graph layer and what of `blocks`, one a hop, is its; if they are not `depth`, a ValueError."""
         if len(blocks) != self.depth:
             raise ValueError(f"the model runs on {self.depth} blocks, not {len(blocks)}")
         for i, layer in enumerate(self._layers):
@@ -223,18 +215,14 @@ def training_values(
     """Return the peak over a step's forward and backward pass, the input features themselves left out.
 
     Args:
-        model: the replica.
-        blocks: sizes of each block, input layer first.
+        model, blocks: the replica, and the sizes of each block, input layer first.
         exchanged, least: as of a `LayerCase`.
-        precompute: the first layer's aggregation is given.
+        precompute: the first layer's aggregation is given; a UserError if the model attends.
         transform_first: H W is exchanged where it is narrower.
         inputs_fetched: the first layer's input is fetched for the step.
         loss_rows: rows that the loss reads.
         cuda: dropout keeps a mask (a byte a value), ReLU its output.
         itemsize: bytes of a value.
-
-    Raises:
-        UserError: `precompute` of a model that attends.
     """
     if precompute:
         model.require_fixed_aggregation()

@@ -86,7 +86,7 @@ class GraphLayer(Registered, nn.Module):
     Options: ClassVar[type[Spec]] = Spec  # its own, in a suite `model: {name: {gin: {eps: 0.1}}}`
     propagation: ClassVar[Propagation]  # that it aggregates with, or that samplers take for one
     attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
-    reads_own: ClassVar[bool] = True  # beside the aggregation, which has no self loop for it
+    reads_own: ClassVar[bool] = True  # a node's own row, for which its aggregation has no self loop
     can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H
     hops: int = 1  # aggregations one behind the other, each with a block of its own
 
@@ -189,15 +189,11 @@ class GraphLayer(Registered, nn.Module):
             through = to_input + (2 * dst + src + case.boundary) * o
             return LayerValues(own, (3 * dst + src) * o, through)
         back = (src + case.boundary + dst) * d if case.exchanged and not case.first else 0
-        to_source = 0 if case.first else src * (d + o)
-        transformed = LayerValues(
-            own + (src * d if case.exchanged else 0),
-            (2 * dst + src) * o,
-            to_input + max((dst + src) * o, to_source, back),
-        )
-        spread = 0 if case.first else (2 * dst + src) * d
-        forward = 2 * dst * o + (src * d if case.exchanged else 0)
-        summed = LayerValues(own + dst * d, forward, to_input + max(spread, back))
+        source = src * d if case.exchanged else 0
+        to_source, spread = (0, 0) if case.first else (src * (d + o), (2 * dst + src) * d)
+        through = to_input + max((dst + src) * o, to_source, back)
+        transformed = LayerValues(own + source, (2 * dst + src) * o, through)
+        summed = LayerValues(own + dst * d, 2 * dst * o + source, to_input + max(spread, back))
         if case.least:
             return LayerValues(*map(min, astuple(transformed), astuple(summed)))
         chosen = self.transforms_first(size.edges, dst, src, weights=True, inputs=not case.first)
