@@ -42,10 +42,6 @@ class Edges:
     row_scale: Tensor | None = None  # [rows]; None: ones
     column_scale: Tensor | None = None  # [cols]; None: ones
 
-    def reversed(self, transposed: CSR) -> Edges:
-        """Return the same edges by rows of their sources, given the transposed matrix."""
-        return Edges(transposed, self.column_scale, self.row_scale)
-
     def spelled_out(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return row and column of every edge, int64 [nnz], and what it counts, [nnz, 1]."""
         matrix = self.matrix
@@ -325,10 +321,6 @@ class Sums:
         """Return a copy of what was `packed`."""
         rows, total, peak = packed.split([packed.shape[1] - 2 * heads, heads, heads], 1)
         return cls(by_head(rows.contiguous(), heads), total.contiguous(), peak.contiguous())
-
-    def weighted(self) -> Tensor:
-        """Return the weighted rows [num_dst, heads, width]; they take the place of `rows`."""
-        return self.rows.div_(self.total.unsqueeze(2))
 
 
 def by_head(rows: Tensor, heads: int) -> Tensor:

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
-from harness.graph.csr import CSR
+from harness.graph.csr import CSR, Floats
 from harness.graph.spmm import Engine, choose_engine
 
 
@@ -30,12 +29,12 @@ class Propagation:
     right: float = 0.0  # exponent of the source's
     self_loop: bool = False  # every node has an edge of weight 1 to itself, which is never sampled
 
-    def factors(self, degree: NDArray[np.float64], power: float) -> NDArray[np.float64] | None:
+    def factors(self, degree: Floats, power: float) -> Floats | None:
         """Return d^-power of nodes of these degrees, float64; None where it is 1 for all."""
         if power == 0:
             return None
         d = degree + 1 if self.self_loop else np.where(degree > 0, degree, 1)
-        found: NDArray[np.float64] = 1 / np.sqrt(d) if power == 0.5 else 1 / d if power == 1 else d**-power
+        found: Floats = 1 / np.sqrt(d) if power == 0.5 else 1 / d if power == 1 else d**-power
         return found
 
     def factors_on_device(self, degree: Tensor, power: float) -> Tensor | None:
@@ -138,11 +137,7 @@ class Block:
         return self.engine.multiply(self.transposed, x)
 
     def aggregate(self, h: Tensor, propagation: Propagation) -> Tensor:
-        """Return the propagated rows [num_dst, width] of the source rows `h` [num_src, width].
-
-        Raises:
-            ValueError: `h` has not one row for every source.
-        """
+        """Return the propagated rows [num_dst, width] of `h` [num_src, width]; of other rows, a ValueError."""
         self._check(h)
         result: Tensor = _Propagate.apply(h, self, propagation)  # type: ignore[no-untyped-call]
         return result
@@ -151,12 +146,9 @@ class Block:
         """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias`.
 
         Args:
-            z: [num_src, heads * width], the transformed rows W h.
+            z: [num_src, heads * width], the transformed rows W h; of other rows, a ValueError.
             to_key, to_query: [heads, width], a_src and a_dst: the two halves of the vector a.
             bias: [heads * width] or None.
-
-        Raises:
-            ValueError: `z` has not one row for every source.
         """
         self._check(z)
         result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)  # type: ignore[no-untyped-call]
@@ -172,7 +164,7 @@ class Block:
         """
         key, rows = z @ to_key, by_head(z, to_key.shape[1])
         sums = Sums.of_self_loops(rows, key, query, slice(0, self.num_dst))
-        sums.add(self._edges, rows, key, query)
+        sums.add(Edges(self.adjacency, self.dst_scale, self.src_scale), rows, key, query)
         return sums
 
     def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
@@ -181,13 +173,9 @@ class Block:
         That of z, [num_src, heads * width], is without what keys and queries add to it. Arguments as in
         `attention`; for `grad` and `state` see `attention.spread`.
         """
-        edges, rows = self._edges.reversed(self.transposed), by_head(z, to_key.shape[1])
+        edges, rows = Edges(self.transposed, self.src_scale, self.dst_scale), by_head(z, to_key.shape[1])
         to_rows, keys, queries = spread(edges, rows, z @ to_key, grad, state, slice(0, self.num_dst))
         return to_rows.view(z.shape), keys, queries
-
-    @property
-    def _edges(self) -> Edges:
-        return Edges(self.adjacency, self.dst_scale, self.src_scale)
 
     def _check(self, rows: Tensor) -> None:
         if rows.shape[0] != self.num_src:
@@ -224,7 +212,7 @@ class _Attend(torch.autograd.Function):
         z = z.contiguous()
         query = z[: block.num_dst] @ _matrix(to_query)
         sums = block.attention(z, _matrix(to_key), query)
-        out = sums.weighted().view(block.num_dst, z.shape[1])
+        out = sums.rows.div_(sums.total.unsqueeze(2)).view(block.num_dst, z.shape[1])  # in the place of the sums
         if bias is not None:
             out += bias
         ctx.save_for_backward(z, to_key, to_query, bias, query, sums.total, sums.peak, out)

@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True, eq=False)
 class CSR:
@@ -162,7 +165,7 @@ class Topology:
     Every edge is there in both directions, with a weight of its own; the in-neighbours of a node ascend.
     """
 
-    indptr: NDArray[np.int64]
+    indptr: Ints
     indices: NDArray[np.int32]
     weights: NDArray[np.float32] | None = None
 
@@ -177,9 +180,9 @@ class Topology:
         """Number of nodes N."""
         return self.indptr.size - 1
 
-    def degree(self, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    def degree(self, nodes: Ints) -> Floats:
         """Return the in-degree, or the sum of weights, of `nodes`."""
-        degree: NDArray[np.float64] = _degree(self.indptr, self.weights, nodes)
+        degree: Floats = _degree(self.indptr, self.weights, nodes)
         return degree
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.data.graph import GraphData
 from harness.graph.block import Block
-from harness.graph.csr import CSR, Topology, induce_columns, select_rows
+from harness.graph.csr import CSR, Ints, Topology, induce_columns, select_rows
 from harness.graph.spmm import choose_engine
 
 
@@ -64,8 +64,7 @@ class Partition:
     @property
     def num_edges(self) -> int:
         """Number of in-edges of the inner nodes, found without reading them."""
-        edges: int = self.meta["table"][self.rank]["edges"]
-        return edges
+        return int(self.meta["table"][self.rank]["edges"])
 
     @property
     def engine(self) -> str:
@@ -93,7 +92,7 @@ class Partition:
         """All in-edges of the inner nodes; its transpose is built when something is first trained on it."""
         return self.sampled_block(self.structure, None, np.arange(self.num_boundary))
 
-    def block(self, kept: NDArray[np.int64], scale: Tensor | None = None) -> Block:
+    def block(self, kept: Ints, scale: Tensor | None = None) -> Block:
         """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`.
 
         `scale` [len(kept)] is what the kept nodes' edges count, 1/p of a sample; None where all of them are.
@@ -119,7 +118,7 @@ class Partition:
         return self.sampled_block(adjacency, reverse, kept, scale)
 
     def sampled_block(
-        self, adjacency: CSR, transposed: CSR | None, kept: NDArray[np.int64], src_scale: Tensor | None = None
+        self, adjacency: CSR, transposed: CSR | None, kept: Ints, src_scale: Tensor | None = None
     ) -> Block:
         """Return the block of the inner nodes with these edges only.
 
@@ -144,7 +143,7 @@ class Partition:
         everything = np.arange(self.send_index.size)
         return self.halo(everything, np.diff(self.send_ptr).tolist(), np.diff(self.boundary_ptr).tolist())
 
-    def halo(self, entries: NDArray[np.int64], send_counts: list[int], recv_counts: list[int]) -> Halo:
+    def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
         rows = torch.from_numpy(np.ascontiguousarray(self.send_index[entries]))
         return Halo(rows.to(self._device), send_counts, recv_counts)
@@ -164,8 +163,8 @@ class View:
     ) -> None:
         self.partition = Partition(view, rank, engine=engine, device=device, dtype=dtype)
         self._graph, self._view, self._device, self._dtype = graph, view, device, dtype
-        self.nodes: NDArray[np.int64] = _mapped(view, "nodes")
-        self._nodes: NDArray[np.int64] = np.asarray(self.nodes[self.partition.inner])
+        self.nodes: Ints = _mapped(view, "nodes")
+        self._nodes: Ints = np.asarray(self.nodes[self.partition.inner])
 
     def features(self) -> Tensor:
         """Read the features [n_in, F] of the inner nodes from the memory-mapped data set."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.block import Propagation
-from harness.graph.csr import Topology
+from harness.graph.csr import Floats, Ints, Topology
 from harness.metrics import Metric
 from harness.sampling import layer_kernels as kernels
 from harness.sampling.sample import LayerSample, Pool, Sample, Tables, propagation_scales
@@ -20,7 +20,7 @@ SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never fin
 TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be exact
 
 
-def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+def inclusion(weights: Floats, size: int) -> Floats:
     """Return p_j = min(1, c w_j) with sum p = size, float64 [n].
 
     Where `size` is at least the number of positive weights, those have p = 1. A weight of 0 has p = 0. c comes from
@@ -96,8 +96,8 @@ class Scaled:
 
     topology: Topology
     weights: tuple[NDArray[np.float32], int]
-    left: NDArray[np.float64]
-    right: tuple[NDArray[np.float64], int]
+    left: Floats
+    right: tuple[Floats, int]
     keep: tuple[NDArray[np.bool_], int]  # by node, whether it may be drawn
 
     @classmethod
@@ -135,7 +135,7 @@ class LayerFrontier:
         """Leave `number` as it was."""
         kernels.forget(self._number, self._node[: self._known])
 
-    def extend(self, fresh: NDArray[np.int64], sums: bool) -> None:
+    def extend(self, fresh: Ints, sums: bool) -> None:
         """Add destinations, and if wanted the sums of their rows."""
         graph, indptr = self._graph, self._graph.topology.indptr
         entries = int((indptr[fresh + 1] - indptr[fresh]).sum())
@@ -156,7 +156,7 @@ class LayerFrontier:
             self._add_sums(fresh)
         self._rows += fresh.size
 
-    def _add_sums(self, fresh: NDArray[np.int64]) -> None:
+    def _add_sums(self, fresh: Ints) -> None:
         """Write sum_j w_ij right_j over all candidates, for the destinations that are being added."""
         graph = self._graph
         self._sums = _grown(self._sums, self._rows + fresh.size)
@@ -188,7 +188,7 @@ class LayerFrontier:
         by_node = np.zeros(0, np.bool_) if local is None else local
         return alpha, kernels.weigh(*found, by_node, alpha, self._weight[met])
 
-    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> NDArray[np.int64]:
+    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> Ints:
         """Draw a layer's nodes, all candidates if `size` is -1; returns those that are no sources yet.
 
         They become sources, in this order.
@@ -209,10 +209,10 @@ class LayerFrontier:
                 least *= 2
             chosen = np.sort(chosen[np.argpartition(waits, size - 1)[:size]])
             inverse = weight.sum() / (size * weight[chosen])
-        fresh: NDArray[np.int64] = kernels.mark(chosen, inverse, node, self._row, self._rows, self._bits, self._inverse)
+        fresh: Ints = kernels.mark(chosen, inverse, node, self._row, self._rows, self._bits, self._inverse)
         return fresh
 
-    def layer(self, sources: NDArray[np.int64], whole: bool, normalise: bool) -> LayerSample:
+    def layer(self, sources: Ints, whole: bool, normalise: bool) -> LayerSample:
         """Return the edges from the drawn nodes to the destinations; `whole`: p = 1 for all."""
         graph, scale = self._graph, None
         pointers = kernels.gather(
@@ -265,7 +265,7 @@ class LayerSampler:
     Args:
         topology, tables: the graph, and tables of its nodes.
         propagation: the model's.
-        local: bool [N], which nodes are local; needed with `skew` or `local_only`.
+        local: bool [N], which nodes are local; without it `skew` and `local_only` are a ValueError.
         skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
         estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's size; an
             edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another without replacement,
@@ -273,9 +273,6 @@ class LayerSampler:
             all its candidates (the public code's row normalisation, up to the self loop, which is exact here;
             biased). A row without a drawn neighbour is 0.
         local_only: leave out remote candidates, and their edges.
-
-    Raises:
-        ValueError: `local` is missing.
     """
 
     def __init__(
@@ -295,17 +292,11 @@ class LayerSampler:
         self._tables, self._local, self._skew, self._estimator = tables, local, skew, estimator
         self._frontiers = Pool(lambda: LayerFrontier(graph))
 
-    def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
-        """Draw the layers of a batch.
+    def sample(self, targets: Ints, sizes: Sequence[int], seed: int) -> LayerBatch:
+        """Draw the layers of a batch by its `seed`, >= 0; the last one's destinations are the distinct `targets`.
 
-        Args:
-            targets: distinct nodes, the destinations of the last layer.
-            sizes: nodes drawn for each layer, input layer first. -1, or as many as there are candidates:
-                all of them, each with p = 1, for both estimators.
-            seed: of the batch, >= 0.
-
-        Raises:
-            ValueError: a size is below -1.
+        `sizes` are nodes drawn for each layer, input layer first. -1, or as many as there are candidates: all of
+        them, each with p = 1, for both estimators. Raises what `check_sizes` does.
         """
         check_sizes(sizes)
         layers, alphas, candidates = [], [], []
@@ -334,7 +325,7 @@ def check_sizes(sizes: Sequence[int]) -> None:
 class DrawsLayers(Protocol):
     """What draws the layers of a batch: `LayerSampler`, or a method's own."""
 
-    def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
+    def sample(self, targets: Ints, sizes: Sequence[int], seed: int) -> LayerBatch:
         """See `LayerSampler.sample`."""
 
 
@@ -355,7 +346,7 @@ class LayerwiseSampler:
     def __init__(self, sampler: DrawsLayers, sizes: Sequence[int]) -> None:
         self._sampler, self._sizes = sampler, sizes
 
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+    def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
         drawn = self._sampler.sample(targets, self._sizes, seed)
         stats = {"candidates": sum(drawn.candidates), "alpha": sum(drawn.alphas), "alphas": len(drawn.alphas)}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.block import Propagation
-from harness.graph.csr import Topology
+from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import next_u64, stream, uniform
 from harness.sampling.layer_kernels import global_weights
 from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
@@ -27,11 +27,11 @@ class IndependentNodes:
     """
 
     topology: Topology
-    probabilities: NDArray[np.float64]  # [N], p, in [0, 1]
+    probabilities: Floats  # [N], p, in [0, 1]
 
-    def sample(self, seed: int) -> NDArray[np.int64]:
+    def sample(self, seed: int) -> Ints:
         """See `NodeSampler`."""
-        nodes: NDArray[np.int64] = _draw(self.probabilities, seed)
+        nodes: Ints = _draw(self.probabilities, seed)
         return nodes
 
     @property
@@ -39,7 +39,7 @@ class IndependentNodes:
         """See `Normaliser`."""
         return self.topology.weights is not None
 
-    def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
+    def weigh(self, nodes: Ints, found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
         inverse = 1 / self.probabilities[nodes]
         layer = as_layer(nodes, as_graph(self.topology, found))
@@ -58,12 +58,9 @@ class ImportanceSubgraphs(Subgraphs):
         topology, tables: the graph, all of whose nodes are candidates, and tables of them.
         propagation: the model's weighting of edges.
         size: nodes expected in a subgraph; -1, or as many as there are candidates: all of them.
-        local: bool [N], nodes whose features are here; what `skew` and `local_only` speak of.
+        local: bool [N], nodes whose features are here; without it `skew` and `local_only` are a ValueError.
         skew: multiplies the q of local nodes by alpha.
         local_only: remote nodes are no candidates, and edges from them are missing (biased).
-
-    Raises:
-        ValueError: `skew` or `local_only` without `local`.
 
     Attributes:
         probabilities: float64 [N], p.
@@ -81,7 +78,10 @@ class ImportanceSubgraphs(Subgraphs):
         skew: AlphaRule | None = None,
         local_only: bool = False,
     ) -> None:
-        self.alpha, weights = 1.0, _importance(topology, propagation)
+        self.alpha, graph = 1.0, Scaled.of(topology, propagation, None)
+        weights: Floats = global_weights(topology.indptr, topology.indices, *graph.weights, graph.left, *graph.right)
+        positive = weights[weights > 0]
+        weights[weights == 0] = positive.min() if positive.size else 1.0
         if skew is not None or local_only:
             if local is None:
                 raise ValueError("to skew or to leave out remote nodes needs to know which are local")
@@ -95,17 +95,6 @@ class ImportanceSubgraphs(Subgraphs):
         self.probabilities = inclusion(weights, size if size >= 0 else weights.size)
         nodes = IndependentNodes(topology, self.probabilities)
         super().__init__(topology, nodes, nodes, tables)
-
-
-def _importance(topology: Topology, propagation: Propagation) -> NDArray[np.float64]:
-    """q_j = sum_i A_ij^2, float64 [N]; the smallest positive one where it is 0."""
-    graph = Scaled.of(topology, propagation, None)
-    squares: NDArray[np.float64] = global_weights(
-        topology.indptr, topology.indices, *graph.weights, graph.left, *graph.right
-    )
-    positive = squares[squares > 0]
-    squares[squares == 0] = positive.min() if positive.size else 1.0
-    return squares
 
 
 @numba.njit(cache=True, nogil=True)

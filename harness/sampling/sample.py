@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.block import Block, Propagation
-from harness.graph.csr import CSR, Topology
+from harness.graph.csr import CSR, Floats, Ints, Topology
 from harness.graph.partition import View
 
 
@@ -29,12 +29,12 @@ class LayerSample:
     transpose, in `structure` or in its values too; columns then ascend in each row.
     """
 
-    sources: NDArray[np.int64]  # [num_src], distinct nodes of the view; the destinations are the first
-    indptr: NDArray[np.int64]  # [num_dst + 1]
+    sources: Ints  # [num_src], distinct nodes of the view; the destinations are the first
+    indptr: Ints  # [num_dst + 1]
     indices: NDArray[np.int32]  # [nnz], rows of `sources`
-    values: NDArray[np.float64] | None = None  # [nnz]; None: 1
-    dst_scale: NDArray[np.float64] | None = None  # [num_dst]: multiplies the sum over a destination's neighbours
-    src_scale: NDArray[np.float64] | None = None  # [num_src]: multiplies what a source counts for its neighbours
+    values: Floats | None = None  # [nnz]; None: 1
+    dst_scale: Floats | None = None  # [num_dst]: multiplies the sum over a destination's neighbours
+    src_scale: Floats | None = None  # [num_src]: multiplies what a source counts for its neighbours
     symmetric: Literal["no", "structure", "values"] = "no"
 
     @property
@@ -43,14 +43,14 @@ class LayerSample:
         return self.indptr.size - 1
 
     @property
-    def destinations(self) -> NDArray[np.int64]:
+    def destinations(self) -> Ints:
         """The destinations, int64 [num_dst]."""
         return self.sources[: self.num_dst]
 
     def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
         """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
 
-        def tensor(array: NDArray[np.float64] | None, place: torch.device = device) -> Tensor | None:
+        def tensor(array: Floats | None, place: torch.device = device) -> Tensor | None:
             return None if array is None else torch.from_numpy(array).to(place, dtype)
 
         values = tensor(self.values, torch.device("cpu"))  # where a symmetric structure is transposed
@@ -94,9 +94,7 @@ class Tables(Pool[NDArray[np.int32]]):
         super().__init__(lambda: np.full(num_nodes, -1, np.int32))
 
 
-def propagation_scales(
-    topology: Topology, propagation: Propagation
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+def propagation_scales(topology: Topology, propagation: Propagation) -> tuple[Floats, Floats | None]:
     """Return (left [N], right [N] or None) of A_ij = left_i w_ij right_j, self loops apart."""
     degree = topology.degree(np.arange(topology.num_nodes))
     left = propagation.factors(degree, propagation.left)
@@ -119,8 +117,7 @@ class Source:
     @cached_property
     def local(self) -> NDArray[np.bool_]:
         """Which nodes [N] are this rank's."""
-        local: NDArray[np.bool_] = np.asarray(self.view.owner) == self.view.partition.rank
-        return local
+        return np.asarray(self.view.owner == self.view.partition.rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,22 +131,21 @@ class Sample:
 
     layers: Sequence[LayerSample]
     targets: int | None
-    weights: NDArray[np.float64] | None = None  # [output rows], factors of the rows' losses
+    weights: Floats | None = None  # [output rows], factors of the rows' losses
     stats: dict[str, float] = field(default_factory=dict)  # the sampler's own metrics, summed over an epoch's steps
 
 
 class Sampler(Protocol):
     """Draws blocks. Threads may call it at the same time; what is drawn depends on the arguments alone."""
 
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+    def sample(self, targets: Ints, seed: int) -> Sample:
         """Draw for the distinct nodes `targets` (int64, perhaps none) by a non-negative int64 `seed`."""
 
 
 def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
     """Return an option's number for each graph layer, input layer first; in mixhop for each of its hops.
 
-    Raises:
-        UserError: it is a list of another length.
+    A list of another length is a UserError.
     """
     if isinstance(value, int):
         return [value] * depth
