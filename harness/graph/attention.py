@@ -1,6 +1,6 @@
 """Attention over the in-neighbours of a block.
 
-`add` and `spread` choose by device. On a CPU each thread has a chunk of the rows, all with about as many
+`Sums.add` and `spread` choose by device. On a CPU each thread has a chunk of the rows, all with about as many
 edges, so that sums depend on the number of threads only. On others torch makes matrices [edges, heads], and
 for each head [edges, width].
 
@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numba
 import numpy as np
@@ -26,30 +27,20 @@ from torch import Tensor
 from harness.graph.csr import CSR
 from harness.graph.spmm import TorchEngine, row_chunks, run_chunks
 
-if TYPE_CHECKING:
-    from harness.graph.block import Block
-
-
 SLOPE = 0.2  # of LeakyReLU below 0
+leaky = partial(torch.nn.functional.leaky_relu, negative_slope=SLOPE)
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""Of z, of keys and of queries."""
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges by rows of a CSR, and what each counts: its value, times a factor of its row and of its column.
-
-    Attributes:
-        matrix: the edges.
-        row_scale: [rows], or None for ones.
-        column_scale: [cols], or None for ones.
-    """
+    """Edges by rows of a CSR, and what each counts: its value, times a factor of its row and of its column."""
 
     matrix: CSR
-    row_scale: Tensor | None = None
-    column_scale: Tensor | None = None
-
-    def reversed(self, transposed: CSR) -> Edges:
-        """Return the same edges by rows of their sources, given the transposed matrix."""
-        return Edges(transposed, self.column_scale, self.row_scale)
+    row_scale: Tensor | None = None  # [rows]; None: ones
+    column_scale: Tensor | None = None  # [cols]; None: ones
 
     def spelled_out(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return row and column of every edge, int64 [nnz], and what it counts, [nnz, 1]."""
@@ -64,33 +55,12 @@ class Edges:
         return row, column, count.unsqueeze(1)
 
 
-def add(edges: Edges, z: Tensor, key: Tensor, query: Tensor, rows: Tensor, total: Tensor, peak: Tensor) -> None:
-    """Add the edges' terms v_ij exp(e_ij - peak_i), alone to `total` and times z_j to `rows`, in place.
-
-    Args:
-        edges: by rows of destinations.
-        z: [num_src, heads, width].
-        key: [num_src, heads].
-        query: [num_dst, heads].
-        rows: [num_dst, heads, width].
-        total: [num_dst, heads].
-        peak: [num_dst, heads]; where an e_ij is larger it replaces it, and the sums so far are scaled down.
-    """
-    if z.device.type != "cpu":
-        add_by_torch(edges, z, key, query, rows, total, peak)
-        return
-    _run(_add_rows, edges, row_chunks(edges.matrix), (z, key, query, rows, total, peak))
-
-
-def spread(
-    edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice
-) -> tuple[Tensor, Tensor, Tensor]:
+def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
     """Return what flows back through edges: gradients of z, key and query, shaped like z, key and `grad`.
 
     Args:
         edges: by rows of *sources*.
-        z: [num_src, heads, width].
-        key: [num_src, heads].
+        z, key: [num_src, heads, width] and [num_src, heads].
         grad: [num_dst, heads, width], gradient of the weighted rows.
         state: [num_dst, 4, heads]: query, peak, 1 / total, and the product of `grad` and the weighted row.
         own: sources whose self loops, at the destinations of the same numbers, are among the edges.
@@ -261,27 +231,7 @@ def _multiply(columns, x, y, out):  # type: ignore[no-untyped-def]
         e += 1
 
 
-def add_by_torch(
-    edges: Edges, z: Tensor, key: Tensor, query: Tensor, rows: Tensor, total: Tensor, peak: Tensor
-) -> None:
-    """Do what `add` does, by torch's operations, on any device."""
-    target, source, count = edges.spelled_out(z)
-    score = leaky(query[target] + key[source])
-    highest = peak.scatter_reduce(0, target.unsqueeze(1).expand_as(score), score, "amax")
-    # Sums so far are relative to the peaks so far.
-    kept = (peak - highest).exp_()
-    peak.copy_(highest)
-    term = score.sub_(highest[target]).exp_().mul_(count)
-    total.mul_(kept).index_add_(0, target, term)
-    rows.mul_(kept.unsqueeze(2))
-    # A product a head: sparse products take no batch of values.
-    for head in range(z.shape[1]):
-        rows[:, head] += _product(edges.matrix, term[:, head], z[:, head])
-
-
-def spread_by_torch(
-    edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice
-) -> tuple[Tensor, Tensor, Tensor]:
+def spread_by_torch(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
     """Do what `spread` does, by torch's operations, on any device."""
     to_z, to_key = torch.empty_like(z), torch.zeros_like(key)
     to_query = key.new_zeros((grad.shape[0], key.shape[1]))
@@ -309,28 +259,13 @@ def _product(matrix: CSR, values: Tensor, x: Tensor) -> Tensor:
     return TorchEngine().multiply(weighted, x)
 
 
-def leaky(x: Tensor) -> Tensor:
-    """Return LeakyReLU of the scores."""
-    return torch.nn.functional.leaky_relu(x, SLOPE)
-
-
-Gradients = tuple[Tensor, Tensor, Tensor]
-"""Of z, of keys and of queries."""
-
-
 @dataclass(frozen=True)
 class Sums:
-    """Sums over edges of terms v_ij exp(e_ij - peak_i).
+    """Sums over edges of terms v_ij exp(e_ij - peak_i)."""
 
-    Attributes:
-        rows: [num_dst, heads, width], of terms times z_j.
-        total: [num_dst, heads], of terms.
-        peak: [num_dst, heads], the largest e_ij of those edges and of the self loop.
-    """
-
-    rows: Tensor
-    total: Tensor
-    peak: Tensor
+    rows: Tensor  # [num_dst, heads, width], of terms times z_j
+    total: Tensor  # [num_dst, heads], of terms
+    peak: Tensor  # [num_dst, heads], the largest e_ij of those edges and of the self loop
 
     @classmethod
     def of_self_loops(cls, z: Tensor, key: Tensor, query: Tensor, own: slice) -> Sums:
@@ -341,8 +276,33 @@ class Sums:
         return cls(rows, total, peak)
 
     def add(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
-        """Add the terms of `edges`, by rows of destinations; see `add`."""
-        add(edges, z, key, query, self.rows, self.total, self.peak)
+        """Add the terms of `edges`, in place; where an e_ij is above its peak, the sums so far are scaled down.
+
+        Args:
+            edges: by rows of destinations.
+            z, key: [num_src, heads, width] and [num_src, heads].
+            query: [num_dst, heads].
+        """
+        if z.device.type != "cpu":
+            self.add_by_torch(edges, z, key, query)
+            return
+        tensors = z, key, query, self.rows, self.total, self.peak
+        _run(_add_rows, edges, row_chunks(edges.matrix), tensors)
+
+    def add_by_torch(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
+        """Do what `add` does, by torch's operations, on any device."""
+        target, source, count = edges.spelled_out(z)
+        score = leaky(query[target] + key[source])
+        highest = self.peak.scatter_reduce(0, target.unsqueeze(1).expand_as(score), score, "amax")
+        # Sums so far are relative to the peaks so far.
+        kept = (self.peak - highest).exp_()
+        self.peak.copy_(highest)
+        term = score.sub_(highest[target]).exp_().mul_(count)
+        self.total.mul_(kept).index_add_(0, target, term)
+        self.rows.mul_(kept.unsqueeze(2))
+        # A product a head: sparse products take no batch of values.
+        for head in range(z.shape[1]):
+            self.rows[:, head] += _product(edges.matrix, term[:, head], z[:, head])
 
     def merge(self, other: Sums) -> None:
         """Add the sums over other edges to the same destinations."""
@@ -362,69 +322,7 @@ class Sums:
         rows, total, peak = packed.split([packed.shape[1] - 2 * heads, heads, heads], 1)
         return cls(by_head(rows.contiguous(), heads), total.contiguous(), peak.contiguous())
 
-    def weighted(self) -> Tensor:
-        """Return the weighted rows [num_dst, heads, width]; they take the place of `rows`."""
-        return self.rows.div_(self.total.unsqueeze(2))
-
 
 def by_head(rows: Tensor, heads: int) -> Tensor:
     """Return a view [n, heads, width] of rows [n, heads * width]."""
     return rows.view(len(rows), heads, rows.shape[1] // heads)
-
-
-def attend(block: Block, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias`.
-
-    Args:
-        block: the edges; every rank must call if it communicates.
-        z: [num_src, heads * width], the transformed rows W h.
-        to_key, to_query: [heads, width], a_src and a_dst: the two halves of the vector a.
-        bias: [heads * width] or None.
-    """
-    result: Tensor = _Attend.apply(z, to_key, to_query, bias, block)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block) -> Tensor:
-        z = z.contiguous()
-        query = z[: block.num_dst] @ _matrix(to_query)
-        sums = block.attention(z, _matrix(to_key), query)
-        out = sums.weighted().view(block.num_dst, z.shape[1])
-        if bias is not None:
-            out += bias
-        ctx.save_for_backward(z, to_key, to_query, bias, query, sums.total, sums.peak, out)
-        ctx.block = block
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
-        z, to_key, to_query, bias, query, total, peak, out = ctx.saved_tensors
-        grad, block = grads[0].contiguous(), ctx.block
-        heads, own = len(to_key), z[: block.num_dst]
-        product = grad * (out if bias is None else out - bias)
-        state = torch.stack([query, peak, 1 / total, by_head(product, heads).sum(2)], 1)
-        # The backward pass of the rows needs their memory.
-        del product, out
-        to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
-        to_z.addmm_(keys, _matrix(to_key).t())
-        to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
-        return (
-            to_z,
-            _vectors(z.t() @ keys, to_key),
-            _vectors(own.t() @ queries, to_query),
-            None if bias is None else grad.sum(0),
-            None,
-        )
-
-
-def _matrix(vectors: Tensor) -> Tensor:
-    """Return the matrix [heads * width, heads] by which rows give each head's product with its vector."""
-    heads = torch.eye(len(vectors), dtype=vectors.dtype, device=vectors.device)
-    return (vectors.unsqueeze(2) * heads.unsqueeze(1)).view(-1, len(vectors))
-
-
-def _vectors(gradient: Tensor, vectors: Tensor) -> Tensor:
-    """Return the gradient of the vectors, given that of `_matrix`."""
-    return gradient.view(*vectors.shape, -1).diagonal(dim1=0, dim2=2).t().contiguous()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from harness.graph.attention import Edges, Gradients, Sums, attend, by_head, spread
-from harness.graph.csr import CSR
+from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
+from harness.graph.csr import CSR, Floats
 from harness.graph.spmm import Engine, choose_engine
 
 
@@ -23,25 +22,19 @@ class Propagation:
 
     d is a node's degree (the sum of its edges' weights) in the full graph, never in a sample; with a self
     loop 1 more, without one never below 1.
-
-    Attributes:
-        name: tells propagations apart where what follows from one is kept.
-        left: exponent of the destination's degree.
-        right: exponent of the source's.
-        self_loop: every node has an edge of weight 1 to itself, which is never sampled.
     """
 
-    name: str
-    left: float = 0.0
-    right: float = 0.0
-    self_loop: bool = False
+    name: str  # tells propagations apart where what follows from one is kept
+    left: float = 0.0  # exponent of the destination's degree
+    right: float = 0.0  # exponent of the source's
+    self_loop: bool = False  # every node has an edge of weight 1 to itself, which is never sampled
 
-    def factors(self, degree: NDArray[np.float64], power: float) -> NDArray[np.float64] | None:
+    def factors(self, degree: Floats, power: float) -> Floats | None:
         """Return d^-power of nodes of these degrees, float64; None where it is 1 for all."""
         if power == 0:
             return None
         d = degree + 1 if self.self_loop else np.where(degree > 0, degree, 1)
-        found: NDArray[np.float64] = 1 / np.sqrt(d) if power == 0.5 else 1 / d if power == 1 else d**-power
+        found: Floats = 1 / np.sqrt(d) if power == 0.5 else 1 / d if power == 1 else d**-power
         return found
 
     def factors_on_device(self, degree: Tensor, power: float) -> Tensor | None:
@@ -61,9 +54,8 @@ SYMMETRIC = Propagation("sym", left=0.5, right=0.5, self_loop=True)
 class Block:
     """Edges from source rows to destination rows; the destinations are the first of the sources.
 
-    A full-graph layer, a sampled layer and a subgraph are all Blocks. The propagation weights of the models
-    factor into scalings of rows (see `Propagation`), so a Block stores none per edge unless
-    `adjacency.values` is given.
+    A full-graph layer, a sampled layer and a subgraph are all Blocks. The propagation weights of the models factor
+    into scalings of rows (see `Propagation`), so a Block stores none per edge unless `adjacency.values` is given.
 
     Args:
         adjacency: [num_dst, num_src], structure and optional edge weights that multiply the model's.
@@ -77,7 +69,7 @@ class Block:
         transposed: the transpose of `adjacency` if it is known already.
 
     Attributes:
-        communicates: whether `aggregate` sends the rows that it is given.
+        communicates: whether `aggregate` and `attend` send the rows they are given; then every rank must call.
     """
 
     communicates: ClassVar[bool] = False
@@ -97,7 +89,8 @@ class Block:
         self.adjacency, self.degree = adjacency, degree
         self.dst_scale, self.src_scale = dst_scale, src_scale
         self.engine: Engine = choose_engine(engine, device=adjacency.indptr.device)
-        self._transposed = transposed
+        if transposed is not None:
+            self.transposed = transposed
         self._scales: dict[Propagation, tuple[Tensor, Tensor | None, Tensor | None]] = {}
 
     @property
@@ -112,9 +105,7 @@ class Block:
 
     @cached_property
     def transposed(self) -> CSR:
-        """The transpose, for the backward pass; built once."""
-        if self._transposed is not None:
-            return self._transposed
+        """The transpose, for the backward pass; built once where it was not given."""
         return self.adjacency.to(torch.device("cpu")).transpose().to(self.adjacency.indptr.device)
 
     def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -146,23 +137,22 @@ class Block:
         return self.engine.multiply(self.transposed, x)
 
     def aggregate(self, h: Tensor, propagation: Propagation) -> Tensor:
-        """Return the propagated rows [num_dst, width] of the source rows `h` [num_src, width].
-
-        Raises:
-            ValueError: `h` has not one row for every source.
-        """
+        """Return the propagated rows [num_dst, width] of `h` [num_src, width]; of other rows, a ValueError."""
         self._check(h)
         result: Tensor = _Propagate.apply(h, self, propagation)  # type: ignore[no-untyped-call]
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return what attention makes of the source rows, [num_dst, heads * width]; see `attention.attend`.
+        """Return the rows [num_dst, heads * width] that each head's attention adds up, and `bias`.
 
-        Raises:
-            ValueError: `z` has not one row for every source.
+        Args:
+            z: [num_src, heads * width], the transformed rows W h; of other rows, a ValueError.
+            to_key, to_query: [heads, width], a_src and a_dst: the two halves of the vector a.
+            bias: [heads * width] or None.
         """
         self._check(z)
-        return attend(self, z, to_key, to_query, bias)
+        result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)  # type: ignore[no-untyped-call]
+        return result
 
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
         """Return the sums over in-neighbours and self loops.
@@ -174,22 +164,18 @@ class Block:
         """
         key, rows = z @ to_key, by_head(z, to_key.shape[1])
         sums = Sums.of_self_loops(rows, key, query, slice(0, self.num_dst))
-        sums.add(self._edges, rows, key, query)
+        sums.add(Edges(self.adjacency, self.dst_scale, self.src_scale), rows, key, query)
         return sums
 
     def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
         """Return the gradients of z, of the keys [num_src, heads] and of the queries.
 
         That of z, [num_src, heads * width], is without what keys and queries add to it. Arguments as in
-        `attention`; for `grad` and `state` see `attention_kernels.spread`.
+        `attention`; for `grad` and `state` see `attention.spread`.
         """
-        edges, rows = self._edges.reversed(self.transposed), by_head(z, to_key.shape[1])
+        edges, rows = Edges(self.transposed, self.src_scale, self.dst_scale), by_head(z, to_key.shape[1])
         to_rows, keys, queries = spread(edges, rows, z @ to_key, grad, state, slice(0, self.num_dst))
         return to_rows.view(z.shape), keys, queries
-
-    @property
-    def _edges(self) -> Edges:
-        return Edges(self.adjacency, self.dst_scale, self.src_scale)
 
     def _check(self, rows: Tensor) -> None:
         if rows.shape[0] != self.num_src:
@@ -218,3 +204,43 @@ class _Propagate(torch.autograd.Function):
         if own is not None:
             result[: block.num_dst].addcmul_(own, grad)
         return result, None, None
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block) -> Tensor:
+        z = z.contiguous()
+        query = z[: block.num_dst] @ _matrix(to_query)
+        sums = block.attention(z, _matrix(to_key), query)
+        out = sums.rows.div_(sums.total.unsqueeze(2)).view(block.num_dst, z.shape[1])  # in the place of the sums
+        if bias is not None:
+            out += bias
+        ctx.save_for_backward(z, to_key, to_query, bias, query, sums.total, sums.peak, out)
+        ctx.block = block
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
+        z, to_key, to_query, bias, query, total, peak, out = ctx.saved_tensors
+        grad, block = grads[0].contiguous(), ctx.block
+        heads, own = len(to_key), z[: block.num_dst]
+        product = grad * (out if bias is None else out - bias)
+        state = torch.stack([query, peak, 1 / total, by_head(product, heads).sum(2)], 1)
+        # The backward pass of the rows needs their memory.
+        del product, out
+        to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
+        to_z.addmm_(keys, _matrix(to_key).t())
+        to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
+        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(own.t() @ queries, to_query)
+        return to_z, *to_vectors, None if bias is None else grad.sum(0), None
+
+
+def _matrix(vectors: Tensor) -> Tensor:
+    """Return the matrix [heads * width, heads] by which rows give each head's product with its vector."""
+    heads = torch.eye(len(vectors), dtype=vectors.dtype, device=vectors.device)
+    return (vectors.unsqueeze(2) * heads.unsqueeze(1)).view(-1, len(vectors))
+
+
+def _vectors(gradient: Tensor, vectors: Tensor) -> Tensor:
+    """Return the gradient of the vectors, given that of `_matrix`."""
+    return gradient.view(*vectors.shape, -1).diagonal(dim1=0, dim2=2).t().contiguous()

@@ -12,20 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True, eq=False)
 class CSR:
-    """A sparse matrix by rows: `indptr` int64 [rows + 1], `indices` int32 [nnz], `values` [nnz] or None.
+    """A sparse matrix by rows."""
 
-    Without `values` every stored entry counts one. `handles` keeps what an SpMM engine derives from the
-    structure, so that it is derived once.
-    """
-
-    indptr: Tensor
-    indices: Tensor
+    indptr: Tensor  # int64 [rows + 1]
+    indices: Tensor  # int32 [nnz]
     num_cols: int
-    values: Tensor | None = None
-    handles: dict[Any, Any] = field(default_factory=dict, repr=False)
+    values: Tensor | None = None  # [nnz]; None: every stored entry counts one
+    handles: dict[Any, Any] = field(default_factory=dict, repr=False)  # what SpMM engines derive, once
 
     @property
     def num_rows(self) -> int:
@@ -48,11 +47,10 @@ class CSR:
     def transpose_symmetric(self) -> CSR:
         """Return the transpose of a matrix on the host whose structure is symmetric: same arrays, new values.
 
-        For every entry (i, j) there is one (j, i), whose value may differ, and columns ascend in each row: a
-        graph's adjacency, or a subgraph's over ascending nodes. Rows are then met, for every column, in the
-        order of that column's own row, and one pass puts each value where it belongs (Algorithm 6 of Zeng et
-        al., JPDC 2021, "Accurate, efficient and scalable training of graph neural networks"). Without values
-        the matrix is its own transpose.
+        For every entry (i, j) there is one (j, i), whose value may differ, and columns ascend in each row: a graph's
+        adjacency, or a subgraph's over ascending nodes. Rows are then met, for every column, in the order of that
+        column's own row, and one pass puts each value where it belongs (Algorithm 6 of Zeng et al., JPDC 2021,
+        "Accurate, efficient and scalable training of graph neural networks"). Without values it is its own transpose.
 
         Raises:
             ValueError: there are values, and the structure is not symmetric or columns do not ascend.
@@ -167,7 +165,7 @@ class Topology:
     Every edge is there in both directions, with a weight of its own; the in-neighbours of a node ascend.
     """
 
-    indptr: NDArray[np.int64]
+    indptr: Ints
     indices: NDArray[np.int32]
     weights: NDArray[np.float32] | None = None
 
@@ -182,29 +180,21 @@ class Topology:
         """Number of nodes N."""
         return self.indptr.size - 1
 
-    def degree(self, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    def degree(self, nodes: Ints) -> Floats:
         """Return the in-degree, or the sum of weights, of `nodes`."""
-        degree: NDArray[np.float64]
-        if self.weights is None:
-            degree = _degree(self.indptr, nodes)
-        else:
-            degree = _weighted_degree(self.indptr, self.weights, nodes)
+        degree: Floats = _degree(self.indptr, self.weights, nodes)
         return degree
 
 
 @numba.njit(cache=True, nogil=True)
-def _degree(indptr, nodes):  # type: ignore[no-untyped-def]
-    degree = np.empty(nodes.size)
-    for i in range(nodes.size):
-        node = np.uint64(nodes[i])  # unsigned: numba asks of a signed index whether it counts from the end
-        degree[i] = indptr[node + np.uint64(1)] - indptr[node]
-    return degree
-
-
-@numba.njit(cache=True, nogil=True)
-def _weighted_degree(indptr, weights, nodes):  # type: ignore[no-untyped-def]
+def _degree(indptr, weights, nodes):  # type: ignore[no-untyped-def]
     degree = np.zeros(nodes.size)
     for i in range(nodes.size):
-        for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
-            degree[i] += weights[e]
+        node = np.uint64(nodes[i])  # unsigned: numba asks of a signed index whether it counts from the end
+        first, last = indptr[node], indptr[node + np.uint64(1)]
+        if weights is None:
+            degree[i] = last - first
+        else:
+            for e in range(first, last):
+                degree[i] += weights[e]
     return degree

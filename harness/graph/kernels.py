@@ -90,6 +90,9 @@ def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
     return types.void(array, index), generate
 
 
+prefetch: Any = intrinsic(_prefetch)
+
+
 def write_prefetch(builder: Any, address: Any) -> None:
     """Write, with a builder of LLVM's, the instruction that asks for the cache line at `address`."""
     byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -97,9 +100,6 @@ def write_prefetch(builder: Any, address: Any) -> None:
     function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), form)
     read, keep_near, of_data = flag(0), flag(3), flag(1)
     builder.call(function, [builder.bitcast(address, byte), read, keep_near, of_data])
-
-
-prefetch: Any = intrinsic(_prefetch)
 
 
 @numba.njit(cache=True, nogil=True)

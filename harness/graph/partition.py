@@ -15,23 +15,22 @@ from torch import Tensor
 
 from harness.data.graph import GraphData
 from harness.graph.block import Block
-from harness.graph.csr import CSR, Topology, induce_columns, select_rows
+from harness.graph.csr import CSR, Ints, Topology, induce_columns, select_rows
 from harness.graph.spmm import choose_engine
 
 
 @dataclass(frozen=True)
 class Halo:
-    """Who sends which inner rows to whom, for one exchange of boundary rows.
+    """Who sends which inner rows to whom, for one exchange of boundary rows."""
 
-    Attributes:
-        send_index: int64 [sum(send_counts)], inner rows to send, grouped by peer in rank order.
-        send_counts: rows sent to each rank.
-        recv_counts: rows received from each rank; they arrive in the order of the receiver's boundary.
-    """
+    send_index: Tensor  # int64 [sum(send_counts)], inner rows to send, grouped by peer in rank order
+    send_counts: list[int]  # rows sent to each rank
+    recv_counts: list[int]  # rows received from each rank; they arrive in the order of the receiver's boundary
 
-    send_index: Tensor
-    send_counts: list[int]
-    recv_counts: list[int]
+
+def _mapped(directory: Path, name: str) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(directory / f"{name}.npy", mmap_mode="r")
+    return array
 
 
 class Partition:
@@ -45,15 +44,12 @@ class Partition:
         self.meta: dict[str, Any] = json.loads((view / "meta.json").read_text())
         self.view, self.rank, self.parts = view, rank, int(self.meta["parts"])
         self._engine, self._device, self._dtype = engine, device, dtype
-        self.inner = self._load("inner")
-        self.boundary = self._load("boundary")
+        self.inner, self.boundary = self._load("inner"), self._load("boundary")
         self.boundary_ptr = self._load("boundary_ptr")
-        self.send_index = self._load("send_index")
-        self.send_ptr = self._load("send_ptr")
+        self.send_index, self.send_ptr = self._load("send_index"), self._load("send_ptr")
 
     def _load(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(self.view / f"rank{self.rank}" / f"{name}.npy", mmap_mode="r")
-        return array
+        return _mapped(self.view / f"rank{self.rank}", name)
 
     @property
     def num_inner(self) -> int:
@@ -68,8 +64,7 @@ class Partition:
     @property
     def num_edges(self) -> int:
         """Number of in-edges of the inner nodes, found without reading them."""
-        edges: int = self.meta["table"][self.rank]["edges"]
-        return edges
+        return int(self.meta["table"][self.rank]["edges"])
 
     @property
     def engine(self) -> str:
@@ -95,9 +90,9 @@ class Partition:
     @cached_property
     def full_block(self) -> Block:
         """All in-edges of the inner nodes; its transpose is built when something is first trained on it."""
-        return self._block(self.structure, self._degree, None)
+        return self.sampled_block(self.structure, None, np.arange(self.num_boundary))
 
-    def block(self, kept: NDArray[np.int64], scale: Tensor | None = None) -> Block:
+    def block(self, kept: Ints, scale: Tensor | None = None) -> Block:
         """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`.
 
         `scale` [len(kept)] is what the kept nodes' edges count, 1/p of a sample; None where all of them are.
@@ -111,36 +106,31 @@ class Partition:
             full.indptr.numpy(), full.indices.numpy(), self.num_inner, column, full.values is not None
         )
         values = None if full.values is None else full.values[torch.from_numpy(order)]
-        columns = self.num_inner + kept.size
-        adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), columns, values)
-        reverse = self._reversed(kept) if values is None else None
-        return self._block(adjacency, self._kept_degree(kept), reverse, self._source_scale(scale))
+        adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner + kept.size, values)
+        reverse = None
+        if values is None:
+            # Rows of the whole transpose, copied: no pass over the kept edges by column.
+            whole = self._reverse.indptr.numpy(), self._reverse.indices.numpy()
+            indptr, indices = select_rows(*whole, self.num_inner, kept)
+            reverse = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
+        if scale is not None:
+            scale = torch.cat([scale.new_ones(self.num_inner), scale])
+        return self.sampled_block(adjacency, reverse, kept, scale)
 
-    def sampled_block(self, adjacency: CSR, transposed: CSR, kept: NDArray[np.int64]) -> Block:
-        """Return the block of the inner nodes with sampled edges only.
+    def sampled_block(
+        self, adjacency: CSR, transposed: CSR | None, kept: Ints, src_scale: Tensor | None = None
+    ) -> Block:
+        """Return the block of the inner nodes with these edges only.
 
         Args:
             adjacency: [num_inner, num_inner + len(kept)], edges with the weights that they count as sampled.
-            transposed: its transpose.
+            transposed: its transpose, or None where that is not known.
             kept: int64, ascending positions of the boundary nodes that its last columns are.
+            src_scale: as of a `Block`.
         """
-        return self._block(adjacency, self._kept_degree(kept), transposed)
-
-    def _source_scale(self, scale: Tensor | None) -> Tensor | None:
-        return None if scale is None else torch.cat([scale.new_ones(self.num_inner), scale])
-
-    def _kept_degree(self, kept: NDArray[np.int64]) -> Tensor:
-        boundary = self._degree[self.num_inner + torch.from_numpy(kept)]
-        return torch.cat([self._degree[: self.num_inner], boundary])
-
-    def _reversed(self, kept: NDArray[np.int64]) -> CSR:
-        """Return the transpose of the unweighted block of `kept`: rows of the whole one's, copied."""
-        reverse = self._reverse
-        indptr, indices = select_rows(reverse.indptr.numpy(), reverse.indices.numpy(), self.num_inner, kept)
-        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
-
-    def _block(self, adjacency: CSR, degree: Tensor, transposed: CSR | None, src_scale: Tensor | None = None) -> Block:
-        device = self._device
+        device, degree = self._device, self._degree
+        if kept.size < self.num_boundary:
+            degree = torch.cat([degree[: self.num_inner], degree[self.num_inner + torch.from_numpy(kept)]])
         if transposed is not None:
             transposed = transposed.to(device)
         return Block(
@@ -153,7 +143,7 @@ class Partition:
         everything = np.arange(self.send_index.size)
         return self.halo(everything, np.diff(self.send_ptr).tolist(), np.diff(self.boundary_ptr).tolist())
 
-    def halo(self, entries: NDArray[np.int64], send_counts: list[int], recv_counts: list[int]) -> Halo:
+    def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
         rows = torch.from_numpy(np.ascontiguousarray(self.send_index[entries]))
         return Halo(rows.to(self._device), send_counts, recv_counts)
@@ -165,9 +155,7 @@ SPLITS = ("train", "val", "test")
 class View:
     """One rank's inner nodes of a partitioned graph and what the data set says of them.
 
-    Attributes:
-        partition: the rank's part.
-        nodes: int64 [N], the data set's node of each node of the view (memory-mapped).
+    `nodes`: int64 [N], the data set's node of each node of the view (memory-mapped).
     """
 
     def __init__(
@@ -175,8 +163,8 @@ class View:
     ) -> None:
         self.partition = Partition(view, rank, engine=engine, device=device, dtype=dtype)
         self._graph, self._view, self._device, self._dtype = graph, view, device, dtype
-        self.nodes: NDArray[np.int64] = np.load(view / "nodes.npy", mmap_mode="r")
-        self._nodes: NDArray[np.int64] = np.asarray(self.nodes[self.partition.inner])
+        self.nodes: Ints = _mapped(view, "nodes")
+        self._nodes: Ints = np.asarray(self.nodes[self.partition.inner])
 
     def features(self) -> Tensor:
         """Read the features [n_in, F] of the inner nodes from the memory-mapped data set."""
@@ -200,18 +188,14 @@ class View:
     @cached_property
     def owner(self) -> NDArray[np.int32]:
         """Rank that owns each node of the view (memory-mapped)."""
-        return self._shared("parts")
+        return _mapped(self._view, "parts")
 
     @cached_property
     def local_row(self) -> NDArray[np.int32]:
         """Row of each node of the view among its owner's inner nodes (memory-mapped)."""
-        return self._shared("local")
+        return _mapped(self._view, "local")
 
     @cached_property
     def topology(self) -> Topology:
         """The view's whole graph, memory-mapped: one copy a host."""
         return Topology.open(Path(self.partition.meta["topology"]), self.partition.meta["weighted"])
-
-    def _shared(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(self._view / f"{name}.npy", mmap_mode="r")
-        return array

@@ -20,6 +20,7 @@ import os
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
@@ -78,29 +79,28 @@ _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 
 
+@dataclass(frozen=True, eq=False)
 class _Sum:
-    """Writes the code that sums one row's entries in vectors of one kind; values are LLVM's.
+    """Writes with `builder` the code that sums one row's entries in `count` vectors of a kind; values are LLVM's."""
 
-    Args:
-        builder: where to write.
-        vector: the vectors' type.
-        count: their number.
-        x: the arrays of `_sum_row`.
-        out: likewise.
-        indices: likewise.
-        weights: likewise, or None.
-    """
+    builder: Any
+    vector: Any
+    count: int
+    x: Any  # this and what follows: the arrays of `_sum_row`
+    out: Any
+    indices: Any
+    weights: Any  # or None
 
-    def __init__(self, builder: Any, vector: Any, count: int, x: Any, out: Any, indices: Any, weights: Any) -> None:
-        self.builder, self.vector, self.count = builder, vector, count
-        self.x, self.out, self.indices, self.weights = x, out, indices, weights
-        self.itemsize = {ir.FloatType(): 4, ir.DoubleType(): 8}[vector.element]
+    @property
+    def itemsize(self) -> int:
+        return {ir.FloatType(): 4, ir.DoubleType(): 8}[self.vector.element]
 
     def write(self, start: Any, stop: Any, row: Any, first: Any, last: Any) -> None:
         """Write the loop over the entries and the stores of the sums; arguments as `_sum_row` has them."""
         builder, zeros = self.builder, ir.Constant(self.vector, None)
         width = self.vector.count * self.itemsize
         aligned = [_INT64(width * k) for k in range(self.count)]
+        # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
         offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _INT64(self.itemsize))]
         column = builder.mul(first, _INT64(self.itemsize))
         source, target = self._move(self.x.data, column), self._move(self.out.data, column)
@@ -110,6 +110,7 @@ class _Sum:
             builder.store(zeros, total)
         final = builder.sub(builder.extract_value(self.indices.shape, 0), _INT64(1))
         with cgutils.for_range(builder, stop, start) as loop:
+            # Past this row's end too: a row is often shorter than the wait for memory. Never past the array's.
             ahead = builder.add(loop.index, _INT64(_AHEAD))
             ahead = builder.select(builder.icmp_signed("<", ahead, final), ahead, final)
             awaited = self._row(source, self.x, self._column(ahead))
@@ -143,8 +144,8 @@ class _Sum:
             builder.store(after, total)
 
     def _multiply_add(self, weight: Any, value: Any, before: Any) -> Any:
-        name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        name = f"llvm.fmuladd.v{self.vector.count}f{8 * self.itemsize}"
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [weight, value, before])
 
@@ -157,20 +158,7 @@ class _Sum:
         )
 
 
-def _sum_row_of(
-    _typing: Any,
-    x: Any,
-    out: Any,
-    indices: Any,
-    weights: Any,
-    start: Any,
-    stop: Any,
-    row: Any,
-    first: Any,
-    last: Any,
-    lanes: Any,
-    count: Any,
-) -> Any:
+def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last, lanes, count):  # type: ignore[no-untyped-def]
     """Store in out[row] the sum of the rows x[indices[e]], times weights[e], over `start` <= e < `stop`.
 
     It is that of the columns in `count` vectors of `lanes` elements, side by side from column `first` on, but
@@ -187,6 +175,7 @@ def _sum_row_of(
         element, full = context.get_data_type(x.dtype), 8 * LINE // x.dtype.bitwidth
         stored = builder.append_basic_block("stored")
         choice = builder.switch(builder.add(builder.mul(lanes, _INT64(2 * MOST)), count), stored)
+        # A case for each number of vectors: only with a constant one do the sums stay in registers.
         for size, most in [(full, MOST), *((full >> k, 2) for k in range(1, full.bit_length()))]:
             for number in range(1, most + 1):
                 case = builder.append_basic_block(f"lanes{size}vectors{number}")
@@ -210,17 +199,15 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  #
     An element is the sum in the order of its row's entries, whatever the rows, slabs and registers are.
 
     Args:
-        start: first row.
-        stop: after the last row.
-        indptr: int64 [rows + 1].
-        indices: int32 [nnz].
+        start, stop: the first row, and the one after the last.
+        indptr, indices: int64 [rows + 1] and int32 [nnz].
         weights: [nnz] of the dtype of `x`, or None: every entry counts one.
-        x: float32 or float64 [cols, width], columns side by side.
-        out: [rows, width], likewise.
+        x, out: float32 or float64 [cols, width] and [rows, width], columns side by side.
         slab: vectors of `LINE` bytes a slab has at most, at least 1.
         held: vectors that registers hold, 1 to `MOST`; a slab of more takes several passes over a row.
     """
     width, lanes = x.shape[1], LINE // x.itemsize
+    # A matrix narrower than a cache line has shorter vectors, or its last one would begin before the row.
     while lanes > max(width, 1):
         lanes //= 2
     vectors = (width + lanes - 1) // lanes
@@ -228,12 +215,11 @@ def multiply_rows(start, stop, indptr, indices, weights, x, out, slab, held):  #
     for part in range(1, slabs + 1):
         end = vectors * part // slabs
         passes = (end - first + held - 1) // held
-        step = (end - first + passes - 1) // passes
+        step = (end - first + passes - 1) // passes  # about the same for all passes
         for r in range(start, stop):
             at = first
             while at < end:
                 count = min(step, end - at)
-                # The row's last vector ends with the row: it may overlap the one before.
                 last = min((at + count - 1) * lanes, width - lanes)
                 _sum_row(x, out, indices, weights, indptr[r], indptr[r + 1], r, at * lanes, last, lanes, count)
                 at += step
@@ -289,20 +275,16 @@ class DGLEngine:
                 ("csc", structure), num_src_nodes=matrix.num_cols, num_dst_nodes=matrix.num_rows
             )
         graph = matrix.handles[self.name]
-        product: Tensor = (
-            ops.copy_u_sum(graph, x)
-            if matrix.values is None
-            else ops.u_mul_e_sum(graph, x, matrix.values.to(x.dtype).unsqueeze(1))
-        )
+        weights = None if matrix.values is None else matrix.values.to(x.dtype).unsqueeze(1)
+        product: Tensor = ops.copy_u_sum(graph, x) if weights is None else ops.u_mul_e_sum(graph, x, weights)
         return product
 
 
 class NumbaEngine:
     """Row sums in registers, by kernels that numba compiles: every CPU, weighted or not.
 
-    Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's
-    cache are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the
-    number of threads.
+    Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's cache
+    are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the number of threads.
 
     Args:
         slab: bytes of a slab's row, a multiple of a cache line's 64; None: whole rows.

@@ -16,10 +16,9 @@ from torch.autograd.function import FunctionCtx
 class Linear:
     """x weight + bias for `x` [rows, in], `weight` [in, out], `bias` [out].
 
-    In float32 on a CPU the products run in oneDNN, whose AVX-512 kernels are over twice as fast as MKL's on
-    AMD processors at the shapes of a GNN layer (docs/design/gemm.md). oneDNN compiles and keeps a kernel
-    for every number of rows, megabytes each; so it is used for the numbers that recur, and MKL for those
-    that a sampler makes new each time.
+    In float32 on a CPU the products run in oneDNN, whose AVX-512 kernels are over twice as fast as MKL's on AMD
+    processors at the shapes of a GNN layer (docs/design/gemm.md). oneDNN compiles and keeps a kernel of megabytes
+    for every number of rows; so it is used for those that recur, and MKL for those that a sampler makes new each time.
     """
 
     def __init__(self) -> None:
@@ -28,10 +27,9 @@ class Linear:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the product, [rows, out]."""
-        if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(_ONEDNN, _PRODUCT):
-            result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-                x, weight, bias, self._recurs(x.shape[0])
-            )
+        if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            recurs = self._recurs(x.shape[0])
+            result: Tensor = _Linear.apply(x, weight, bias, recurs)  # type: ignore[no-untyped-call]
             return result
         return _plain(x, weight, bias)
 
@@ -42,7 +40,6 @@ class Linear:
         return rows in self._recurring
 
 
-_ONEDNN, _PRODUCT = torch.ops.mkldnn, "_linear_pointwise"
 KEPT_KERNELS = 8
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
@@ -85,9 +82,8 @@ def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element with probability `rate` and divide the others by 1 - `rate`.
 
-    On a CPU the mask is a hash of (seed, element), computed again in the backward pass, so that no mask is
-    stored; the seed comes from torch's generator. A pass takes as long as a copy, where torch's Bernoulli
-    draw takes fifty times as long.
+    On a CPU the mask is a hash of (seed, element), computed again in the backward pass and not stored; the seed comes
+    from torch's generator. A pass takes as long as a copy, torch's Bernoulli draw fifty times as long.
     """
     if rate == 0:
         return x
@@ -120,14 +116,13 @@ def drop_values(x: Tensor, rate: float, seed: int) -> Tensor:
     return x
 
 
-def _seeds() -> tuple[int, int]:
-    first, second = torch.randint(2**32, (2,)).tolist()
-    return first, second
+def _seeds() -> NDArray[np.uint32]:
+    return torch.randint(2**32, (2,)).numpy().astype(np.uint32)
 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
         ctx.rate, ctx.seeds = rate, seeds  # type: ignore[attr-defined]
         return _masked(_mask, x, rate, seeds)
 
@@ -138,7 +133,7 @@ class _Dropout(torch.autograd.Function):
 
 class _ReluDropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
         out = _masked(_mask_positive, x, rate, seeds)
         ctx.save_for_backward(out)
         ctx.rate = rate  # type: ignore[attr-defined]
@@ -153,10 +148,10 @@ class _ReluDropout(torch.autograd.Function):
         return result, None, None
 
 
-def _masked(kernel: Any, x: Tensor, rate: float, seeds: tuple[int, int]) -> Tensor:
+def _masked(kernel: Any, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    kernel(_flat(x), _flat(out), *map(np.uint32, seeds), _threshold(rate), _scale(x, rate))
+    kernel(_flat(x), _flat(out), *seeds, _threshold(rate), _scale(x, rate))
     return out
 
 
@@ -169,9 +164,8 @@ def _flat(x: Tensor) -> NDArray[Any]:
     return x.view(-1).numpy()
 
 
-def _scale(x: Tensor, rate: float) -> np.floating[Any]:
-    scale: np.floating[Any] = x[:0].numpy().dtype.type(1 / (1 - rate))
-    return scale
+def _scale(x: Tensor, rate: float) -> Any:
+    return x[:0].numpy().dtype.type(1 / (1 - rate))
 
 
 @numba.njit(inline="always")

@@ -20,8 +20,7 @@ class GATLayer(GraphLayer):
     but the layers' inputs is dropped out, as in the other models: neither alpha nor z.
 
     Args:
-        inputs: width of the layer's input.
-        outputs: width of its output, a multiple of `heads` if they stand side by side.
+        inputs, outputs: widths; the output's is a multiple of `heads` if they stand side by side.
         heads: their number.
         average: average heads of the full width.
     """
@@ -56,12 +55,9 @@ class GATLayer(GraphLayer):
     def forward(
         self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
-        """See `GraphLayer`; nothing can be aggregated before W is known.
+        """See `GraphLayer`; nothing can be aggregated before W is known: to give `aggregated` is a ValueError.
 
         A block that communicates is given H W, whatever `transform_first` is: it holds no other rank's H to multiply.
-
-        Raises:
-            ValueError: `aggregated` is given.
         """
         if aggregated is not None:
             raise ValueError("attention depends on weights: there is no aggregation to be given")
@@ -75,9 +71,9 @@ class GATLayer(GraphLayer):
     def training_values(self, case: LayerCase) -> LayerValues:
         """See `GraphLayer`: z = H W of the sources, the heads' outputs, and columns by head.
 
-        Nothing is by edge. Kept are H where a product or ReLU reads it, z, query, total and peak, and the
-        heads' outputs unless the normalisation keeps them. Backward: products of gradient and output, the
-        state of the destinations, and the gradient of z, then that of H.
+        Nothing is by edge. Kept are H where a product or ReLU reads it, z, query, total and peak, and the heads'
+        outputs unless the normalisation keeps them. Backward: products of gradient and output, the state of the
+        destinations, and the gradient of z, then that of H.
         """
         (size,) = case.blocks
         dst, src, d, w, heads = size.dst, size.src, self.inputs, self.transformed, self.heads
@@ -87,15 +83,13 @@ class GATLayer(GraphLayer):
         own = 0 if plain else (dst if exchanged else src) * d
         shared = spec.norm == "layer" and not self.average and not (spec.residual and d == self.outputs)
         kept = own + source + src * w + 3 * dst * heads + (0 if shared else dst * w)
-        forward = (
-            src * heads + (dst * w if transform_first or shared else 0) + (dst * self.outputs if self.average else 0)
-        )
+        averaged = dst * self.outputs if self.average else 0
+        forward = src * heads + (dst * w if transform_first or shared else 0) + averaged
         states = (4 * dst + 2 * src) * heads
         through = (src + dst) * w + states + (dst * w if self.average else 0)
         to_input = 0 if case.first else dst * d
         if transform_first:
-            most = max(through, (src + case.boundary + dst) * w, dst * w + to_input)
-            return LayerValues(kept, forward, most)
+            return LayerValues(kept, forward, max(through, (src + case.boundary + dst) * w, dst * w + to_input))
         to_source = 0 if case.first else src * (w + d)
         back = (src + case.boundary + dst) * d if exchanged and not case.first else 0
         return LayerValues(kept, forward, to_input + max(through, to_source, back))

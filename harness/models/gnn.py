@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,7 @@ class GNN(nn.Module):
 
     Args:
         spec: the architecture.
-        inputs: width of the input features.
-        outputs: number of classes.
+        inputs, outputs: width of the input features, and number of classes.
         seed: of the initial weights, which do not depend on rank or device.
         dtype: of the weights.
         products: the order of A H W in the graph layers.
@@ -71,7 +70,7 @@ class GNN(nn.Module):
     @property
     def hops(self) -> int:
         """Blocks that a graph layer runs on, one behind the other."""
-        return next(self._layers()).hops
+        return self._layers[0].hops
 
     @property
     def depth(self) -> int:
@@ -81,19 +80,15 @@ class GNN(nn.Module):
     @property
     def propagation(self) -> Propagation:
         """The weighting of edges this model aggregates with; if it attends, what samplers take for one."""
-        return self.layer_of(0)[0].propagation
+        return self._layers[0].propagation
 
     @property
     def attends(self) -> bool:
         """Whether aggregations depend on the weights."""
-        return self.layer_of(0)[0].attends
+        return self._layers[0].attends
 
     def require_fixed_aggregation(self) -> None:
-        """Refuse to aggregate the input features before the training.
-
-        Raises:
-            UserError: the model attends.
-        """
+        """Raise a UserError if the model attends: the input features cannot be aggregated before the training."""
         if self.attends:
             raise UserError(
                 f"{self.spec.name} aggregates with weights that it learns: nothing can be computed before",
@@ -106,7 +101,7 @@ class GNN(nn.Module):
         """Width of what each block aggregates, and of what comes behind it, input layer first."""
         return [
             (layer.inputs, layer.outputs if hop + 1 == layer.hops else layer.inputs)
-            for layer in self._layers()
+            for layer in self._layers
             for hop in range(layer.hops)
         ]
 
@@ -126,25 +121,18 @@ class GNN(nn.Module):
     def layer_of(self, block: int) -> tuple[GraphLayer, int]:
         """Return the graph layer that runs on a block, and which of its hops that is (0-based)."""
         index, hop = divmod(block, self.hops)
-        layer = self.graph_layers[index]
-        assert isinstance(layer, GraphLayer)
-        return layer, hop
+        return self._layers[index], hop
 
     def by_layer(self, blocks: Sequence[T]) -> Iterator[tuple[GraphLayer, Sequence[T]]]:
-        """Yield each graph layer and what of `blocks`, one a hop, is its.
-
-        Raises:
-            ValueError: they are not `depth`.
-        """
+        """Yield each graph layer and what of `blocks`, one a hop, is its; if they are not `depth`, a ValueError."""
         if len(blocks) != self.depth:
             raise ValueError(f"the model runs on {self.depth} blocks, not {len(blocks)}")
-        for i, layer in enumerate(self._layers()):
+        for i, layer in enumerate(self._layers):
             yield layer, blocks[i * layer.hops : (i + 1) * layer.hops]
 
-    def _layers(self) -> Iterator[GraphLayer]:
-        for layer in self.graph_layers:
-            assert isinstance(layer, GraphLayer)
-            yield layer
+    @property
+    def _layers(self) -> list[GraphLayer]:
+        return cast("list[GraphLayer]", list(self.graph_layers))
 
     def forward(
         self,
@@ -164,10 +152,8 @@ class GNN(nn.Module):
             def fetch(rows: Tensor, hop: int, *, first: int = first) -> Tensor:
                 return rows if exchange is None else exchange(rows, first + hop)
 
-            out = layer.run(
-                own, x, fetch, transform_first=transform_first and self.transforms_first(first), aggregated=given
-            )
-            x = self._between(i, x, out)
+            early = transform_first and self.transforms_first(first)
+            x = self._between(i, x, layer.run(own, x, fetch, early, given))
         for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
             x = self._between(i, x, linear(x))
         return x
@@ -229,19 +215,14 @@ def training_values(
     """Return the peak over a step's forward and backward pass, the input features themselves left out.
 
     Args:
-        model: the replica.
-        blocks: sizes of each block, input layer first.
-        exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
-        precompute: the first layer's aggregation is given.
+        model, blocks: the replica, and the sizes of each block, input layer first.
+        exchanged, least: as of a `LayerCase`.
+        precompute: the first layer's aggregation is given; a UserError if the model attends.
         transform_first: H W is exchanged where it is narrower.
         inputs_fetched: the first layer's input is fetched for the step.
         loss_rows: rows that the loss reads.
         cuda: dropout keeps a mask (a byte a value), ReLU its output.
         itemsize: bytes of a value.
-        least: a lower bound, whichever of A (H W) and (A H) W the layers compute.
-
-    Raises:
-        UserError: `precompute` of a model that attends.
     """
     if precompute:
         model.require_fixed_aggregation()
@@ -271,8 +252,6 @@ def training_values(
 
 def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool, least: bool = False) -> int:
     """Return the peak of an exact evaluation, its own copy of the input features included."""
-    rows, peak = block.dst, 0
-    for layer, _ in model.by_layer([block] * model.depth):
-        peak = max(peak, layer.evaluation_values(block, exchanged=exchanged, least=least))
-    wide = max((a + b for a, b in model.linear_widths), default=0)
-    return rows * model.widths[0][0] + max(peak, rows * wide)
+    values = [layer.evaluation_values(block, exchanged=exchanged, least=least) for layer in model._layers]
+    values += [block.dst * (a + b) for a, b in model.linear_widths]
+    return block.dst * model.widths[0][0] + max(values)

@@ -35,25 +35,15 @@ class BlockSize:
 
 @dataclass(frozen=True)
 class LayerCase:
-    """What the memory of a layer depends on in a step, besides the layer.
+    """What the memory of a layer depends on in a step, besides the layer."""
 
-    Attributes:
-        spec: the model's.
-        blocks: sizes of the layer's blocks, one a hop.
-        first: its input are the input features, which need no gradient and are counted elsewhere.
-        exchanged: inner rows become source rows by an exchange, which makes a new matrix of them.
-        aggregated: its first aggregation is given.
-        transform_first: H W is exchanged.
-        least: a lower bound, whichever of A (H W) and (A H) W the layer computes.
-    """
-
-    spec: ModelSpec
-    blocks: Sequence[BlockSize]
-    first: bool = False
-    exchanged: bool = False
-    aggregated: bool = False
-    transform_first: bool = False
-    least: bool = False
+    spec: ModelSpec  # the model's
+    blocks: Sequence[BlockSize]  # sizes of the layer's blocks, one a hop
+    first: bool = False  # its input are the input features, which need no gradient and are counted elsewhere
+    exchanged: bool = False  # inner rows become source rows by an exchange, which makes a new matrix of them
+    aggregated: bool = False  # its first aggregation is given
+    transform_first: bool = False  # H W is exchanged
+    least: bool = False  # a lower bound, whichever of A (H W) and (A H) W the layer computes
 
     @property
     def boundary(self) -> int:
@@ -79,35 +69,26 @@ class GraphLayer(Registered, nn.Module):
     """A graph layer: how it propagates, what its exchange sends, what it holds in memory.
 
     A model is made of layers of one kind; a subclass with a `name` is a model that suites can name. It sets
-    `propagation` and defines `forward(block, h, fetch, transform_first, aggregated)`, which returns [num_dst,
-    outputs]: `h` are the rows that `fetch` turns into the source rows, `transform_first` says to exchange H W,
-    `aggregated` [num_dst, inputs] replaces the propagation of `h`. `propagate` is A H W for layers that have
-    such a product. What is said of memory here follows it, and is for layers that hold no more than SAGE's.
+    `propagation` and defines `forward(block, h, fetch, transform_first, aggregated)`, which returns [num_dst, outputs]:
+    `h` [rows, inputs] is what `fetch` turns into the source rows, `transform_first` says to exchange H W, `aggregated`
+    [num_dst, inputs] replaces the propagation of `h`. `propagate` is A H W for layers that have such a product.
+    What is said of memory here follows it, and is for layers that hold no more than SAGE's.
 
     Args:
-        inputs: width of the layer's input.
-        outputs: width of its output.
+        inputs, outputs: widths of the layer's input and output.
         transformed: width of H W if it is another.
         products: the order of A H W, where nothing else decides it.
-
-    Attributes:
-        Options: the model's own options, in a suite `model: {name: {gin: {eps: 0.1}}}`.
-        propagation: the weighting of edges that it aggregates with, or that samplers take for one.
-        attends: its aggregation depends on weights that are learnt.
-        reads_own: it reads a node's own row beside the aggregation, which has no self loop for it.
-        can_transform_first: H W can be exchanged instead of H.
-        hops: aggregations one behind the other, each with a block of its own.
     """
 
     kind = "model"
     group = "harness.models"
     name: ClassVar[str]
-    Options: ClassVar[type[Spec]] = Spec
-    propagation: ClassVar[Propagation]
-    attends: ClassVar[bool] = False
-    reads_own: ClassVar[bool] = True
-    can_transform_first: ClassVar[bool] = True
-    hops: int = 1
+    Options: ClassVar[type[Spec]] = Spec  # its own, in a suite `model: {name: {gin: {eps: 0.1}}}`
+    propagation: ClassVar[Propagation]  # that it aggregates with, or that samplers take for one
+    attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
+    reads_own: ClassVar[bool] = True  # a node's own row, for which its aggregation has no self loop
+    can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H
+    hops: int = 1  # aggregations one behind the other, each with a block of its own
 
     def __init__(
         self, inputs: int, outputs: int, transformed: int | None = None, *, products: Products = "auto"
@@ -154,13 +135,7 @@ class GraphLayer(Registered, nn.Module):
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def run(
-        self,
-        blocks: Sequence[Block],
-        h: Tensor,
-        fetch: HopFetch,
-        *,
-        transform_first: bool = False,
-        aggregated: Tensor | None = None,
+        self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, transform_first: bool, aggregated: Tensor | None
     ) -> Tensor:
         """Return the output on the blocks of all hops; `fetch` is called with the hop, from 0."""
         out: Tensor = self(blocks[0], h, lambda rows: fetch(rows, 0), transform_first, aggregated)
@@ -173,13 +148,8 @@ class GraphLayer(Registered, nn.Module):
     def propagate(self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool) -> Tensor:
         """Return A H W [num_dst, outputs], in the order that `transforms_first` says.
 
-        A block that communicates is given H, as the papers send it, but with `transform_first`.
-
-        Args:
-            block: the layer's edges.
-            h: [rows, inputs], what `fetch` turns into the source rows.
-            fetch: the exchange of this layer.
-            transform_first: exchange H W.
+        A block that communicates is given H, as the papers send it, but with `transform_first`. Arguments as of
+        `forward`.
         """
         if transform_first:
             return block.aggregate(fetch(self.linear(h, self.weight)), self.propagation)
@@ -193,15 +163,9 @@ class GraphLayer(Registered, nn.Module):
     def transforms_first(self, entries: int, num_dst: int, num_src: int, *, weights: bool, inputs: bool) -> bool:
         """Return whether to compute A (H W), not (A H) W: as `products` says, or as is cheaper.
 
-        Counted are the multiply-adds of both passes (Zeng et al., JPDC 2021, section 6.1, where every
-        gradient is needed). For the gradient of W, A (H W) takes A^T to the gradient, and (A H) W has A H.
-
-        Args:
-            entries: of the block.
-            num_dst: its destination rows.
-            num_src: its source rows.
-            weights: the gradient of W will be asked for.
-            inputs: that of H will.
+        Counted are the multiply-adds of both passes (Zeng et al., JPDC 2021, section 6.1, where every gradient is
+        needed) on a block of so many entries and rows; `weights` and `inputs` say whether the gradients of W and
+        of H will be asked for. For that of W, A (H W) takes A^T to the gradient, and (A H) W has A H.
         """
         if self.products != "auto":
             return self.products == "transform-first"
@@ -212,9 +176,8 @@ class GraphLayer(Registered, nn.Module):
     def training_values(self, case: LayerCase) -> LayerValues:
         """Return what the layer has in memory in a step; `propagate` is what this follows.
 
-        SyncExchange makes the source matrix new. A product keeps its input: the source matrix where H W comes
-        first, the aggregation where A H does. The exchange's backward pass adds what peers send (about the
-        boundary) to a copy of the inner rows. The first layer's input needs no gradient.
+        A product keeps its input: the source matrix where H W comes first, the aggregation where A H does. The
+        exchange's backward pass adds what peers send (about the boundary) to a copy of the inner rows.
         """
         (size,) = case.blocks
         dst, src, d, o = size.dst, size.src, self.inputs, self.outputs
@@ -226,15 +189,11 @@ class GraphLayer(Registered, nn.Module):
             through = to_input + (2 * dst + src + case.boundary) * o
             return LayerValues(own, (3 * dst + src) * o, through)
         back = (src + case.boundary + dst) * d if case.exchanged and not case.first else 0
-        to_source = 0 if case.first else src * (d + o)
-        transformed = LayerValues(
-            own + (src * d if case.exchanged else 0),
-            (2 * dst + src) * o,
-            to_input + max((dst + src) * o, to_source, back),
-        )
-        spread = 0 if case.first else (2 * dst + src) * d
-        forward = 2 * dst * o + (src * d if case.exchanged else 0)
-        summed = LayerValues(own + dst * d, forward, to_input + max(spread, back))
+        source = src * d if case.exchanged else 0
+        to_source, spread = (0, 0) if case.first else (src * (d + o), (2 * dst + src) * d)
+        through = to_input + max((dst + src) * o, to_source, back)
+        transformed = LayerValues(own + source, (2 * dst + src) * o, through)
+        summed = LayerValues(own + dst * d, 2 * dst * o + source, to_input + max(spread, back))
         if case.least:
             return LayerValues(*map(min, astuple(transformed), astuple(summed)))
         chosen = self.transforms_first(size.edges, dst, src, weights=True, inputs=not case.first)

@@ -22,10 +22,9 @@ class MixHopLayer(GraphLayer):
     nothing of that needs a gradient (docs/design/mixhop.md).
 
     Args:
-        inputs: width of the layer's input.
-        outputs: width of its output, a multiple of `order` + 1 if the orders stand side by side.
+        inputs, outputs: widths; the output's is a multiple of `order` + 1 if the powers stand side by side.
         order: K.
-        add: add up orders of the full width.
+        add: add up powers of the full width.
     """
 
     name = "mixhop"
@@ -56,32 +55,14 @@ class MixHopLayer(GraphLayer):
         """See `GraphLayer`."""
         return cls(inputs, outputs, spec.order, add=last)
 
-    def run(
-        self,
-        blocks: Sequence[Block],
-        h: Tensor,
-        fetch: HopFetch,
-        *,
-        transform_first: bool = False,
-        aggregated: Tensor | None = None,
-    ) -> Tensor:
-        """See `GraphLayer`."""
-        out: Tensor = self(blocks, h, fetch, aggregated)
-        return out
-
     def reached(self, hop: int) -> Tensor:
         """See `GraphLayer.reached`: t_hop is of use to all powers above `hop`."""
         return self.weight[:, (hop + 1) * self._width :].contiguous()
 
-    def forward(self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, aggregated: Tensor | None = None) -> Tensor:
-        """Return [num_dst of the last block, outputs].
-
-        Args:
-            blocks: the edges of each hop.
-            h: [rows, inputs], what `fetch` turns into the source rows of the first block.
-            fetch: the exchange of the layer's hop of a number.
-            aggregated: None, or [num_dst of the first block, inputs]: t_1.
-        """
+    def run(
+        self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, transform_first: bool, aggregated: Tensor | None
+    ) -> Tensor:
+        """See `GraphLayer`; `aggregated` is t_1, [num_dst of the first block, inputs]."""
         rows, powers = blocks[-1].num_dst, self.hops + 1
         # By columns of a wider matrix oneDNN's product takes up to a thousand times as long.
         weights = [columns.contiguous() for columns in self.weight.split(self._width, 1)]
@@ -105,6 +86,8 @@ class MixHopLayer(GraphLayer):
             else:
                 products.append(found)
         return products[0] if self._add else torch.cat(products, 1)
+
+    forward = run  # of all hops at once: no hop has a `forward` of its own
 
     def training_values(self, case: LayerCase) -> LayerValues:
         """See `GraphLayer`; products keep H, every t_k and copies of the weights.

@@ -47,10 +47,7 @@ class ModelSpec(Spec):
 
     @property
     def label(self) -> str:
-        """Name and size: "sage-2+2x512" has 2 graph and 2 linear layers of width 512; "gat-2x64h4" 4 heads.
-
-        "mixhop-2x96k2" is of order 2.
-        """
+        """Name and size: "sage-2+2x512" has 2 graph and 2 linear layers of width 512; h4: 4 heads, k2: order 2."""
         from harness.models.layer import MODELS
 
         tail = f"+{self.linear_layers}" if self.linear_layers else ""

@@ -4,9 +4,8 @@ A batch numbers the nodes that it meets in the order of first sight; arrays `by 
 `edges` holds the rows of the destinations one after another, row i from `starts[i]`, a neighbour by its
 number. An array with a step is read at `index * step`: 0 where one value stands for all.
 
-The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which
-would stop the processor from loading ahead, and their indices are unsigned, which saves numba's test for
-negative ones.
+The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which would stop
+the processor from loading ahead, and their indices are unsigned, which saves numba's test for negative ones.
 """
 
 from __future__ import annotations
@@ -74,9 +73,7 @@ def describe(node, right, right_step, keep, keep_step, met, row, factor, norm): 
 
 
 @numba.njit(cache=True, nogil=True)
-def add_rows(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm
-):
+def add_rows(indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm):  # type: ignore[no-untyped-def]
     """Give `fresh` their rows, and add (left_i w_ij)^2 to the `norm` of their neighbours j."""
     step = U(weight_step)
     for i in range(fresh.size):
@@ -135,8 +132,12 @@ def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def
 
     `drawn` is a scratch, longer than `node` by up to 7, to a multiple of 8.
     """
+    count = 0
+    for k in range(node.size):
+        drawn[k] = node_uniform(seed, depth, node[k]) < c * weights[k]
+        count += drawn[k]
     drawn[node.size :] = False
-    chosen = np.empty(_decide(node, weights, c, seed, depth, drawn) + 1, np.int64)
+    chosen = np.empty(count + 1, np.int64)  # one more: what is not drawn is written too, and overwritten
     # Eight flags at a time.
     eights, count = drawn.view(np.uint64), 0  # most are 0
     for eight in range(eights.size):
@@ -145,16 +146,6 @@ def choose(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def
                 chosen[count] = k
                 count += drawn[k]
     return chosen[:count]
-
-
-@numba.njit(cache=True, nogil=True)
-def _decide(node, weights, c, seed, depth, drawn):  # type: ignore[no-untyped-def]
-    """Write who is drawn, and return how many are."""
-    count = 0
-    for k in range(node.size):
-        drawn[k] = node_uniform(seed, depth, node[k]) < c * weights[k]
-        count += drawn[k]
-    return count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -195,9 +186,7 @@ def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no
 
 
 @numba.njit(cache=True, nogil=True)
-def gather(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values
-):
+def gather(indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values):  # type: ignore[no-untyped-def]
     """Write the marked neighbours' rows and w_ij * inverse_j; returns the pointers by destination."""
     pointers = np.empty(destinations.size + 1, np.int64)
     at = U(0)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.block import Propagation
-from harness.graph.csr import Topology
+from harness.graph.csr import Floats, Ints, Topology
 from harness.metrics import Metric
 from harness.sampling import layer_kernels as kernels
 from harness.sampling.sample import LayerSample, Pool, Sample, Tables, propagation_scales
@@ -20,13 +20,12 @@ SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never fin
 TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be exact
 
 
-def inclusion(weights: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+def inclusion(weights: Floats, size: int) -> Floats:
     """Return p_j = min(1, c w_j) with sum p = size, float64 [n].
 
-    Where `size` is at least the number of positive weights, those have p = 1. A weight of 0 has p = 0. c
-    comes from passes over the weights: each leaves out those found to have p = 1 and shares the rest of
-    `size` anew. Almost always a handful do; only weights that fall by a factor of about `size` from one to
-    the next need one each.
+    Where `size` is at least the number of positive weights, those have p = 1. A weight of 0 has p = 0. c comes from
+    passes over the weights: each leaves out those found to have p = 1 and shares the rest of `size` anew. Almost
+    always a handful do; only weights that fall by a factor of about `size` from one to the next need one each.
 
     Args:
         weights: float64 [n], finite and not negative.
@@ -57,7 +56,7 @@ def solve(weights, size):  # type: ignore[no-untyped-def]
 
     c is infinite where `size` is at least the number of positive weights.
     """
-    if size == 0 or size >= _positive(weights):
+    if size == 0 or size >= _split(weights, 0.0, 1.0)[0]:  # all that are positive
         return 1.0, np.inf if size > 0 else 0.0
     # What is above the bound has p = 1. The scale, a power of 2, keeps the sum of the rest from overflow and,
     # where only tiny weights are left, from loss.
@@ -71,14 +70,6 @@ def solve(weights, size):  # type: ignore[no-untyped-def]
         if found == certain:
             return scale, share
         certain, bound = found, (1 + SLACK) / share / scale
-
-
-@numba.njit(cache=True, nogil=True)
-def _positive(weights):  # type: ignore[no-untyped-def]
-    count = 0
-    for j in range(weights.size):
-        count += weights[j] > 0
-    return count
 
 
 # Sums in any order, so that the loop runs in vectors.
@@ -100,15 +91,14 @@ Estimator = Literal["poisson", "ladies"]
 class Scaled:
     """A graph with its propagation weights, as the kernels read it.
 
-    A pair is an array and the step to read it at: 0 where one value stands for all. `keep` says by node
-    whether it may be drawn.
+    A pair is an array and the step to read it at: 0 where one value stands for all.
     """
 
     topology: Topology
     weights: tuple[NDArray[np.float32], int]
-    left: NDArray[np.float64]
-    right: tuple[NDArray[np.float64], int]
-    keep: tuple[NDArray[np.bool_], int]
+    left: Floats
+    right: tuple[Floats, int]
+    keep: tuple[NDArray[np.bool_], int]  # by node, whether it may be drawn
 
     @classmethod
     def of(cls, topology: Topology, propagation: Propagation, keep: NDArray[np.bool_] | None) -> Scaled:
@@ -145,7 +135,7 @@ class LayerFrontier:
         """Leave `number` as it was."""
         kernels.forget(self._number, self._node[: self._known])
 
-    def extend(self, fresh: NDArray[np.int64], sums: bool) -> None:
+    def extend(self, fresh: Ints, sums: bool) -> None:
         """Add destinations, and if wanted the sums of their rows."""
         graph, indptr = self._graph, self._graph.topology.indptr
         entries = int((indptr[fresh + 1] - indptr[fresh]).sum())
@@ -166,7 +156,7 @@ class LayerFrontier:
             self._add_sums(fresh)
         self._rows += fresh.size
 
-    def _add_sums(self, fresh: NDArray[np.int64]) -> None:
+    def _add_sums(self, fresh: Ints) -> None:
         """Write sum_j w_ij right_j over all candidates, for the destinations that are being added."""
         graph = self._graph
         self._sums = _grown(self._sums, self._rows + fresh.size)
@@ -188,21 +178,17 @@ class LayerFrontier:
         self._weight, self._inverse = _grown(self._weight, known), _grown(self._inverse, known)
         self._drawn = _grown(self._drawn, known + 7)
 
-    def tally(self, local: NDArray[np.bool_]) -> tuple[int, int, float, float]:
-        """Return n_L, n_R, Q_L and Q_R."""
-        met = slice(self._known)
-        sums: tuple[int, int, float, float] = kernels.tally(self._node[met], self._factor[met], self._norm[met], local)
-        return sums
+    def weigh(self, local: NDArray[np.bool_] | None, skew: AlphaRule | None, size: int) -> tuple[float, int]:
+        """Set the weights of the draw, and return alpha and how many of them are positive."""
+        met, alpha = slice(self._known), 1.0
+        found = self._node[met], self._factor[met], self._norm[met]
+        if skew is not None and local is not None:
+            candidates: tuple[int, int, float, float] = kernels.tally(*found, local)
+            alpha = skew.alpha_of(*candidates, size)
+        by_node = np.zeros(0, np.bool_) if local is None else local
+        return alpha, kernels.weigh(*found, by_node, alpha, self._weight[met])
 
-    def weigh(self, local: NDArray[np.bool_] | None, alpha: float) -> int:
-        """Set the weights of the draw, and return how many are positive."""
-        met, by_node = slice(self._known), np.zeros(0, np.bool_) if local is None else local
-        positive: int = kernels.weigh(
-            self._node[met], self._factor[met], self._norm[met], by_node, alpha, self._weight[met]
-        )
-        return positive
-
-    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> NDArray[np.int64]:
+    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> Ints:
         """Draw a layer's nodes, all candidates if `size` is -1; returns those that are no sources yet.
 
         They become sources, in this order.
@@ -223,10 +209,10 @@ class LayerFrontier:
                 least *= 2
             chosen = np.sort(chosen[np.argpartition(waits, size - 1)[:size]])
             inverse = weight.sum() / (size * weight[chosen])
-        fresh: NDArray[np.int64] = kernels.mark(chosen, inverse, node, self._row, self._rows, self._bits, self._inverse)
+        fresh: Ints = kernels.mark(chosen, inverse, node, self._row, self._rows, self._bits, self._inverse)
         return fresh
 
-    def layer(self, sources: NDArray[np.int64], whole: bool, normalise: bool) -> LayerSample:
+    def layer(self, sources: Ints, whole: bool, normalise: bool) -> LayerSample:
         """Return the edges from the drawn nodes to the destinations; `whole`: p = 1 for all."""
         graph, scale = self._graph, None
         pointers = kernels.gather(
@@ -259,44 +245,34 @@ class AlphaRule(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LayerBatch:
-    """The layers of a batch, input layer first.
-
-    Attributes:
-        layers: the drawn edges.
-        alphas: for each layer the factor that local candidates' weights had, 1 where there was no skew.
-        candidates: for each layer the number of nodes that could be drawn.
-    """
+    """The layers of a batch, input layer first."""
 
     layers: list[LayerSample]
-    alphas: list[float]
-    candidates: list[int]
+    alphas: list[float]  # the factor that local candidates' weights had, 1 where there was no skew
+    candidates: list[int]  # the number of nodes that could be drawn
 
 
 class LayerSampler:
     """Draws a layer's nodes among the neighbours of its destinations.
 
-    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0); a
-    destination too is drawn or not drawn for its edges, though it is a source in any case. Degrees, and
-    with them A, are those of the whole graph, whatever is drawn or left out.
+    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0); a destination
+    too is drawn or not drawn for its edges, though it is a source in any case. Degrees, and with them A, are those
+    of the whole graph, whatever is drawn or left out.
 
-    Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time
-    linear in the edges into the layers' destinations. Threads may sample at the same time.
+    Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time linear
+    in the edges into the layers' destinations. Threads may sample at the same time.
 
     Args:
-        topology: the graph.
-        propagation: of the model's propagation.
-        tables: of the graph's nodes.
-        local: bool [N], which nodes are local; needed with `skew` or `local_only`.
+        topology, tables: the graph, and tables of its nodes.
+        propagation: the model's.
+        local: bool [N], which nodes are local; without it `skew` and `local_only` are a ValueError.
         skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
-        estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's
-            size; an edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another
-            without replacement, pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a
-            row's A-weights sum to those of all its candidates (the public code's row normalisation, up to
-            the self loop, which is exact here; biased). A row without a drawn neighbour is 0.
+        estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's size; an
+            edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another without replacement,
+            pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a row's A-weights sum to those of
+            all its candidates (the public code's row normalisation, up to the self loop, which is exact here;
+            biased). A row without a drawn neighbour is 0.
         local_only: leave out remote candidates, and their edges.
-
-    Raises:
-        ValueError: `local` is missing.
     """
 
     def __init__(
@@ -316,17 +292,11 @@ class LayerSampler:
         self._tables, self._local, self._skew, self._estimator = tables, local, skew, estimator
         self._frontiers = Pool(lambda: LayerFrontier(graph))
 
-    def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
-        """Draw the layers of a batch.
+    def sample(self, targets: Ints, sizes: Sequence[int], seed: int) -> LayerBatch:
+        """Draw the layers of a batch by its `seed`, >= 0; the last one's destinations are the distinct `targets`.
 
-        Args:
-            targets: distinct nodes, the destinations of the last layer.
-            sizes: nodes drawn for each layer, input layer first. -1, or as many as there are candidates:
-                all of them, each with p = 1, for both estimators.
-            seed: of the batch, >= 0.
-
-        Raises:
-            ValueError: a size is below -1.
+        `sizes` are nodes drawn for each layer, input layer first. -1, or as many as there are candidates: all of
+        them, each with p = 1, for both estimators. Raises what `check_sizes` does.
         """
         check_sizes(sizes)
         layers, alphas, candidates = [], [], []
@@ -335,8 +305,7 @@ class LayerSampler:
             sources = fresh = targets
             for depth, size in enumerate(reversed(sizes)):
                 frontier.extend(fresh, sums=self._estimator == "ladies")
-                alpha = self._alpha(frontier, size)
-                count = frontier.weigh(self._local, alpha)
+                alpha, count = frontier.weigh(self._local, self._skew, size)
                 whole = size < 0 or size >= count
                 fresh = frontier.draw(-1 if whole else size, self._estimator, seed, depth)
                 sources = np.concatenate([sources, fresh])
@@ -345,11 +314,6 @@ class LayerSampler:
                 candidates.append(count)
             frontier.end()
         return LayerBatch(layers[::-1], alphas[::-1], candidates[::-1])
-
-    def _alpha(self, frontier: LayerFrontier, size: int) -> float:
-        if self._skew is None or self._local is None:
-            return 1.0
-        return self._skew.alpha_of(*frontier.tally(self._local), size)
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
@@ -361,7 +325,7 @@ def check_sizes(sizes: Sequence[int]) -> None:
 class DrawsLayers(Protocol):
     """What draws the layers of a batch: `LayerSampler`, or a method's own."""
 
-    def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
+    def sample(self, targets: Ints, sizes: Sequence[int], seed: int) -> LayerBatch:
         """See `LayerSampler.sample`."""
 
 
@@ -374,20 +338,15 @@ LAYERWISE_METRICS = (
 
 
 class LayerwiseSampler:
-    """Draws so many nodes a layer, for all of its destinations together.
+    """Draws `sizes` nodes a layer, input layer first, for all of its destinations together; -1: all candidates.
 
-    Metrics: `stat_candidates`, nodes that could be drawn; `stat_alpha`, the factors of local nodes, of which
-    `stat_alphas` are summed: all three over an epoch's steps and layers.
-
-    Args:
-        sampler: what draws.
-        sizes: nodes of a layer, input layer first; -1: all candidates.
+    Metrics: `LAYERWISE_METRICS`, summed over an epoch's steps and layers.
     """
 
     def __init__(self, sampler: DrawsLayers, sizes: Sequence[int]) -> None:
         self._sampler, self._sizes = sampler, sizes
 
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+    def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
         drawn = self._sampler.sample(targets, self._sizes, seed)
         stats = {"candidates": sum(drawn.candidates), "alpha": sum(drawn.alphas), "alphas": len(drawn.alphas)}

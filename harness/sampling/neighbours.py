@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.graph.csr import Topology
+from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
 from harness.sampling.layerwise import write_inclusion
 from harness.sampling.sample import LayerSample, Sample, Source, Tables
 
 
 def draw_neighbours(
-    topology: Topology,
-    targets: NDArray[np.int64],
-    fanout: int,
-    seed: int,
-    tables: Tables,
-    *,
-    node_weights: NDArray[np.float64] | None = None,
+    topology: Topology, targets: Ints, fanout: int, seed: int, tables: Tables, *, node_weights: Floats | None = None
 ) -> LayerSample:
     """Draw at most `fanout` neighbours of every target, without replacement and without bias.
 
@@ -32,16 +27,15 @@ def draw_neighbours(
     the sum. This is systematic sampling with a random start (Madow, Ann. Math. Stat. 1949): sums over single
     neighbours are unbiased, pairs need not be independent. Neighbours of weight 0 are never drawn.
 
-    Time grows with the edges drawn where the choice is uniform, else with the targets' degrees. What is drawn
-    for a target depends on `seed`, `fanout` and its own neighbours alone. Layers of a batch need different
-    seeds: with the same one, a node would be given the same neighbours again.
+    Time grows with the edges drawn where the choice is uniform, else with the targets' degrees. What is drawn for a
+    target depends on `seed`, `fanout` and its own neighbours alone: layers of a batch need different seeds, or a node
+    would be given the same neighbours again.
 
     Args:
-        topology: the graph.
+        topology, tables: the graph, and tables of its nodes.
         targets: int64 [n], distinct nodes.
         fanout: neighbours of a target at most; -1 for all.
         seed: in [0, 2^63).
-        tables: of the graph's size.
         node_weights: float64 [N], finite and not negative; None for a uniform choice.
 
     Returns:
@@ -50,8 +44,7 @@ def draw_neighbours(
     Raises:
         ValueError: a weight of a neighbour is negative or not finite.
     """
-    values: NDArray[np.float64] | None = None
-    scale: NDArray[np.float64] | None = None
+    values = scale = None
     if node_weights is None:
         pointers, entries, scale = _uniform(topology.indptr, targets, fanout, seed)
         if topology.weights is not None:
@@ -63,9 +56,7 @@ def draw_neighbours(
     return LayerSample(sources, pointers, columns, values, scale)
 
 
-def number_sources(
-    topology: Topology, targets: NDArray[np.int64], entries: NDArray[np.int64], tables: Tables
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def number_sources(topology: Topology, targets: Ints, entries: Ints, tables: Tables) -> tuple[Ints, NDArray[np.int32]]:
     """Return the distinct nodes of a draw, the targets first, and the drawn `entries`' numbers among them."""
     columns = take(topology.indices, entries, np.empty(entries.size, np.int32))
     with tables.borrow() as table:
@@ -123,9 +114,7 @@ def _floyd(start, size, state, mark, taken, out):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True, nogil=True)
-def _weighted(  # type: ignore[no-untyped-def]
-    indptr, indices, edge_weights, node_weights, targets, fanout, seed
-):
+def _weighted(indptr, indices, edge_weights, node_weights, targets, fanout, seed):  # type: ignore[no-untyped-def]
     """Pointers by target, the entries drawn, and their w/p."""
     starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
     # One more than is drawn: `systematic` writes each candidate and keeps it by moving on.
@@ -228,31 +217,23 @@ def _number(targets, columns, table):  # type: ignore[no-untyped-def]
 class FanoutSampler:
     """Draws at most so many in-neighbours of every node, layer by layer (GraphSAGE, Algorithm 2).
 
-    Args:
-        source: the view.
-        fanouts: neighbours of a node, input layer first; -1: all.
-        node_weights: float64 [N] or None: see `draw_neighbours`.
+    `fanouts` are by layer, input layer first; -1: all. For `node_weights` see `draw_neighbours`.
     """
 
-    def __init__(self, source: Source, fanouts: Sequence[int], node_weights: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, source: Source, fanouts: Sequence[int], node_weights: Floats | None = None) -> None:
         self._source, self._fanouts, self._weights = source, fanouts, node_weights
 
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+    def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
         source = self._source
-
-        def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
-            return draw_neighbours(source.topology, nodes, fanout, seed, source.tables, node_weights=self._weights)
-
+        draw = partial(draw_neighbours, source.topology, tables=source.tables, node_weights=self._weights)
         return sample_layers(draw, targets, self._fanouts, seed)
 
 
-def sample_layers(
-    draw: Callable[[NDArray[np.int64], int, int], LayerSample],
-    targets: NDArray[np.int64],
-    fanouts: Sequence[int],
-    seed: int,
-) -> Sample:
+Draw = Callable[[Ints, int, int], LayerSample]
+
+
+def sample_layers(draw: Draw, targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
     """Draw neighbours of the targets, then of all that was drawn, by `draw(nodes, fanout, seed)`."""
     layers, nodes = [], targets
     for depth, fanout in enumerate(reversed(fanouts)):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.graph.block import Propagation
-from harness.graph.csr import Topology
+from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import next_u64, stream, uniform
 from harness.sampling.layer_kernels import global_weights
 from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
@@ -17,44 +17,29 @@ from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import Induced, SubgraphBatch, Subgraphs, as_graph, as_layer
 
 
-class PoissonNodes:
-    """Draws each node independently, with a chance of its own.
-
-    Args:
-        probabilities: float64 [N], in [0, 1].
-    """
-
-    def __init__(self, probabilities: NDArray[np.float64]) -> None:
-        self._probabilities = probabilities
-
-    def sample(self, seed: int) -> NDArray[np.int64]:
-        """See `NodeSampler`."""
-        nodes: NDArray[np.int64] = _draw(self._probabilities, seed)
-        return nodes
-
-
 @dataclass(frozen=True, eq=False)
-class KnownChances:
-    """Weighs by chances that are known, of nodes that are drawn independently.
+class IndependentNodes:
+    """Draws each node independently, with a chance of its own, and weighs by these chances.
 
     An edge j -> i of a subgraph counts w_ij / p_j: for a destination i that is in it, the sum has the full
-    aggregation as its expectation. A node's loss counts 1/p_i: the sum of losses, were the logits
-    exact, has the sum over all nodes as its expectation.
-
-    Args:
-        topology: the graph.
-        probabilities: float64 [N], p.
+    aggregation as its expectation. A node's loss counts 1/p_i: the sum of losses, were the logits exact, has the
+    sum over all nodes as its expectation.
     """
 
     topology: Topology
-    probabilities: NDArray[np.float64]
+    probabilities: Floats  # [N], p, in [0, 1]
+
+    def sample(self, seed: int) -> Ints:
+        """See `NodeSampler`."""
+        nodes: Ints = _draw(self.probabilities, seed)
+        return nodes
 
     @property
     def needs_places(self) -> bool:
         """See `Normaliser`."""
         return self.topology.weights is not None
 
-    def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
+    def weigh(self, nodes: Ints, found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
         inverse = 1 / self.probabilities[nodes]
         layer = as_layer(nodes, as_graph(self.topology, found))
@@ -66,20 +51,16 @@ class ImportanceSubgraphs(Subgraphs):
 
     Node j is drawn with p_j = min(1, c q_j), q_j = sum_i A_ij^2 over all nodes i of the graph, self loops
     left out; c is such that `size` nodes are expected. In the paper `size` are drawn with replacement, and
-    chances are estimated from draws; here they are exact (see `KnownChances`). Nodes that no edge starts from
+    chances are estimated from draws; here they are exact (see `IndependentNodes`). Nodes that no edge starts from
     have the smallest positive q, so that every node is seen.
 
     Args:
-        topology: the graph; all of its nodes are candidates.
+        topology, tables: the graph, all of whose nodes are candidates, and tables of them.
         propagation: the model's weighting of edges.
-        tables: of the graph's nodes.
         size: nodes expected in a subgraph; -1, or as many as there are candidates: all of them.
-        local: bool [N], nodes whose features are here; what `skew` and `local_only` speak of.
+        local: bool [N], nodes whose features are here; without it `skew` and `local_only` are a ValueError.
         skew: multiplies the q of local nodes by alpha.
         local_only: remote nodes are no candidates, and edges from them are missing (biased).
-
-    Raises:
-        ValueError: `skew` or `local_only` without `local`.
 
     Attributes:
         probabilities: float64 [N], p.
@@ -97,39 +78,23 @@ class ImportanceSubgraphs(Subgraphs):
         skew: AlphaRule | None = None,
         local_only: bool = False,
     ) -> None:
-        self.alpha, weights = 1.0, _importance(topology, propagation)
-        if local_only:
-            weights[~_known(local)] = 0
-        if skew is not None:
-            self.alpha = _skewed(weights, _known(local), skew, size)
+        self.alpha, graph = 1.0, Scaled.of(topology, propagation, None)
+        weights: Floats = global_weights(topology.indptr, topology.indices, *graph.weights, graph.left, *graph.right)
+        positive = weights[weights > 0]
+        weights[weights == 0] = positive.min() if positive.size else 1.0
+        if skew is not None or local_only:
+            if local is None:
+                raise ValueError("to skew or to leave out remote nodes needs to know which are local")
+            if local_only:
+                weights[~local] = 0
+            if skew is not None:
+                own, remote = weights[local], weights[~local]
+                candidates = own.size, int(np.count_nonzero(remote))
+                self.alpha = skew.alpha_of(*candidates, float(own.sum()), float(remote.sum()), size)
+                weights[local] *= self.alpha
         self.probabilities = inclusion(weights, size if size >= 0 else weights.size)
-        chances = KnownChances(topology, self.probabilities)
-        super().__init__(topology, PoissonNodes(self.probabilities), chances, tables)
-
-
-def _importance(topology: Topology, propagation: Propagation) -> NDArray[np.float64]:
-    """q_j = sum_i A_ij^2, float64 [N]; the smallest positive one where it is 0."""
-    graph = Scaled.of(topology, propagation, None)
-    squares: NDArray[np.float64] = global_weights(
-        topology.indptr, topology.indices, *graph.weights, graph.left, *graph.right
-    )
-    positive = squares[squares > 0]
-    squares[squares == 0] = positive.min() if positive.size else 1.0
-    return squares
-
-
-def _known(local: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-    if local is None:
-        raise ValueError("to skew or to leave out remote nodes needs to know which are local")
-    return local
-
-
-def _skewed(weights: NDArray[np.float64], local: NDArray[np.bool_], skew: AlphaRule, size: int) -> float:
-    """Multiply the weights of local candidates by alpha, in place; return alpha."""
-    own, remote = weights[local], weights[~local]
-    alpha = skew.alpha_of(own.size, int(np.count_nonzero(remote)), float(own.sum()), float(remote.sum()), size)
-    weights[local] *= alpha
-    return alpha
+        nodes = IndependentNodes(topology, self.probabilities)
+        super().__init__(topology, nodes, nodes, tables)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -12,10 +12,11 @@ from typing import Generic, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.block import Block, Propagation
-from harness.graph.csr import CSR, Topology
+from harness.graph.csr import CSR, Floats, Ints, Topology
 from harness.graph.partition import View
 
 
@@ -23,24 +24,17 @@ from harness.graph.partition import View
 class LayerSample:
     """The sampled in-edges of a layer's destinations.
 
-    Attributes:
-        sources: int64 [num_src], distinct nodes of the view; the destinations are the first.
-        indptr: int64 [num_dst + 1].
-        indices: int32 [nnz], rows of `sources`.
-        values: float64 [nnz] or None: what an edge counts beside the model's propagation weight, that is, its
-            own weight if the graph has any, times the inverse of its chance to be drawn. None: 1.
-        dst_scale: float64 [num_dst] or None: multiplies the sum over a destination's neighbours.
-        src_scale: float64 [num_src] or None: multiplies what a source counts for its neighbours.
-        symmetric: whether the matrix is square and equals its transpose, in `structure` or in its values too;
-            columns then ascend in each row.
+    `values` say what an edge counts beside the model's propagation weight, that is, its own weight if the graph has
+    any, times the inverse of its chance to be drawn. `symmetric` says whether the matrix is square and equals its
+    transpose, in `structure` or in its values too; columns then ascend in each row.
     """
 
-    sources: NDArray[np.int64]
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    values: NDArray[np.float64] | None = None
-    dst_scale: NDArray[np.float64] | None = None
-    src_scale: NDArray[np.float64] | None = None
+    sources: Ints  # [num_src], distinct nodes of the view; the destinations are the first
+    indptr: Ints  # [num_dst + 1]
+    indices: NDArray[np.int32]  # [nnz], rows of `sources`
+    values: Floats | None = None  # [nnz]; None: 1
+    dst_scale: Floats | None = None  # [num_dst]: multiplies the sum over a destination's neighbours
+    src_scale: Floats | None = None  # [num_src]: multiplies what a source counts for its neighbours
     symmetric: Literal["no", "structure", "values"] = "no"
 
     @property
@@ -49,27 +43,24 @@ class LayerSample:
         return self.indptr.size - 1
 
     @property
-    def destinations(self) -> NDArray[np.int64]:
+    def destinations(self) -> Ints:
         """The destinations, int64 [num_dst]."""
         return self.sources[: self.num_dst]
 
     def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
         """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
-        values, to_dst, from_src = (
-            None if array is None else torch.from_numpy(array).to(dtype)
-            for array in (self.values, self.dst_scale, self.src_scale)
-        )
+
+        def tensor(array: Floats | None, place: torch.device = device) -> Tensor | None:
+            return None if array is None else torch.from_numpy(array).to(place, dtype)
+
+        values = tensor(self.values, torch.device("cpu"))  # where a symmetric structure is transposed
         adjacency = CSR(torch.from_numpy(self.indptr), torch.from_numpy(self.indices), self.sources.size, values)
         transposed = adjacency.transpose_symmetric().to(device) if self.symmetric == "structure" else None
-        adjacency = adjacency.to(device)
+        adjacency, degree = adjacency.to(device), torch.from_numpy(topology.degree(self.sources)).to(device, dtype)
         return Block(
-            adjacency,
-            torch.from_numpy(topology.degree(self.sources)).to(device, dtype),
-            dst_scale=None if to_dst is None else to_dst.to(device),
-            src_scale=None if from_src is None else from_src.to(device),
-            engine=engine,
+            adjacency, degree, dst_scale=tensor(self.dst_scale), src_scale=tensor(self.src_scale), engine=engine,
             transposed=adjacency if self.symmetric == "values" else transposed,
-        )
+        )  # fmt: skip
 
 
 T = TypeVar("T")
@@ -103,9 +94,7 @@ class Tables(Pool[NDArray[np.int32]]):
         super().__init__(lambda: np.full(num_nodes, -1, np.int32))
 
 
-def propagation_scales(
-    topology: Topology, propagation: Propagation
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+def propagation_scales(topology: Topology, propagation: Propagation) -> tuple[Floats, Floats | None]:
     """Return (left [N], right [N] or None) of A_ij = left_i w_ij right_j, self loops apart."""
     degree = topology.degree(np.arange(topology.num_nodes))
     left = propagation.factors(degree, propagation.left)
@@ -114,14 +103,10 @@ def propagation_scales(
 
 
 class Source:
-    """A view's whole graph, and which of its nodes are this rank's.
+    """A view's whole graph, memory-mapped, and which of its nodes are this rank's.
 
-    Attributes:
-        view: the view.
-        topology: its graph, memory-mapped.
-        tables: for kernels that number nodes.
-        propagation: the model's weighting of edges.
-        depth: the blocks that the model runs on (`GNN.depth`).
+    `propagation` is the model's weighting of edges, `depth` the blocks that it runs on (`GNN.depth`), `tables` are
+    for kernels that number nodes.
     """
 
     def __init__(self, view: View, *, propagation: Propagation, depth: int) -> None:
@@ -132,41 +117,35 @@ class Source:
     @cached_property
     def local(self) -> NDArray[np.bool_]:
         """Which nodes [N] are this rank's."""
-        local: NDArray[np.bool_] = np.asarray(self.view.owner) == self.view.partition.rank
-        return local
+        return np.asarray(self.view.owner == self.view.partition.rank)
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
     """What is drawn for a batch.
 
-    Attributes:
-        layers: one for each graph layer, input layer first; the first one's sources are the nodes whose
-            features are read.
-        targets: the first so many output rows are training nodes of this rank, and the loss reads them.
-            None: the loss reads all training nodes among the output rows, whoever owns them.
-        weights: None, or float64 [output rows], factors of the rows' losses.
-        stats: metrics of the sampler's own, summed over an epoch's steps.
+    `layers` has one for each graph layer, input layer first; the first one's sources are the nodes whose features
+    are read. The first `targets` output rows are training nodes of this rank, and the loss reads them. None: the
+    loss reads all training nodes among the output rows, whoever owns them.
     """
 
     layers: Sequence[LayerSample]
     targets: int | None
-    weights: NDArray[np.float64] | None = None
-    stats: dict[str, float] = field(default_factory=dict)
+    weights: Floats | None = None  # [output rows], factors of the rows' losses
+    stats: dict[str, float] = field(default_factory=dict)  # the sampler's own metrics, summed over an epoch's steps
 
 
 class Sampler(Protocol):
     """Draws blocks. Threads may call it at the same time; what is drawn depends on the arguments alone."""
 
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+    def sample(self, targets: Ints, seed: int) -> Sample:
         """Draw for the distinct nodes `targets` (int64, perhaps none) by a non-negative int64 `seed`."""
 
 
 def per_layer(value: int | list[int], depth: int, key: str) -> list[int]:
     """Return an option's number for each graph layer, input layer first; in mixhop for each of its hops.
 
-    Raises:
-        UserError: it is a list of another length.
+    A list of another length is a UserError.
     """
     if isinstance(value, int):
         return [value] * depth

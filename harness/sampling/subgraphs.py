@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from harness.data.partition import partition_nodes
 from harness.data.store import atomic_directory, locked
-from harness.graph.csr import Topology
+from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import gather, prefetch
 from harness.sampling.sample import LayerSample, Sample, Tables
 from harness.spec import PartitionSpec
@@ -24,28 +24,21 @@ FILTER_BELOW = 8  # a filter pays where the nodes are at most 1 in so many of th
 
 @dataclass(frozen=True, eq=False)
 class Induced:
-    """A subgraph's square matrix: row and column k are the k-th of the nodes that it was induced on.
+    """A subgraph's square matrix: row and column k are the k-th of the nodes that it was induced on."""
 
-    Attributes:
-        indptr: int64 [n + 1].
-        columns: int32 [nnz], in each row in the order that the graph's row has them in.
-        places: int64 [nnz], where in the graph's `indices` the entries are; None where not asked for.
-    """
-
-    indptr: NDArray[np.int64]
-    columns: NDArray[np.int32]
-    places: NDArray[np.int64] | None
+    indptr: Ints  # [n + 1]
+    columns: NDArray[np.int32]  # [nnz], in each row in the order that the graph's row has them in
+    places: Ints | None  # [nnz], where in the graph's `indices` they are; None where not asked for
 
 
-def induced(topology: Topology, nodes: NDArray[np.int64], tables: Tables, *, places: bool = False) -> Induced:
+def induced(topology: Topology, nodes: Ints, tables: Tables, *, places: bool = False) -> Induced:
     """Return all edges between `nodes`, each of which is both a row and a column, in their order.
 
     Takes time linear in the sum of the nodes' degrees.
 
     Args:
-        topology: the graph.
+        topology, tables: the graph, and tables of its nodes.
         nodes: int64 [n], distinct. Where they ascend, and the graph's columns do, the columns ascend.
-        tables: of the graph's nodes.
         places: whether to say where in the graph the entries are.
 
     Raises:
@@ -66,7 +59,7 @@ def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-unty
     entries = _number(indptr, nodes, table)
     # The filter costs a pass of its own, which pays where it stops most entries.
     small = nodes.size * FILTER_BELOW <= table.size
-    bits, mask = _filter(nodes if small else nodes[:0])
+    bits, mask = _filter(nodes if small else nodes[:0])  # of none where it is not read
     pointers = np.empty(nodes.size + 1, np.int64)
     columns = np.empty(entries + 1, np.int32)  # one more: what is not kept is written too, and overwritten
     places = np.empty(entries + 1 if with_places else 0, np.int64)
@@ -83,6 +76,7 @@ def _induce(indptr, indices, nodes, table, with_places):  # type: ignore[no-unty
         else:
             at = _number_row(indices, row, table, columns, places, at)
         pointers[k + 1] = at
+    # The table is as long as the graph, and is lent again: only what was written is cleared.
     for k in range(nodes.size):
         table[nodes[k]] = -1
     return pointers, columns[:at].copy(), places[: at if with_places else 0].copy()
@@ -159,37 +153,23 @@ def _filter(nodes):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _fetch(indptr, indices, row):  # type: ignore[no-untyped-def]
     """Ask for every cache line of a row ahead of its use; to wait for them took half of the time."""
-    for e in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1]), np.uint64(16)):
+    for e in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1]), np.uint64(16)):  # int32 numbers of a line
         prefetch(indices, e)
 
 
-def induce(topology: Topology, nodes: NDArray[np.int64], tables: Tables) -> LayerSample:
-    """Return all edges between `nodes`, which are the destinations and the sources, in their order.
-
-    Takes time linear in the sum of the nodes' degrees.
-
-    Args:
-        topology: the graph.
-        nodes: int64 [n], distinct.
-        tables: of the graph's nodes.
-
-    Raises:
-        ValueError: a node is given twice.
-    """
+def induce(topology: Topology, nodes: Ints, tables: Tables) -> LayerSample:
+    """Return what `induced` does, as a layer: `nodes` are its destinations and its sources."""
     found = induced(topology, nodes, tables, places=topology.weights is not None)
     return as_layer(nodes, as_graph(topology, found))
 
 
 def as_graph(topology: Topology, found: Induced) -> Topology:
-    """Return what was induced as a graph of its own, whose edges have the weights that they had.
-
-    `found` needs the places of its edges where there are weights.
-    """
+    """Return what was induced as a graph of its own; where edges have weights, `found` needs their places."""
     weights = None if topology.weights is None else gather(topology.weights, found.places)
     return Topology(found.indptr, found.columns, weights)
 
 
-def as_layer(nodes: NDArray[np.int64], graph: Topology) -> LayerSample:
+def as_layer(nodes: Ints, graph: Topology) -> LayerSample:
     """Return the graph that was induced on `nodes` as a layer."""
     if graph.weights is None:
         return LayerSample(nodes, graph.indptr, graph.indices, symmetric="values")
@@ -198,7 +178,7 @@ def as_layer(nodes: NDArray[np.int64], graph: Topology) -> LayerSample:
     return LayerSample(nodes, graph.indptr, graph.indices, values, symmetric="structure" if ascending else "no")
 
 
-def missing_degree(whole: Topology, nodes: NDArray[np.int64], graph: Topology) -> NDArray[np.float64]:
+def missing_degree(whole: Topology, nodes: Ints, graph: Topology) -> Floats:
     """Return the degrees of `nodes` in a graph / those in the one induced on them; 1 where these are 0."""
     inside, outside = graph.degree(np.arange(nodes.size)), whole.degree(nodes)
     return np.divide(outside, inside, out=np.ones(nodes.size), where=inside > 0)
@@ -207,15 +187,10 @@ def missing_degree(whole: Topology, nodes: NDArray[np.int64], graph: Topology) -
 def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = None) -> NDArray[np.int32]:
     """Return the cluster of each node, int32 [N] with values 0..count-1, none of them empty.
 
-    METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the
-    edges' weights; the same for an equal seed. It may take minutes, and several times the graph's memory.
-
-    Args:
-        topology: the graph.
-        count: of clusters; 1 needs no METIS.
-        seed: of METIS.
-        keep: None, or a directory of the graph's own: whoever asks first puts the clusters there, others
-            wait, and all map the one copy.
+    METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the edges'
+    weights; the same for an equal seed. It may take minutes, and several times the graph's memory. One cluster needs
+    no METIS. Into `keep`, a directory of the graph's own, whoever asks first puts the clusters; others wait, and all
+    map the one copy.
 
     Raises:
         UserError: more clusters than nodes.
@@ -235,19 +210,16 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
 class NodeSampler(Protocol):
     """Draws the nodes of a subgraph. Threads may call at once; the nodes depend on the seed alone."""
 
-    def sample(self, seed: int) -> NDArray[np.int64]:
+    def sample(self, seed: int) -> Ints:
         """Return distinct nodes, int64, ascending, by a seed in [0, 2^63)."""
 
 
 @dataclass(frozen=True, eq=False)
 class SubgraphBatch:
-    """A drawn subgraph: a square `layer`, for all layers of a model.
-
-    `weights`: float64 [n], what the losses of its nodes count; None: all the same.
-    """
+    """A drawn subgraph: a square `layer`, for all layers of a model."""
 
     layer: LayerSample
-    weights: NDArray[np.float64] | None
+    weights: Floats | None  # [n], what the losses of its nodes count; None: all the same
 
 
 class Normaliser(Protocol):
@@ -257,19 +229,12 @@ class Normaliser(Protocol):
     def needs_places(self) -> bool:
         """Whether it asks of `induced` where in the graph a subgraph's edges are."""
 
-    def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
+    def weigh(self, nodes: Ints, found: Induced) -> SubgraphBatch:
         """Return the subgraph of the ascending `nodes`."""
 
 
 class Subgraphs:
-    """Draws subgraphs of a graph whose structure is symmetric.
-
-    Args:
-        topology: the graph.
-        sampler: of nodes.
-        normaliser: of edges and losses.
-        tables: of the graph's nodes.
-    """
+    """Draws subgraphs of a graph whose structure is symmetric: nodes by a sampler, weighed by a normaliser."""
 
     def __init__(self, topology: Topology, sampler: NodeSampler, normaliser: Normaliser, tables: Tables) -> None:
         self.sampler, self.normaliser = sampler, normaliser
@@ -291,7 +256,7 @@ class ClippedNodes:
     def __init__(self, sampler: NodeSampler, multiple: int) -> None:
         self._nodes, self._multiple = sampler, multiple
 
-    def sample(self, seed: int) -> NDArray[np.int64]:
+    def sample(self, seed: int) -> Ints:
         """See `NodeSampler`."""
         nodes = self._nodes.sample(seed)
         # Dropped by the draw's own seed: the nodes stay a function of it.
@@ -302,19 +267,15 @@ class ClippedNodes:
 
 
 class SubgraphSampler:
-    """Draws the nodes of a subgraph, on which every layer runs; takes no targets.
+    """Draws a subgraph, on which all `depth` graph layers of the model run; takes no targets.
 
-    Args:
-        subgraphs: what draws.
-        depth: the model's graph layers.
-        stats: metrics that are recorded with each draw, e.g. `alpha`, the factor of local nodes, of which
-            `alphas` are summed over an epoch.
+    `stats` are recorded with each draw, e.g. `alpha`, the factor of local nodes, of which `alphas` are summed.
     """
 
     def __init__(self, subgraphs: Subgraphs, depth: int, stats: dict[str, float] | None = None) -> None:
         self._subgraphs, self._depth, self._stats = subgraphs, depth, stats or {}
 
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+    def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
         drawn = self._subgraphs.sample(seed)
         return Sample([drawn.layer] * self._depth, None, drawn.weights, self._stats)

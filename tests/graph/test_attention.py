@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.oracle import attention
 from harness.graph import spmm as parts
-from harness.graph.attention import Edges, add, add_by_torch, spread, spread_by_torch
+from harness.graph.attention import Edges, Sums, spread, spread_by_torch
 from harness.graph.block import MEAN, Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
@@ -94,15 +94,15 @@ def test_torchs_operations_do_what_the_kernels_do() -> None:
     """Those that other devices take."""
     block, _ = case(23, 40)
     edges = Edges(block.adjacency, block.dst_scale, block.src_scale)
+    sources = Edges(block.transposed, block.src_scale, block.dst_scale)
     z, key, query = (torch.randn(shape, dtype=torch.float64) for shape in ((40, 2, 5), (40, 2), (23, 2)))
     grad, state = torch.randn(23, 2, 5, dtype=torch.float64), torch.rand(23, 4, 2, dtype=torch.float64)
     results = []
-    for forward, backward in ((add, spread), (add_by_torch, spread_by_torch)):
-        sums = [torch.ones(23, 2, 5), torch.ones(23, 2), torch.zeros(23, 2)]
-        sums = [tensor.double() for tensor in sums]
-        forward(edges, z, key, query, *sums)
-        back = backward(edges.reversed(block.transposed), z, key, grad, state, slice(4, 20))
-        results.append([*sums, *back])
+    for forward, backward in ((Sums.add, spread), (Sums.add_by_torch, spread_by_torch)):
+        sums = Sums(torch.ones_like(grad), torch.ones_like(query), torch.zeros_like(query))
+        forward(sums, edges, z, key, query)
+        back = backward(sources, z, key, grad, state, slice(4, 20))
+        results.append([sums.rows, sums.total, sums.peak, *back])
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want)
 

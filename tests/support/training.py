@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harness.check.training import Case, RankOutcome, outcome
 from harness.graph.block import Block
@@ -36,8 +37,10 @@ def _watch(rank: int, world: int, case: Case) -> tuple[RankOutcome, list[Drawn]]
     kept: dict[Block, NDArray[np.int64]] = {}
     make = Partition.sampled_block
 
-    def remember(partition: Partition, adjacency: CSR, transposed: CSR, own: NDArray[np.int64]) -> Block:
-        block = make(partition, adjacency, transposed, own)
+    def remember(
+        partition: Partition, adjacency: CSR, transposed: CSR | None, own: NDArray[np.int64], *scale: Tensor | None
+    ) -> Block:
+        block = make(partition, adjacency, transposed, own, *scale)
         kept[block] = own
         return block
 
