@@ -77,7 +77,7 @@ def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) ->
     bench.samples.pause(True)
     bench.look("forward", pages=50, pss_kib=70)
     bench.samples.pause(False)
-    read = bench.sampler._look  # a sample during which an evaluation comes and goes
+    read = bench.sampler._sample  # a sample during which an evaluation comes and goes
 
     def slow_read() -> object:
         sample = read()
@@ -85,8 +85,8 @@ def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) ->
         bench.samples.pause(False)
         return sample
 
-    bench.sampler._look = slow_read  # type: ignore[method-assign, assignment]
-    bench.sampler._sample()
+    bench.sampler._sample = slow_read  # type: ignore[method-assign, assignment]
+    bench.sampler.look()
     assert bench.samples.by_phase["forward"].row()["peak_rss_bytes"] == 5 * PAGE
     assert bench.samples.peak_proportional == 7 * 1024
     assert bench.samples.count == 1
