@@ -48,12 +48,6 @@ class Batch:
     common: int
 
 
-def epoch_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
-    """Return a permutation of 0, ..., size - 1 that is this rank's and this epoch's."""
-    seed = batch_seed(worker.job.config.seed, worker.rank, epoch, _ORDER)
-    return np.random.default_rng(seed).permutation(size)
-
-
 def common_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
     """Return a permutation of 0, ..., size - 1 that is this epoch's, and the same on all ranks."""
     # No rank is `world`: nothing else is drawn by these numbers.
@@ -85,7 +79,8 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     counts = worker.train_counts
     sizes = [batch_size or max(count, 1) for count in counts]
     steps = max(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
-    order = epoch_order(worker, epoch, worker.train_rows.numel())
+    seed = batch_seed(worker.job.config.seed, worker.rank, epoch, _ORDER)
+    order = np.random.default_rng(seed).permutation(worker.train_rows.numel())
     nodes = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()[order]].astype(np.int64)
     own = sizes[worker.rank]
     targets = [nodes[step * own : (step + 1) * own] for step in range(steps)]
@@ -162,14 +157,13 @@ class Loader(Generic[DrawnT, LoadedT]):
             return
         ahead: deque[Pending[LoadedT]] = deque()
         for batch in batches:
-            ahead.append(self._start(batch, self._drawing, self._fetching))
+            ahead.append(self._start(self._drawing.submit(self._draw, batch), self._fetching))
             if len(ahead) > self._depth:
                 yield ahead.popleft().wait("fetch")
         while ahead:
             yield ahead.popleft().wait("fetch")
 
-    def _start(self, batch: Batch, drawing: ThreadPoolExecutor, fetching: Background) -> Pending[LoadedT]:
-        drawn = drawing.submit(self._draw, batch)
+    def _start(self, drawn: Future[DrawnT], fetching: Background) -> Pending[LoadedT]:
         return fetching.run(lambda comm: self._fetch(drawn.result(), comm))
 
     def synchronize(self) -> None:
@@ -262,21 +256,21 @@ class Background:
         self._thread.shutdown()
 
     def _submit(self, work: Callable[[Communicator], T], traffic: Traffic) -> Future[T]:
-        ready = torch.cuda.current_stream().record_event() if self._stream is not None else None
-        # Read here: when the thread comes to it, ranks may be in different epochs.
-        return self._thread.submit(self._do, work, traffic, ready, self._comm.clock.aligned)
+        stream, aside, clock = self._stream, self._aside, self._clock
+        ready = None if stream is None else torch.cuda.current_stream().record_event()
+        aligned = self._comm.clock.aligned  # read here: when the thread comes to it, ranks may be in different epochs
 
-    def _do(
-        self, work: Callable[[Communicator], T], traffic: Traffic, ready: torch.cuda.Event | None, aligned: bool
-    ) -> T:
-        self._aside.traffic, self._clock.meets = traffic, aligned
-        with torch.cuda.stream(self._stream):  # no effect without a GPU
-            if ready is not None and self._stream is not None:
-                self._stream.wait_event(ready)
-            result = work(self._aside)
-            if self._stream is not None:
-                self._stream.synchronize()
-        return result
+        def do() -> T:
+            aside.traffic, clock.aligned = traffic, aligned
+            with torch.cuda.stream(stream):  # no effect without a GPU
+                if ready is not None and stream is not None:
+                    stream.wait_event(ready)
+                result = work(aside)
+                if stream is not None:
+                    stream.synchronize()
+            return result
+
+        return self._thread.submit(do)
 
 
 class _AsideClock(Clock):
@@ -284,11 +278,7 @@ class _AsideClock(Clock):
 
     def __init__(self, main: Clock) -> None:
         super().__init__(torch.device("cpu"), detailed=False)
-        self._main, self.meets = main, False
-
-    @property
-    def aligned(self) -> bool:
-        return self.meets
+        self._main = main
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
