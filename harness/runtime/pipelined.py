@@ -142,8 +142,9 @@ class Pipeline:
         """
         halo, queue = read.halo, self._gradients[layer]
         at_once = self.staleness == 0 or (self.warmup == "sync" and len(queue) < self.staleness)
-        transfer = self._start(
-            gradient, halo.recv_counts, halo.send_counts, "gradient", layer, "backward", aside=not at_once
+        start = self.comm.exchange_rows if at_once or self._aside is None else self._aside.start
+        transfer = start(
+            gradient, halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
         )
         queue.append((halo.send_index, transfer))
         if len(queue) <= self.staleness:
@@ -155,21 +156,8 @@ class Pipeline:
         halo = graph.source(layer)
         purpose: Purpose = "feature" if layer == 0 else "embedding"
         rows = h.index_select(0, halo.send_index)
-        return self._start(rows, halo.send_counts, halo.recv_counts, purpose, layer, "forward", aside=aside)
-
-    def _start(
-        self,
-        rows: Tensor,
-        send_counts: list[int],
-        recv_counts: list[int],
-        purpose: Purpose,
-        layer: int,
-        direction: Direction,
-        *,
-        aside: bool,
-    ) -> Tensor | Pending[Tensor]:
         start = self._aside.start if aside and self._aside is not None else self.comm.exchange_rows
-        return start(rows, send_counts, recv_counts, purpose=purpose, layer=layer, direction=direction)
+        return start(rows, halo.send_counts, halo.recv_counts, purpose=purpose, layer=layer, direction="forward")
 
     def _received(self, rows: Tensor, direction: Direction, layer: int) -> Tensor:
         if self.decay is None:
@@ -327,13 +315,9 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
     ) -> Step:
         """Return the step that trains on `read` and sends what `sent` will read; see `StaleExchange`."""
         worker = self.worker
+        features = worker.features.inner if self.sends_features else None
         exchange = StaleExchange(
-            self.pipeline,
-            sent,
-            read,
-            features=worker.features.inner if self.sends_features else None,
-            rate=worker.model.spec.dropout,
-            observe=observe,
+            self.pipeline, sent, read, features=features, rate=worker.model.spec.dropout, observe=observe
         )
         return Step(
             blocks=[read.block] * worker.model.depth,
