@@ -292,11 +292,6 @@ class Samples:
         with self._lock:
             return None if self._paused else self._pauses
 
-    @property
-    def in_epoch(self) -> bool:
-        """Whether an epoch is open."""
-        return self._epoch is not None
-
     def add(self, ticket: int, phase: str, sample: MeterSample) -> None:
         """Take in a sample; `phase` is "" if it began outside an epoch."""
         with self._lock:
@@ -383,8 +378,7 @@ class SamplingThread:
                 self._reasons.attempt(self._packages.joules, "energy_cpu_j")
             ticket = self.samples.begin()
             if ticket is not None:
-                phase = self._phase() if self.samples.in_epoch else ""
-                self.samples.add(ticket, phase, self._sample())
+                self.samples.add(ticket, self._phase(), self._sample())
             ticket = self.samples.begin()
             if ticket is not None and (last or time.monotonic() >= self._next_pss):
                 self.samples.add(ticket, "", MeterSample(proportional=self._proportional()))

@@ -140,8 +140,8 @@ class Meters:
         local_rank: this rank's number among the trial's ranks on this machine; network namespaces of one
             machine share its counters and are not machines.
         enabled: False (`timing: wall`) starts no thread and reads no counter; only `memory` works.
-        phase: returns the phase that the trainer is in; called from the thread, and only in epochs;
-            "" is between epochs. On a GPU that is what the host is launching or waiting for.
+        phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
+            that is what the host is launching or waiting for.
         proc: the kernel's files of this process.
         powercap: the kernel's energy counters.
         gpu: opens NVML's view of a torch device; called only for CUDA devices.
