@@ -144,8 +144,7 @@ class MemoryCase:
 
     Attributes:
         train: the rank's part of the graph that is trained on.
-        evaluated: its part of the graph that is evaluated on; None leaves evaluations out, as measured
-            peaks do.
+        evaluated: its part of the graph that is evaluated on; None leaves evaluations out, as measured peaks do.
         train_nodes: the rank's training nodes.
         nodes, edges: of the whole graph that is trained on.
         model: the replica.
@@ -184,8 +183,7 @@ class MemoryCase:
           each boundary node, n_bd the *kept* ones).
         - "layers, beside Eq. 3": what this code has more than that at its peak, less if negative: buffers of
           exchange and backward pass are more; that an aggregated layer keeps no boundary row is less.
-        - "adjacency": CSR and transpose; where the boundary is sampled, those of
-          the whole part and of the sample.
+        - "adjacency": CSR and transpose; where the boundary is sampled, those of the whole part and of the sample.
 
         Args:
             kept: share of the boundary nodes in an epoch.

@@ -128,13 +128,11 @@ class Step:
         loss: what is learnt from.
         inputs: the features that the first layer reads (of a full-graph method those of the inner rows), or
             what gives them when read.
-        exchange: turns the inner rows [n_in, width] of a layer, whose number follows, into its source rows
-            [num_src, width], inner rows first; gradients flow back to the owners. None where the blocks need
-            no other rows.
+        exchange: turns the inner rows [n_in, width] of a layer, whose number follows, into its source rows [num_src,
+            width], inner rows first; gradients flow back to the owners. None where the blocks need no other rows.
         transform_first: exchange H W instead of H where that is fewer bytes.
         aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
-        stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the
-            step.
+        stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the step.
         around: what forward and backward pass happen in.
         nodes: of a mini-batch, the nodes (int64) that `inputs` are of.
     """
