@@ -54,20 +54,19 @@ class Gpu:
     Args:
         api: the module `pynvml`, initialised.
         handle: NVML's handle of the device.
-        pid: process whose memory `memory` returns.
         what: what errors are said of.
 
     Raises (all methods):
         Absent: the driver does not give the metric for this device.
     """
 
-    def __init__(self, api: Any, handle: Any, pid: int, what: str = "GPU") -> None:
-        self._api, self._handle, self._pid, self._what = api, handle, pid, what
+    def __init__(self, api: Any, handle: Any, what: str) -> None:
+        self._api, self._handle, self._what = api, handle, what
 
     def memory(self) -> int | None:
-        """Return the bytes that the process holds on the device; None if it is not listed (yet)."""
+        """Return the bytes that this process holds on the device; None if it is not listed (yet)."""
         processes = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses)
-        own = [process.usedGpuMemory for process in processes if process.pid == self._pid]
+        own = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
         if not own:
             return None
         if own[0] is None:
@@ -106,12 +105,11 @@ def open_gpu(device: torch.device) -> Gpu:
     import pynvml
 
     index = torch.cuda.current_device() if device.index is None else device.index
-    uuid = str(torch.cuda.get_device_properties(index).uuid)
-    return find_gpu(pynvml, uuid, index, os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid())
+    return find_gpu(pynvml, str(torch.cuda.get_device_properties(index).uuid), index)
 
 
-def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> Gpu:
-    """Return the GPU with CUDA's `uuid`, or if NVML knows none, the one at `index` of the visible devices.
+def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
+    """Return the GPU with CUDA's `uuid`, or if NVML knows none, the one at `index` of CUDA_VISIBLE_DEVICES.
 
     NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
     CUDA_DEVICE_ORDER=PCI_BUS_ID.
@@ -119,9 +117,7 @@ def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> 
     Args:
         api: the module `pynvml`.
         uuid: of the device, without GPU- or MIG-.
-        index: of the device among those that CUDA sees.
-        visible: CUDA_VISIBLE_DEVICES, indices or UUIDs.
-        pid: process whose memory is asked for.
+        index: of the device among those that CUDA sees, which the variable lists by index or UUID.
 
     Raises:
         Absent: NVML is not there or knows neither.
@@ -130,8 +126,9 @@ def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> 
         api.nvmlInit()
     except api.NVMLError as error:
         raise Absent(f"NVML: {error}") from None
-    entries = [] if visible is None else [entry.strip() for entry in visible.split(",")]
-    names = [f"GPU-{uuid}", f"MIG-{uuid}", entries[index] if index < len(entries) else str(index)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    entries = [] if visible is None else visible.split(",")
+    names = [f"GPU-{uuid}", f"MIG-{uuid}", entries[index].strip() if index < len(entries) else str(index)]
     failure = None
     for name in names:
         try:
@@ -140,7 +137,7 @@ def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> 
         except api.NVMLError as error:
             failure = error
         else:
-            return Gpu(api, handle, pid, "MIG instance" if name.startswith("MIG-") else "GPU")
+            return Gpu(api, handle, "MIG instance" if name.startswith("MIG-") else "GPU")
     api.nvmlShutdown()
     raise Absent(f"NVML knows none of {', '.join(names)}: {failure}")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.fake_nvml import OWN, FakeNvml
+from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import Absent, Gpu, find_gpu
 from harness.runtime.meters import MEASURED, Meters
@@ -57,7 +57,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def nvml(api: FakeNvml) -> Callable[[torch.device], Gpu]:
-    return lambda device: find_gpu(api, "aa-bb", 0, None, OWN)
+    return lambda device: find_gpu(api, "aa-bb", 0)
 
 
 def test_the_peak_sees_what_was_freed_before_the_report_and_no_pause(make: Make) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.fake_nvml import OWN, FakeNvml
+from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import PSS_SHARE, Reasons, SamplingThread, find_gpu
 
@@ -17,7 +17,7 @@ class Bench:
     def __init__(self, proc: Path) -> None:
         self.proc, self.phase, self.api, self.reasons = proc, "other", FakeNvml(), Reasons()
         self.set(pages=1, pss_kib=1)
-        gpu = find_gpu(self.api, "aa-bb", 0, None, OWN)
+        gpu = find_gpu(self.api, "aa-bb", 0)
         self.sampler = SamplingThread(self.reasons, lambda: self.phase, proc, gpu, None)
         self.samples = self.sampler.samples
 
