@@ -57,9 +57,22 @@ class RowStore:
         Traffic: 8 bytes a peer and 4 for each different remote node (control), and its row, or the columns
         of it, as the store's purpose.
         """
+        return self.read(ids, columns, comm)[0]
+
+    def read(
+        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+    ) -> tuple[Tensor, dict[str, int]]:
+        """Return what `gather` returns, and its metrics, as they are recorded; every rank must call.
+
+        "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
+        of the latter that are cached.
+        """
         comm = comm or self.comm
         with comm.clock.phase("fetch"):
-            return self._collect(self._plan(ids, self._slot), columns, comm)
+            plan = self._plan(ids, self._slot)
+            asked, cached = plan.asked.size, plan.cached.size
+            metrics = {"input_nodes": ids.size, "remote_nodes": asked + cached, "cached_nodes": cached}
+            return self._collect(plan, columns, comm), metrics
 
     def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
         result = fresh(self.inner, plan.own.size, *self.inner.shape[1:])
@@ -164,24 +177,6 @@ class FeatureStore(RowStore):
         slot = np.full(self.owner.size, -1, np.int32)
         slot[remote] = np.arange(remote.size, dtype=np.int32)
         self._slot, self._cached = slot, rows
-
-    def read(
-        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
-    ) -> tuple[Tensor, dict[str, int]]:
-        """Return what `gather` returns, and its metrics, as they are recorded; every rank must call.
-
-        "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
-        of the latter that are cached.
-        """
-        comm = comm or self.comm
-        with comm.clock.phase("fetch"):
-            plan = self._plan(ids, self._slot)
-            cached = plan.cached.size
-            return self._collect(plan, columns, comm), {
-                "input_nodes": ids.size,
-                "remote_nodes": plan.asked.size + cached,
-                "cached_nodes": cached,
-            }
 
 
 class HostStore:
