@@ -68,13 +68,9 @@ def make_batches(worker: Worker, epoch: int, targets: list[NDArray[np.int64]], t
 def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     """Return an epoch's batches of this rank's own training nodes, in an order of its own.
 
-    All ranks take as many steps as the one with the most training nodes needs; who has run out joins with an
-    empty batch. A step's loss is the mean over the targets of all ranks.
-
-    Args:
-        worker: the rank.
-        epoch: 0-based.
-        batch_size: targets of a rank and step; 0: all its training nodes.
+    A batch has `batch_size` targets; 0: all training nodes of the rank. All ranks take as many steps as the one
+    with the most training nodes needs; who has run out joins with an empty batch. A step's loss is the mean over
+    the targets of all ranks.
     """
     counts = worker.train_counts
     sizes = [batch_size or max(count, 1) for count in counts]
@@ -100,12 +96,8 @@ def subgraph_batches(
     GraphSAINT (Zeng et al., ICLR 2020, Algorithm 1), whatever they are drawn by. A rank's loss estimates the
     sum over all training nodes; the step's is the mean of the ranks'. `size` -1: all nodes, one step.
 
-    Args:
-        worker: the rank.
-        epoch: 0-based.
-        size: nodes of a subgraph, or -1.
-        total: what the sum of the ranks' losses is divided by instead of P times all training nodes.
-        steps: of an epoch, instead of as many as the graph's size says.
+    `total` is what the sum of the ranks' losses is divided by instead of P times all training nodes, `steps` the
+    number of steps instead of what the graph's size says.
     """
     nodes = worker.view.topology.num_nodes
     if steps is None:
@@ -234,8 +226,7 @@ class Background:
         The bytes are counted at once, as overlapped.
         """
         comm, out = self._comm, rows.new_empty((sum(recv_counts), *rows.shape[1:]))
-        if comm.world > 1:
-            comm.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, overlapped=True)
+        comm.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, overlapped=True)
 
         def move(aside: Communicator) -> Tensor:
             return aside.exchange_rows(rows, send_counts, recv_counts, purpose=purpose, out=out)

@@ -60,13 +60,8 @@ def fill_cache(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: floa
     """Fill the method's cache once, for the whole training; every rank must call.
 
     `inclusion` takes the nodes that most batches of one epoch, drawn for nothing else, read: the estimate of
-    their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). Traffic (set-up): what
-    the features cost.
-
-    Args:
-        method: whose features and samples these are.
-        policy: see `choose`.
-        capacity: cached nodes, as a share of the rank's boundary nodes.
+    their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). `capacity` is a share of the
+    rank's boundary nodes. Traffic (set-up): what the features cost.
     """
     worker, source = method.worker, method.source
     remote = np.flatnonzero(~source.local)

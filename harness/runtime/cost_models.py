@@ -251,11 +251,7 @@ class MemoryCase:
     def drawn(self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool) -> Components:
         """Return the components of a method whose largest batch has the bounds of `largest_blocks`.
 
-        Args:
-            options: the method's.
-            drawn: its option `key`, nodes drawn in a layer.
-            key: the option's name.
-            each: see `largest_blocks`.
+        `drawn` is the value of its option `key`: nodes drawn in a layer, `each` as for `largest_blocks`.
         """
         numbers = per_layer(drawn, self.model.depth, key)
         blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each)
@@ -278,13 +274,9 @@ class MemoryCase:
     def largest_blocks(self, rows: int, drawn: Sequence[int], *, each: bool) -> list[BlockSize]:
         """Return bounds of a batch's blocks, input layer first, for `rows` targets.
 
-        Of a layer's nodes only bounds are known: at most what is drawn, and never more than the graph has; at
-        least the targets (whose draws may all coincide).
-
-        Args:
-            rows: targets.
-            drawn: nodes drawn in a layer, input layer first; negative: all there are.
-            each: for each destination, or for all of them together.
+        In a layer `drawn` nodes (input layer first; negative: all there are) are drawn for `each` destination, or
+        for all of them together. Of its nodes only bounds are known: at most what is drawn, and never more than
+        the graph has; at least the targets (whose draws may all coincide).
         """
         blocks = []
         for number in reversed(drawn):

@@ -208,13 +208,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def step(self, loaded: Loaded) -> Step:
         """Return the step of a batch."""
-        return Step(
-            blocks=loaded.drawn.blocks,
-            inputs=loaded.inputs,
-            loss=loaded.loss,
-            stats=loaded.stats,
-            nodes=loaded.drawn.sample.layers[0].sources,
-        )
+        drawn, nodes = loaded.drawn, loaded.drawn.sample.layers[0].sources
+        return Step(drawn.blocks, loaded.loss, loaded.inputs, stats=loaded.stats, nodes=nodes)
 
     def _loss(self, drawn: Drawn, comm: Communicator) -> Loss:
         sample, total, view = drawn.sample, drawn.batch.total, self.worker.view

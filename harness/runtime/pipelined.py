@@ -43,15 +43,6 @@ class BoundaryInputs:
     cached: Tensor
     rows: Tensor
 
-    def assemble(self, received: Tensor) -> Tensor:
-        """Return the features [nodes, F] in the order of the boundary; `received` are those of `halo`."""
-        if not self.cached.numel():
-            return received
-        features = received.new_empty((self.sent.numel() + self.cached.numel(), received.shape[1]))
-        features[self.sent] = received
-        features[self.cached] = self.rows
-        return features
-
 
 def index_of(positions: NDArray[np.int64], like: Tensor) -> Tensor:
     """Return `positions` as a tensor where `like` is."""
@@ -77,8 +68,14 @@ class TrainGraph:
         return self.inputs.halo if layer == 0 and self.inputs is not None else self.halo
 
     def assembled(self, layer: int, received: Tensor) -> Tensor:
-        """Return all boundary rows that a layer reads; `received` are those of `source`."""
-        return self.inputs.assemble(received) if layer == 0 and self.inputs is not None else received
+        """Return all boundary rows that a layer reads, in their order; `received` are those of `source`."""
+        inputs = self.inputs
+        if layer or inputs is None or not inputs.cached.numel():
+            return received
+        features = received.new_empty((inputs.sent.numel() + inputs.cached.numel(), received.shape[1]))
+        features[inputs.sent] = received
+        features[inputs.cached] = inputs.rows
+        return features
 
 
 class Pipeline:
@@ -119,13 +116,9 @@ class Pipeline:
             self._aside.close()
 
     def rows(self, h: Tensor, layer: int, sent: TrainGraph, read: TrainGraph) -> Tensor:
-        """Send the boundary rows of `sent`; return those of `read`, sent tau iterations ago.
+        """Send the boundary rows of `sent`, g_t; return those of `read`, g_{t-tau}, sent tau iterations ago.
 
-        Args:
-            h: [n_in, width], the rows of this rank.
-            layer: graph layer.
-            sent: the graph g_t.
-            read: the graph g_{t-tau}, which is trained on.
+        `h` [n_in, width] are the rows of this rank.
         """
         queue = self._rows[layer]
         queue.append(self._send_rows(h, layer, sent, aside=self.staleness > 0))

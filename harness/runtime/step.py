@@ -81,12 +81,8 @@ class Wanted:
 def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wanted:
     """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
 
-    Args:
-        comm: a communicator of the ranks; every rank must call.
-        partition: this rank's part.
-        kept: ascending positions in `partition.boundary`.
-
-    Traffic (control): 8 bytes a peer and 4 bytes for each kept node.
+    Every rank must call, with the ascending positions in `partition.boundary` that are `kept`. Traffic (control):
+    8 bytes a peer and 4 bytes for each kept node.
     """
     counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
     wanted = comm.exchange_counts(counts)
