@@ -120,12 +120,8 @@ class Loader(Generic[DrawnT, LoadedT]):
     in a thread and a process group of their own, one after the other, so that ranks match. What is drawn and
     fetched is the same at every depth. Time that the trainer stands still for a batch is charged to `fetch`.
 
-    Args:
-        comm: the ranks' communicator.
-        draw: draws a batch; called from several threads at once.
-        fetch: makes of what was drawn what is trained on, by exchanges on the communicator that it is given.
-        depth: batches ahead.
-        threads: that draw.
+    `draw` is called from up to `threads` threads at once; `fetch` makes of what was drawn what is trained on, by
+    exchanges on the communicator that it is given.
     """
 
     def __init__(

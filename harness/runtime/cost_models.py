@@ -89,13 +89,9 @@ class BytesCase:
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:
         """Return the bytes of a mini-batch method that sends input features only; see `MiniBatchMethod`.
 
-        Args:
-            options: the method's.
-            labels: the loss reads rows of other ranks, as many as inputs, whose labels are fetched.
-            width: values of a row; default: the input features'.
-
-        Returns:
-            None with `labels` and `storage: host`, where no metric tells how many labels are fetched.
+        With `labels` the loss reads rows of other ranks, as many as inputs, whose labels are fetched; None if it
+        does with `storage: host`, where no metric tells how many. A row has `width` values; default: the input
+        features'.
         """
         width = self.model.widths[0][0] if width is None else width
         row = self.itemsize * (width if options.feature_rate == 1 else max(1, round(width * options.feature_rate)))

@@ -111,13 +111,9 @@ def open_gpu(device: torch.device) -> Gpu:
 def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
     """Return the GPU with CUDA's `uuid`, or if NVML knows none, the one at `index` of CUDA_VISIBLE_DEVICES.
 
-    NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    Args:
-        api: the module `pynvml`.
-        uuid: of the device, without GPU- or MIG-.
-        index: of the device among those that CUDA sees, which the variable lists by index or UUID.
+    `uuid` is without GPU- or MIG-; `index` is among the devices that CUDA sees, which the variable lists by index
+    or UUID. NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID. `api` is the module `pynvml`.
 
     Raises:
         Absent: NVML is not there or knows neither.

@@ -167,10 +167,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         """Return the blocks of a sample, on the device; layers that are one and the same share theirs."""
         worker = self.worker
         engine = worker.job.config.train.spmm
-        made: dict[int, Block] = {}
-        for layer in sample.layers:
-            if id(layer) not in made:
-                made[id(layer)] = layer.block(source.topology, device=worker.device, dtype=worker.dtype, engine=engine)
+        made = {
+            key: layer.block(source.topology, device=worker.device, dtype=worker.dtype, engine=engine)
+            for key, layer in {id(layer): layer for layer in sample.layers}.items()
+        }
         return [made[id(layer)] for layer in sample.layers]
 
     def fetch(self, drawn: Drawn, comm: Communicator) -> Loaded:

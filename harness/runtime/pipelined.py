@@ -224,19 +224,13 @@ def stale_memory(
     """Return the components of a pipelined method, `MemoryCase.full_graph` and:
 
     - "late rows": received rows and gradients of `staleness` iterations, and those that are being sent;
-    - "edge sampling": probabilities, and the matrices of the graphs that are drawn but not yet trained on;
-    - "cached features": of the cached share of the boundary;
-    - "moving averages": of what is received.
+    - "edge sampling": probabilities, and the matrices of the graphs that are drawn but not yet trained on, where
+      `rate`, the expected share of edges in a graph, is below 1;
+    - "cached features": of the share `cached` of the boundary nodes whose input features are cached;
+    - "moving averages": of what is received, if `averages` take its place.
 
     Where edges are sampled, a boundary node is taken to be in a graph with the chance that one of its cut /
     boundary edges is drawn uniformly. As many inner rows are taken to be sent as boundary rows are received.
-
-    Args:
-        case: the rank.
-        options: of the method.
-        rate: expected share of edges in a graph.
-        cached: share of the boundary nodes whose input features are cached.
-        averages: received values are averaged.
     """
     whole = case.train
     chance = 1 - (1 - rate) ** (whole.cut / whole.boundary) if whole.boundary else 0

@@ -122,13 +122,7 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
 
 
 class Trainer:
-    """Makes the method of a trial, and runs its epochs on one rank.
-
-    Attributes:
-        worker: what the rank has.
-        method: what is trained by.
-        report: what the rank tells the launcher.
-    """
+    """Makes the method of a trial, and runs its epochs on one rank."""
 
     def __init__(self, worker: Worker, report: RankReport) -> None:
         self.worker, self.report = worker, report
