@@ -48,12 +48,6 @@ class Batch:
     common: int
 
 
-def epoch_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
-    """Return a permutation of 0, ..., size - 1 that is this rank's and this epoch's."""
-    seed = batch_seed(worker.job.config.seed, worker.rank, epoch, _ORDER)
-    return np.random.default_rng(seed).permutation(size)
-
-
 def common_order(worker: Worker, epoch: int, size: int) -> NDArray[np.int64]:
     """Return a permutation of 0, ..., size - 1 that is this epoch's, and the same on all ranks."""
     # No rank is `world`: nothing else is drawn by these numbers.
@@ -74,18 +68,15 @@ def make_batches(worker: Worker, epoch: int, targets: list[NDArray[np.int64]], t
 def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     """Return an epoch's batches of this rank's own training nodes, in an order of its own.
 
-    All ranks take as many steps as the one with the most training nodes needs; who has run out joins with an
-    empty batch. A step's loss is the mean over the targets of all ranks.
-
-    Args:
-        worker: the rank.
-        epoch: 0-based.
-        batch_size: targets of a rank and step; 0: all its training nodes.
+    A batch has `batch_size` targets; 0: all training nodes of the rank. All ranks take as many steps as the one
+    with the most training nodes needs; who has run out joins with an empty batch. A step's loss is the mean over
+    the targets of all ranks.
     """
     counts = worker.train_counts
     sizes = [batch_size or max(count, 1) for count in counts]
     steps = max(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
-    order = epoch_order(worker, epoch, worker.train_rows.numel())
+    seed = batch_seed(worker.job.config.seed, worker.rank, epoch, _ORDER)
+    order = np.random.default_rng(seed).permutation(worker.train_rows.numel())
     nodes = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()[order]].astype(np.int64)
     own = sizes[worker.rank]
     targets = [nodes[step * own : (step + 1) * own] for step in range(steps)]
@@ -105,12 +96,8 @@ def subgraph_batches(
     GraphSAINT (Zeng et al., ICLR 2020, Algorithm 1), whatever they are drawn by. A rank's loss estimates the
     sum over all training nodes; the step's is the mean of the ranks'. `size` -1: all nodes, one step.
 
-    Args:
-        worker: the rank.
-        epoch: 0-based.
-        size: nodes of a subgraph, or -1.
-        total: what the sum of the ranks' losses is divided by instead of P times all training nodes.
-        steps: of an epoch, instead of as many as the graph's size says.
+    `total` is what the sum of the ranks' losses is divided by instead of P times all training nodes, `steps` the
+    number of steps instead of what the graph's size says.
     """
     nodes = worker.view.topology.num_nodes
     if steps is None:
@@ -133,12 +120,8 @@ class Loader(Generic[DrawnT, LoadedT]):
     in a thread and a process group of their own, one after the other, so that ranks match. What is drawn and
     fetched is the same at every depth. Time that the trainer stands still for a batch is charged to `fetch`.
 
-    Args:
-        comm: the ranks' communicator.
-        draw: draws a batch; called from several threads at once.
-        fetch: makes of what was drawn what is trained on, by exchanges on the communicator that it is given.
-        depth: batches ahead.
-        threads: that draw.
+    `draw` is called from up to `threads` threads at once; `fetch` makes of what was drawn what is trained on, by
+    exchanges on the communicator that it is given.
     """
 
     def __init__(
@@ -162,14 +145,13 @@ class Loader(Generic[DrawnT, LoadedT]):
             return
         ahead: deque[Pending[LoadedT]] = deque()
         for batch in batches:
-            ahead.append(self._start(batch, self._drawing, self._fetching))
+            ahead.append(self._start(self._drawing.submit(self._draw, batch), self._fetching))
             if len(ahead) > self._depth:
                 yield ahead.popleft().wait("fetch")
         while ahead:
             yield ahead.popleft().wait("fetch")
 
-    def _start(self, batch: Batch, drawing: ThreadPoolExecutor, fetching: Background) -> Pending[LoadedT]:
-        drawn = drawing.submit(self._draw, batch)
+    def _start(self, drawn: Future[DrawnT], fetching: Background) -> Pending[LoadedT]:
         return fetching.run(lambda comm: self._fetch(drawn.result(), comm))
 
     def synchronize(self) -> None:
@@ -240,8 +222,7 @@ class Background:
         The bytes are counted at once, as overlapped.
         """
         comm, out = self._comm, rows.new_empty((sum(recv_counts), *rows.shape[1:]))
-        if comm.world > 1:
-            comm.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, overlapped=True)
+        comm.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, overlapped=True)
 
         def move(aside: Communicator) -> Tensor:
             return aside.exchange_rows(rows, send_counts, recv_counts, purpose=purpose, out=out)
@@ -262,21 +243,21 @@ class Background:
         self._thread.shutdown()
 
     def _submit(self, work: Callable[[Communicator], T], traffic: Traffic) -> Future[T]:
-        ready = torch.cuda.current_stream().record_event() if self._stream is not None else None
-        # Read here: when the thread comes to it, ranks may be in different epochs.
-        return self._thread.submit(self._do, work, traffic, ready, self._comm.clock.aligned)
+        stream, aside, clock = self._stream, self._aside, self._clock
+        ready = None if stream is None else torch.cuda.current_stream().record_event()
+        aligned = self._comm.clock.aligned  # read here: when the thread comes to it, ranks may be in different epochs
 
-    def _do(
-        self, work: Callable[[Communicator], T], traffic: Traffic, ready: torch.cuda.Event | None, aligned: bool
-    ) -> T:
-        self._aside.traffic, self._clock.meets = traffic, aligned
-        with torch.cuda.stream(self._stream):  # no effect without a GPU
-            if ready is not None and self._stream is not None:
-                self._stream.wait_event(ready)
-            result = work(self._aside)
-            if self._stream is not None:
-                self._stream.synchronize()
-        return result
+        def do() -> T:
+            aside.traffic, clock.aligned = traffic, aligned
+            with torch.cuda.stream(stream):  # no effect without a GPU
+                if ready is not None and stream is not None:
+                    stream.wait_event(ready)
+                result = work(aside)
+                if stream is not None:
+                    stream.synchronize()
+            return result
+
+        return self._thread.submit(do)
 
 
 class _AsideClock(Clock):
@@ -284,11 +265,7 @@ class _AsideClock(Clock):
 
     def __init__(self, main: Clock) -> None:
         super().__init__(torch.device("cpu"), detailed=False)
-        self._main, self.meets = main, False
-
-    @property
-    def aligned(self) -> bool:
-        return self.meets
+        self._main = main
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:

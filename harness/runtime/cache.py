@@ -47,27 +47,12 @@ def choose(
         return np.empty(0, np.int64)
     if policy == "random":
         return np.sort(rng.choice(inclusion.size, size, replace=False))
-    return _greatest(out_degree if policy == "degree" else inclusion, size)
-
-
-def expected_hit_rate(cached: NDArray[np.int64], inclusion: NDArray[np.float64]) -> float:
-    """Return expected sampled nodes found in the cache / expected sampled nodes; 1 if none is ever sampled.
-
-    Args:
-        cached: int64, positions in the boundary.
-        inclusion: float64 [num_boundary], chance that a node is in a sampled graph.
-    """
-    total = inclusion.sum()
-    return float(inclusion[cached].sum() / total) if total > 0 else 1.0
-
-
-def _greatest(key: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Return the ascending positions of the `count` greatest, the first among equals, in linear time."""
-    if count == 0:
+    if size == 0:
         return np.empty(0, np.int64)
-    least = np.partition(key, key.size - count)[key.size - count]
+    key = out_degree if policy == "degree" else inclusion
+    least = np.partition(key, key.size - size)[key.size - size]  # in linear time
     taken = key > least
-    taken[np.flatnonzero(key == least)[: count - np.count_nonzero(taken)]] = True
+    taken[np.flatnonzero(key == least)[: size - np.count_nonzero(taken)]] = True
     return np.flatnonzero(taken)
 
 
@@ -75,13 +60,8 @@ def fill_cache(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: floa
     """Fill the method's cache once, for the whole training; every rank must call.
 
     `inclusion` takes the nodes that most batches of one epoch, drawn for nothing else, read: the estimate of
-    their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). Traffic (set-up): what
-    the features cost.
-
-    Args:
-        method: whose features and samples these are.
-        policy: see `choose`.
-        capacity: cached nodes, as a share of the rank's boundary nodes.
+    their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). `capacity` is a share of the
+    rank's boundary nodes. Traffic (set-up): what the features cost.
     """
     worker, source = method.worker, method.source
     remote = np.flatnonzero(~source.local)

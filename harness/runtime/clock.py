@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -35,15 +37,6 @@ class EpochTime:
     barriers: int = 0
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """From here on time is charged to `phase`."""
-
-    phase: str
-    moment: float | torch.cuda.Event
-    cpu: float
-
-
 class Clock:
     """Charges every moment of an epoch to the innermost open phase; opening a phase stops its parent.
 
@@ -53,26 +46,24 @@ class Clock:
     Args:
         device: where the work is done.
         detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
+
+    Attributes:
+        aligned: whether ranks are to meet at a barrier before they communicate.
     """
 
     def __init__(self, device: torch.device, *, detailed: bool = True) -> None:
         self._cuda = device.type == "cuda"
         self.detailed = detailed
         self._open: list[str] = []
-        self._marks: list[_Mark] = []
+        self._marks: list[tuple[str, Any, float]] = []  # phase, moment and CPU time from which on it is charged
         self._background_s, self._stood_s, self._lock = 0.0, 0.0, threading.Lock()
-        self._barriers, self._aligned = 0, False
+        self._barriers, self.aligned = 0, False
 
     @property
     def current(self) -> str:
         """The phase that time is charged to now; "" outside an epoch."""
-        open_ = self._open
+        open_ = self._open  # one reading: the meters' thread asks too
         return open_[-1] if open_ else ""
-
-    @property
-    def aligned(self) -> bool:
-        """Whether ranks are to meet at a barrier before they communicate."""
-        return self._aligned
 
     @contextmanager
     def epoch(self, *, aligned: bool = False) -> Iterator[EpochTime]:
@@ -81,7 +72,7 @@ class Clock:
         `aligned`: the Communicator puts a barrier before each exchange, to tell waiting from transfer.
         """
         record = EpochTime()
-        self._barriers, self._aligned = 0, aligned
+        self._barriers, self.aligned = 0, aligned
         with self._lock:
             self._background_s, self._stood_s = 0.0, 0.0
         self._synchronize()
@@ -94,7 +85,7 @@ class Clock:
         finally:
             if self.detailed:
                 self._mark("other")
-            self._open, self._aligned = [], False
+            self._open, self.aligned = [], False
             self._synchronize()
             record.wall_s = time.perf_counter() - start
             record.cpu_s = time.process_time() - cpu
@@ -131,20 +122,16 @@ class Clock:
     def _mark(self, phase: str) -> None:
         cpu = time.process_time()
         if self._cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append(_Mark(phase, event, cpu))
+            moment: Any = torch.cuda.Event(enable_timing=True)
+            moment.record()
         else:
-            self._marks.append(_Mark(phase, time.perf_counter(), cpu))
+            moment = time.perf_counter()
+        self._marks.append((phase, moment, cpu))
 
     def _charge(self, record: EpochTime) -> None:
-        for mark, following in zip(self._marks, self._marks[1:], strict=False):
-            start, end = mark.moment, following.moment
-            if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
-                record.phases[mark.phase] += start.elapsed_time(end) / 1e3
-            elif isinstance(start, float) and isinstance(end, float):
-                record.phases[mark.phase] += end - start
-            record.cpu[mark.phase] += following.cpu - mark.cpu
+        for (phase, start, cpu), (_, end, cpu_end) in pairwise(self._marks):
+            record.phases[phase] += start.elapsed_time(end) / 1e3 if self._cuda else end - start
+            record.cpu[phase] += cpu_end - cpu
         self._marks = []
         record.barriers = self._barriers
         with self._lock:

@@ -10,12 +10,13 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -50,6 +51,12 @@ class Volume:
     received_bytes: int = 0
     calls: int = 0
 
+    def add(self, other: Volume) -> None:
+        """Add what went another time."""
+        self.sent_bytes += other.sent_bytes
+        self.received_bytes += other.received_bytes
+        self.calls += other.calls
+
 
 class Traffic:
     """Counts payload bytes by channel. What a rank keeps for itself is not traffic."""
@@ -68,13 +75,9 @@ class Traffic:
         received: int,
         *,
         overlapped: bool = False,
-        calls: int = 1,
     ) -> None:
-        """Add transfers of so many bytes."""
-        volume = self._volumes[Channel(self.scope, purpose, layer, direction, peer, overlapped)]
-        volume.sent_bytes += sent
-        volume.received_bytes += received
-        volume.calls += calls
+        """Add a transfer of so many bytes."""
+        self._volumes[Channel(self.scope, purpose, layer, direction, peer, overlapped)].add(Volume(sent, received, 1))
 
     def sent(self, scope: Scope = "epoch") -> dict[str, int]:
         """Bytes sent by this rank so far in `scope`, by purpose; swaps are counted both ways."""
@@ -88,26 +91,16 @@ class Traffic:
 
     def total(self, scope: Scope = "epoch") -> Volume:
         """Bytes between this rank and others so far in `scope`, and calls; swaps stay on the machine."""
-        volumes = [
-            volume for channel, volume in self._volumes.items() if channel.scope == scope and channel.purpose != "swap"
-        ]
-        return Volume(
-            sum(v.sent_bytes for v in volumes), sum(v.received_bytes for v in volumes), sum(v.calls for v in volumes)
-        )
+        total = Volume()
+        for channel, volume in self._volumes.items():
+            if channel.scope == scope and channel.purpose != "swap":
+                total.add(volume)
+        return total
 
     def absorb(self, other: Traffic) -> None:
         """Add what `other` counted, in the present scope and as overlapped."""
         for channel, volume in other._volumes.items():
-            self.count(
-                channel.purpose,
-                channel.layer,
-                channel.direction,
-                channel.peer,
-                volume.sent_bytes,
-                volume.received_bytes,
-                overlapped=True,
-                calls=volume.calls,
-            )
+            self._volumes[replace(channel, scope=self.scope, overlapped=True)].add(volume)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a channel, for the record."""
@@ -179,8 +172,14 @@ class Communicator:
         self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction)
         self._align()
         with self.clock.phase("comm"):
-            self._move_rows(rows, send_counts, recv_counts, out)
-        return out
+            source, target = rows.contiguous(), out
+            if self._staged:
+                source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
+            if self._gloo:
+                self._swap(target.split(list(recv_counts)), source.split(list(send_counts)))
+            else:
+                dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=self._group)
+            return out.copy_(target) if self._staged else out
 
     def count_rows(
         self,
@@ -199,17 +198,6 @@ class Communicator:
             if peer != self.rank and (send_counts[peer] or recv_counts[peer]):
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
                 self.traffic.count(purpose, layer, direction, peer, sent, received, overlapped=overlapped)
-
-    def _move_rows(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int], out: Tensor) -> None:
-        source, target = rows.contiguous(), out
-        if self._staged:
-            source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
-        if self._gloo:
-            self._swap(target.split(list(recv_counts)), source.split(list(send_counts)))
-        else:
-            dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=self._group)
-        if self._staged:
-            out.copy_(target)
 
     def _swap(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send.
@@ -261,10 +249,9 @@ class Communicator:
     def exchange_counts(self, counts: Sequence[int]) -> list[int]:
         """Tell every rank q the number `counts[q]`; return what each told this one (8 bytes a peer)."""
         ones = [1] * self.world
-        received = self.exchange_rows(
-            torch.tensor(counts, dtype=torch.int64, device=self.device), ones, ones, purpose="control"
-        )
-        return [int(c) for c in received.tolist()]
+        sent = torch.tensor(counts, dtype=torch.int64, device=self.device)
+        received: list[int] = self.exchange_rows(sent, ones, ones, purpose="control").tolist()
+        return received
 
     def all_reduce(self, tensor: Tensor, *, purpose: Purpose, phase: Phase = "reduce") -> Tensor:
         """Sum `tensor` over all ranks, in place.
@@ -279,12 +266,9 @@ class Communicator:
         self.traffic.count(purpose, -1, "none", -1, share, share)
         self._align()
         with self.clock.phase(phase):
-            if self._staged:
-                staged = tensor.cpu()
-                dist.all_reduce(staged, group=self._group)
-                return tensor.copy_(staged)
-            dist.all_reduce(tensor, group=self._group)
-        return tensor
+            moved = tensor.cpu() if self._staged else tensor
+            dist.all_reduce(moved, group=self._group)
+            return tensor.copy_(moved) if self._staged else tensor
 
     def all_gather(self, values: Tensor, *, purpose: Purpose = "control") -> list[Tensor]:
         """Return the tensors `values`, equal in shape, of all ranks; each is sent to every peer."""
@@ -326,28 +310,6 @@ class Communicator:
         return rows
 
 
-@dataclass(frozen=True)
-class Counters:
-    """Bytes an interface has received and sent, link-layer headers included."""
-
-    received: int
-    sent: int
-
-
-def read_counters(interface: str, proc: Path = Path("/proc")) -> Counters | None:
-    """Return the counters of an interface of this network namespace; None if the kernel tells none."""
-    try:
-        lines = (proc / "self/net/dev").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        name, colon, numbers = line.partition(":")
-        if colon and name.strip() == interface:
-            fields = numbers.split()
-            return Counters(int(fields[0]), int(fields[8]))
-    return None
-
-
 class TrafficCheck:
     """Holds the counted bytes of the training epochs against the kernel's (`traffic: verify`).
 
@@ -358,40 +320,37 @@ class TrafficCheck:
 
     def __init__(self, comm: Communicator, interface: str) -> None:
         self._comm, self._interface = comm, interface
-        self._seen, self._counted, self._missing = Counters(0, 0), Counters(0, 0), False
+        names = ("sent_bytes", "received_bytes", "counted_sent_bytes", "counted_received_bytes")
+        self._sums: dict[str, int | None] = dict.fromkeys(names, 0)
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """Add what is enclosed."""
-        before, counted = self._read(), self._comm.traffic.total()
+        before = self._read()
         yield
-        after, total = self._read(), self._comm.traffic.total()
-        self._counted = Counters(
-            self._counted.received + total.received_bytes - counted.received_bytes,
-            self._counted.sent + total.sent_bytes - counted.sent_bytes,
-        )
-        if before is None or after is None:
-            self._missing = True
-            return
-        self._seen = Counters(
-            self._seen.received + after.received - before.received, self._seen.sent + after.sent - before.sent
-        )
+        after = self._read()
+        for name, total in self._sums.items():
+            start, end = before[name], after[name]
+            self._sums[name] = None if total is None or start is None or end is None else total + end - start
 
     def report(self) -> dict[str, Any]:
         """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""
-        return {
-            **describe(self._interface),
-            "sent_bytes": None if self._missing else self._seen.sent,
-            "received_bytes": None if self._missing else self._seen.received,
-            "counted_sent_bytes": self._counted.sent,
-            "counted_received_bytes": self._counted.received,
-        }
+        return {**describe(self._interface), **self._sums}
 
-    def _read(self) -> Counters | None:
+    def _read(self) -> dict[str, int | None]:
+        """Return the interface's bytes, link-layer headers included, None if the kernel tells none; and the own."""
         self._comm.barrier()
-        found = read_counters(self._interface)
+        seen = None
+        with suppress(OSError):
+            seen = psutil.net_io_counters(pernic=True, nowrap=False).get(self._interface)
         self._comm.barrier()
-        return found
+        counted = self._comm.traffic.total()
+        return {
+            "sent_bytes": None if seen is None else seen.bytes_sent,
+            "received_bytes": None if seen is None else seen.bytes_recv,
+            "counted_sent_bytes": counted.sent_bytes,
+            "counted_received_bytes": counted.received_bytes,
+        }
 
 
 def describe(interface: str) -> dict[str, Any]:
@@ -399,7 +358,7 @@ def describe(interface: str) -> dict[str, Any]:
     return {
         "interface": interface,
         "network": _network(),
-        "loopback": _is_loopback(interface),
+        "loopback": bool((_sysfs(interface, "flags") or 0) & 0x8),  # IFF_LOOPBACK
         "mtu": _sysfs(interface, "mtu"),
     }
 
@@ -419,8 +378,3 @@ def _sysfs(interface: str, name: str) -> int | None:
         return int(Path("/sys/class/net", interface, name).read_text(), 0)
     except (OSError, ValueError):
         return None
-
-
-def _is_loopback(interface: str) -> bool:
-    loopback = 0x8  # IFF_LOOPBACK
-    return bool((_sysfs(interface, "flags") or 0) & loopback)

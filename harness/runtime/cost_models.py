@@ -89,13 +89,9 @@ class BytesCase:
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:
         """Return the bytes of a mini-batch method that sends input features only; see `MiniBatchMethod`.
 
-        Args:
-            options: the method's.
-            labels: the loss reads rows of other ranks, as many as inputs, whose labels are fetched.
-            width: values of a row; default: the input features'.
-
-        Returns:
-            None with `labels` and `storage: host`, where no metric tells how many labels are fetched.
+        With `labels` the loss reads rows of other ranks, as many as inputs, whose labels are fetched; None if it
+        does with `storage: host`, where no metric tells how many. A row has `width` values; default: the input
+        features'.
         """
         width = self.model.widths[0][0] if width is None else width
         row = self.itemsize * (width if options.feature_rate == 1 else max(1, round(width * options.feature_rate)))
@@ -144,8 +140,7 @@ class MemoryCase:
 
     Attributes:
         train: the rank's part of the graph that is trained on.
-        evaluated: its part of the graph that is evaluated on; None leaves evaluations out, as measured
-            peaks do.
+        evaluated: its part of the graph that is evaluated on; None leaves evaluations out, as measured peaks do.
         train_nodes: the rank's training nodes.
         nodes, edges: of the whole graph that is trained on.
         model: the replica.
@@ -184,8 +179,7 @@ class MemoryCase:
           each boundary node, n_bd the *kept* ones).
         - "layers, beside Eq. 3": what this code has more than that at its peak, less if negative: buffers of
           exchange and backward pass are more; that an aggregated layer keeps no boundary row is less.
-        - "adjacency": CSR and transpose; where the boundary is sampled, those of
-          the whole part and of the sample.
+        - "adjacency": CSR and transpose; where the boundary is sampled, those of the whole part and of the sample.
 
         Args:
             kept: share of the boundary nodes in an epoch.
@@ -253,11 +247,7 @@ class MemoryCase:
     def drawn(self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool) -> Components:
         """Return the components of a method whose largest batch has the bounds of `largest_blocks`.
 
-        Args:
-            options: the method's.
-            drawn: its option `key`, nodes drawn in a layer.
-            key: the option's name.
-            each: see `largest_blocks`.
+        `drawn` is the value of its option `key`: nodes drawn in a layer, `each` as for `largest_blocks`.
         """
         numbers = per_layer(drawn, self.model.depth, key)
         blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each)
@@ -280,13 +270,9 @@ class MemoryCase:
     def largest_blocks(self, rows: int, drawn: Sequence[int], *, each: bool) -> list[BlockSize]:
         """Return bounds of a batch's blocks, input layer first, for `rows` targets.
 
-        Of a layer's nodes only bounds are known: at most what is drawn, and never more than the graph has; at
-        least the targets (whose draws may all coincide).
-
-        Args:
-            rows: targets.
-            drawn: nodes drawn in a layer, input layer first; negative: all there are.
-            each: for each destination, or for all of them together.
+        In a layer `drawn` nodes (input layer first; negative: all there are) are drawn for `each` destination, or
+        for all of them together. Of its nodes only bounds are known: at most what is drawn, and never more than
+        the graph has; at least the targets (whose draws may all coincide).
         """
         blocks = []
         for number in reversed(drawn):

@@ -15,6 +15,8 @@ import torch
 
 T = TypeVar("T")
 
+POWERCAP = Path("/sys/class/powercap")
+
 
 class Absent(Exception):  # noqa: N818 - a counter that is not there is a state, not an error
     """A metric cannot be had on this machine; the message says why."""
@@ -46,29 +48,25 @@ class Reasons:
             return None
 
 
-Told = TypeVar("Told")
-
-
 class Gpu:
     """One GPU, or MIG instance, as NVML sees it. Nothing here waits for the GPU's work.
 
     Args:
         api: the module `pynvml`, initialised.
         handle: NVML's handle of the device.
-        pid: process whose memory `memory` returns.
         what: what errors are said of.
 
     Raises (all methods):
         Absent: the driver does not give the metric for this device.
     """
 
-    def __init__(self, api: Any, handle: Any, pid: int, what: str = "GPU") -> None:
-        self._api, self._handle, self._pid, self._what = api, handle, pid, what
+    def __init__(self, api: Any, handle: Any, what: str) -> None:
+        self._api, self._handle, self._what = api, handle, what
 
     def memory(self) -> int | None:
-        """Return the bytes that the process holds on the device; None if it is not listed (yet)."""
+        """Return the bytes that this process holds on the device; None if it is not listed (yet)."""
         processes = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses)
-        own = [process.usedGpuMemory for process in processes if process.pid == self._pid]
+        own = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
         if not own:
             return None
         if own[0] is None:
@@ -91,7 +89,7 @@ class Gpu:
         """Release NVML."""
         self._api.nvmlShutdown()
 
-    def _ask(self, function: Callable[[Any], Told]) -> Told:
+    def _ask(self, function: Callable[[Any], T]) -> T:
         try:
             return function(self._handle)
         except self._api.NVMLError as error:
@@ -107,22 +105,15 @@ def open_gpu(device: torch.device) -> Gpu:
     import pynvml
 
     index = torch.cuda.current_device() if device.index is None else device.index
-    uuid = str(torch.cuda.get_device_properties(index).uuid)
-    return find_gpu(pynvml, uuid, index, os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid())
+    return find_gpu(pynvml, str(torch.cuda.get_device_properties(index).uuid), index)
 
 
-def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> Gpu:
-    """Return the GPU with CUDA's `uuid`, or if NVML knows none, the one at `index` of the visible devices.
+def find_gpu(api: Any, uuid: str, index: int) -> Gpu:
+    """Return the GPU with CUDA's `uuid`, or if NVML knows none, the one at `index` of CUDA_VISIBLE_DEVICES.
 
-    NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    Args:
-        api: the module `pynvml`.
-        uuid: of the device, without GPU- or MIG-.
-        index: of the device among those that CUDA sees.
-        visible: CUDA_VISIBLE_DEVICES, indices or UUIDs.
-        pid: process whose memory is asked for.
+    `uuid` is without GPU- or MIG-; `index` is among the devices that CUDA sees, which the variable lists by index
+    or UUID. NVML and CUDA may number GPUs differently; the index is right for GPUs of one kind or with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID. `api` is the module `pynvml`.
 
     Raises:
         Absent: NVML is not there or knows neither.
@@ -131,7 +122,9 @@ def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> 
         api.nvmlInit()
     except api.NVMLError as error:
         raise Absent(f"NVML: {error}") from None
-    names = [f"GPU-{uuid}", f"MIG-{uuid}", _visible_name(visible, index)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    entries = [] if visible is None else visible.split(",")
+    names = [f"GPU-{uuid}", f"MIG-{uuid}", entries[index].strip() if index < len(entries) else str(index)]
     failure = None
     for name in names:
         try:
@@ -140,76 +133,35 @@ def find_gpu(api: Any, uuid: str, index: int, visible: str | None, pid: int) -> 
         except api.NVMLError as error:
             failure = error
         else:
-            return Gpu(api, handle, pid, "MIG instance" if name.startswith("MIG-") else "GPU")
+            return Gpu(api, handle, "MIG instance" if name.startswith("MIG-") else "GPU")
     api.nvmlShutdown()
     raise Absent(f"NVML knows none of {', '.join(names)}: {failure}")
 
 
-def _visible_name(visible: str | None, index: int) -> str:
-    """Return the entry of CUDA_VISIBLE_DEVICES for torch's device `index`; the index itself without it."""
-    names = [] if visible is None else [name.strip() for name in visible.split(",")]
-    return names[index] if index < len(names) else str(index)
-
-
-POWERCAP = Path("/sys/class/powercap")
-
-
-class KernelFile:
-    """A small file of /proc or /sys, kept open: reading it anew is one system call.
+def read_text(path: Path) -> str:
+    """Return what a file of /proc or /sys says now.
 
     Raises:
-        Absent: it cannot be opened or read.
+        Absent: it cannot be read.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._descriptor = path, -1
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._absent(error) from None
-
-    def read(self) -> str:
-        """Return its text as of now."""
-        try:
-            return os.pread(self._descriptor, 4096, 0).decode()
-        except OSError as error:
-            raise self._absent(error) from None
-
-    def close(self) -> None:
-        """Close it; after that `read` raises `Absent`."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _absent(self, error: OSError) -> Absent:
-        return Absent(f"{self._path}: {error.strerror}")
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise Absent(f"{path}: {error.strerror}") from None
 
 
-class ResidentSize(KernelFile):
-    """Resident set of this process (`statm`)."""
-
-    def __init__(self, proc: Path) -> None:
-        super().__init__(proc / "statm")
-        self._page = os.sysconf("SC_PAGE_SIZE")
-
-    def bytes(self) -> int:
-        """Return its size now."""
-        return int(self.read().split()[1]) * self._page
+def resident_size(proc: Path) -> int:
+    """Return the bytes of this process's resident set (`statm`)."""
+    return int(read_text(proc / "statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class ProportionalSize(KernelFile):
-    """Proportional set of this process (`smaps_rollup`): a page shared by n processes counts 1/n.
+def proportional_size(proc: Path) -> int:
+    """Return the bytes of this process's proportional set (`smaps_rollup`): a page shared by n processes counts 1/n.
 
     The kernel walks the whole page table for it: milliseconds for each GB.
     """
-
-    def __init__(self, proc: Path) -> None:
-        super().__init__(proc / "smaps_rollup")
-
-    def bytes(self) -> int:
-        """Return its size now."""
-        line = next(x for x in self.read().splitlines() if x.startswith("Pss:"))
-        return int(line.split()[1]) * 1024
+    line = next(x for x in read_text(proc / "smaps_rollup").splitlines() if x.startswith("Pss:"))
+    return int(line.split()[1]) * 1024
 
 
 class PackageEnergy:
@@ -223,45 +175,22 @@ class PackageEnergy:
 
     def __init__(self, root: Path = POWERCAP) -> None:
         zones = [path for path in sorted(root.glob("intel-rapl:*")) if re.fullmatch(r"intel-rapl:\d+", path.name)]
-        packages = [zone for zone in zones if _text(zone / "name").startswith("package")]
-        if not packages:
+        self._packages = [zone for zone in zones if read_text(zone / "name").startswith("package")]
+        if not self._packages:
             raise Absent(f"{root}: no processor package (RAPL) is listed")
-        self._counters = [_Counter(package) for package in packages]
-        self._lock = Lock()
+        self._ranges, self._last = self._read("max_energy_range_uj"), self._read("energy_uj")
+        self._total, self._lock = 0, Lock()
 
     def joules(self) -> float:
         """Return the joules since this object was made; ask more often than a counter wraps (minutes)."""
         with self._lock:
-            return sum(counter.advance() for counter in self._counters) / 1e6
+            before, self._last = self._last, self._read("energy_uj")
+            for start, end, wrap in zip(before, self._last, self._ranges, strict=True):
+                self._total += end - start + (wrap if end < start else 0)
+            return self._total / 1e6
 
-    def close(self) -> None:
-        """Close the counters."""
-        for counter in self._counters:
-            counter.close()
-
-
-class _Counter(KernelFile):
-    """Micro-joules of a package, made monotonic."""
-
-    def __init__(self, zone: Path) -> None:
-        super().__init__(zone / "energy_uj")
-        self._range = int(_text(zone / "max_energy_range_uj"))
-        self._last, self._total = int(self.read()), 0
-
-    def advance(self) -> int:
-        """Return the micro-joules since the start."""
-        now = int(self.read())
-        self._total += now - self._last + (self._range if now < self._last else 0)
-        self._last = now
-        return self._total
-
-
-def _text(path: Path) -> str:
-    file = KernelFile(path)
-    try:
-        return file.read().strip()
-    finally:
-        file.close()
+    def _read(self, name: str) -> list[int]:
+        return [int(read_text(package / name)) for package in self._packages]
 
 
 BINS = 10
@@ -269,19 +198,21 @@ BINS = 10
 
 @dataclass(frozen=True)
 class MeterSample:
-    """One look at a rank; None is what cannot be had.
+    """One look at a rank; None is what cannot be had, or was not looked at.
 
     Attributes:
         resident: bytes of the resident set.
         gpu_memory: bytes that this process holds on its GPU.
         utilisation: share 0..1 of time with a kernel running.
         power: watts of the GPU.
+        proportional: bytes of the proportional set.
     """
 
     resident: int | None = None
     gpu_memory: int | None = None
     utilisation: float | None = None
     power: float | None = None
+    proportional: int | None = None
 
 
 @dataclass
@@ -354,29 +285,19 @@ class Samples:
         with self._lock:
             return None if self._paused else self._pauses
 
-    @property
-    def in_epoch(self) -> bool:
-        """Whether an epoch is open."""
-        return self._epoch is not None
-
     def add(self, ticket: int, phase: str, sample: MeterSample) -> None:
         """Take in a sample; `phase` is "" if it began outside an epoch."""
         with self._lock:
-            if self._stale(ticket):
+            if self._paused or ticket != self._pauses:
                 return
             self.peak_gpu_memory = largest(self.peak_gpu_memory, sample.gpu_memory)
+            self.peak_proportional = largest(self.peak_proportional, sample.proportional)
             if not phase or self._epoch is None:
                 return
             self._epoch.add(sample)
             self.by_phase.setdefault(phase, SampleSummary()).add(sample)
             if sample.utilisation is not None:
                 self._histogram[min(int(sample.utilisation * BINS), BINS - 1)] += 1
-
-    def add_proportional(self, ticket: int, size: int | None) -> None:
-        """Take in a proportional set size, in bytes."""
-        with self._lock:
-            if not self._stale(ticket):
-                self.peak_proportional = largest(self.peak_proportional, size)
 
     def open_epoch(self) -> SampleSummary:
         """Start an epoch; returns its summary, which grows until `end_epoch`."""
@@ -405,9 +326,6 @@ class Samples:
         """Samples by GPU utilisation, in tenths; None without a reading."""
         return self._histogram if any(self._histogram) else None
 
-    def _stale(self, ticket: int) -> bool:
-        return self._paused or ticket != self._pauses
-
 
 def largest(one: int | None, other: int | None) -> int | None:
     """Return the larger; None counts as nothing."""
@@ -432,9 +350,7 @@ class SamplingThread:
     def __init__(
         self, reasons: Reasons, phase: Callable[[], str], proc: Path, gpu: Gpu | None, packages: PackageEnergy | None
     ) -> None:
-        self._reasons, self._phase, self._gpu, self._packages = reasons, phase, gpu, packages
-        self._resident = reasons.attempt(lambda: ResidentSize(proc), "by_phase.peak_rss_bytes")
-        self._proportional = reasons.attempt(lambda: ProportionalSize(proc), "peak_pss_bytes")
+        self._reasons, self._phase, self._gpu, self._packages, self._proc = reasons, phase, gpu, packages, proc
         self._next_pss = 0.0
         self.samples = Samples()
         self.failure: str | None = None
@@ -451,43 +367,32 @@ class SamplingThread:
         An exception is kept as `failure`: a thread that ended silently would leave metrics that look whole.
         """
         try:
-            self._sample()
-            if last or time.monotonic() >= self._next_pss:
-                self._sample_proportional()
+            if self._packages is not None:  # seen before it wraps twice, however long the epoch
+                self._reasons.attempt(self._packages.joules, "energy_cpu_j")
+            ticket = self.samples.begin()
+            if ticket is not None:
+                self.samples.add(ticket, self._phase(), self._sample())
+            ticket = self.samples.begin()
+            if ticket is not None and (last or time.monotonic() >= self._next_pss):
+                self.samples.add(ticket, "", MeterSample(proportional=self._proportional()))
         except Exception as error:
             self.failure = f"sampling ended: {type(error).__name__}: {error}"
 
-    def _sample(self) -> None:
-        if self._packages is not None:  # seen before it wraps twice, however long the epoch
-            self._reasons.attempt(self._packages.joules, "energy_cpu_j")
-        ticket = self.samples.begin()
-        if ticket is not None:
-            phase = self._phase() if self.samples.in_epoch else ""
-            self.samples.add(ticket, phase, self._look())
-
-    def _look(self) -> MeterSample:
-        attempt, resident, gpu = self._reasons.attempt, self._resident, self._gpu
-        rss = None if resident is None else attempt(resident.bytes, "by_phase.peak_rss_bytes")
+    def _sample(self) -> MeterSample:
+        attempt, gpu = self._reasons.attempt, self._gpu
+        resident = attempt(lambda: resident_size(self._proc), "by_phase.peak_rss_bytes")
         if gpu is None:
-            return MeterSample(rss)
+            return MeterSample(resident)
         return MeterSample(
-            rss,
+            resident,
             attempt(gpu.memory, "nvml_peak_bytes"),
             attempt(gpu.utilisation, "gpu_utilisation"),
             attempt(gpu.power, "gpu_power_w"),
         )
 
-    def _sample_proportional(self) -> None:
-        ticket = self.samples.begin()
-        if ticket is None or self._proportional is None:
-            return
+    def _proportional(self) -> int | None:
         start = time.thread_time()
-        self.samples.add_proportional(ticket, self._reasons.attempt(self._proportional.bytes, "peak_pss_bytes"))
+        size = self._reasons.attempt(lambda: proportional_size(self._proc), "peak_pss_bytes")
         self.pss_interval_s = max(self.pss_interval_s, (time.thread_time() - start) / PSS_SHARE)
         self._next_pss = time.monotonic() + self.pss_interval_s
-
-    def close(self) -> None:
-        """Close what it reads from."""
-        for source in (self._resident, self._proportional, self._packages, self._gpu):
-            if source is not None:
-                source.close()
+        return size

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -42,7 +40,8 @@ class RowStore:
         self.comm, self.inner, self.owner, self.row = comm, inner, owner, row
         self.purpose, self.layer, self.direction = purpose, layer, direction
         self.tables = Tables(owner.size) if tables is None else tables
-        self._cache = _Cache(np.empty(0, np.int32), inner[:0])
+        # A cached node's place in the cached rows or -1; empty if none is cached.
+        self._slot, self._cached = np.empty(0, np.int32), inner[:0]
 
     def gather(self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
         """Return the rows [len(ids), ...] of the nodes `ids`; every rank must call, if with no ids.
@@ -58,9 +57,22 @@ class RowStore:
         Traffic: 8 bytes a peer and 4 for each different remote node (control), and its row, or the columns
         of it, as the store's purpose.
         """
+        return self.read(ids, columns, comm)[0]
+
+    def read(
+        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+    ) -> tuple[Tensor, dict[str, int]]:
+        """Return what `gather` returns, and its metrics, as they are recorded; every rank must call.
+
+        "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
+        of the latter that are cached.
+        """
         comm = comm or self.comm
         with comm.clock.phase("fetch"):
-            return self._collect(self._plan(ids, self._cache.slot), columns, comm)
+            plan = self._plan(ids, self._slot)
+            asked, cached = plan.asked.size, plan.cached.size
+            metrics = {"input_nodes": ids.size, "remote_nodes": asked + cached, "cached_nodes": cached}
+            return self._collect(plan, columns, comm), metrics
 
     def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
         result = fresh(self.inner, plan.own.size, *self.inner.shape[1:])
@@ -71,7 +83,7 @@ class RowStore:
         received = self._fetch(plan, columns, comm, landing)
         if landing is None:
             plan.spread(received, result, columns)
-        plan.copy_cached(self._cache.rows, result, columns)
+        plan.copy_cached(self._cached, result, columns)
         plan.copy_repeated(result)
         return result
 
@@ -164,25 +176,7 @@ class FeatureStore(RowStore):
         rows = self.gather(remote)
         slot = np.full(self.owner.size, -1, np.int32)
         slot[remote] = np.arange(remote.size, dtype=np.int32)
-        self._cache = _Cache(slot, rows)
-
-    def read(
-        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
-    ) -> tuple[Tensor, dict[str, int]]:
-        """Return what `gather` returns, and its metrics, as they are recorded; every rank must call.
-
-        "input_nodes": len(ids); "remote_nodes": the different remote nodes among them; "cached_nodes": those
-        of the latter that are cached.
-        """
-        comm = comm or self.comm
-        with comm.clock.phase("fetch"):
-            plan = self._plan(ids, self._cache.slot)
-            cached = plan.cached.size
-            return self._collect(plan, columns, comm), {
-                "input_nodes": ids.size,
-                "remote_nodes": plan.asked.size + cached,
-                "cached_nodes": cached,
-            }
+        self._slot, self._cached = slot, rows
 
 
 class HostStore:
@@ -229,11 +223,3 @@ class HostStore:
         """Return what `gather` returns, and the metrics of `FeatureStore.read`: no row is another rank's."""
         metrics = {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": 0}
         return self.gather(ids, columns, comm), metrics
-
-
-@dataclass(frozen=True, eq=False)
-class _Cache:
-    """Rows of remote nodes; `slot` int32 [N] is a node's place in `rows` or -1, empty if none is cached."""
-
-    slot: NDArray[np.int32]
-    rows: Tensor

@@ -7,8 +7,7 @@ import resource
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -38,10 +37,7 @@ class PeakMemory:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave what is enclosed out of the peaks."""
-        with ExitStack() as stack:
-            stack.enter_context(self.resident.paused())
-            if self.allocator is not None:
-                stack.enter_context(self.allocator.paused())
+        with self.resident.paused(), self.allocator.paused() if self.allocator else nullcontext():
             yield
 
     def bytes(self) -> int:
@@ -69,7 +65,9 @@ class ResidentPeak:
             yield
         finally:
             if self.source == "VmHWM":
-                _return_freed()
+                trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # where the allocator is glibc's
+                if trim is not None:
+                    trim(0)
                 self._reset()
 
     def bytes(self) -> int:
@@ -120,39 +118,12 @@ class AllocatorPeak:
         return max(self._peak, int(torch.cuda.max_memory_allocated(self._device)))
 
 
-def _return_freed() -> None:
-    """Give what the allocator keeps of freed memory back to the kernel, where it is glibc's."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 NVML_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "energy_gpu_j")
-
 SAMPLED_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "by_phase")
-
 MEASURED = (
     *("peak_rss_bytes", "peak_pss_bytes", "allocator_peak_bytes"),
     *(*NVML_METRICS, "energy_cpu_j", "by_phase", "by_phase.peak_rss_bytes"),
 )
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where metrics are read.
-
-    Attributes:
-        proc: the kernel's files of this process.
-        powercap: the kernel's energy counters.
-        gpu: opens NVML's view of a torch device; called only for CUDA devices.
-    """
-
-    proc: Path = PROC
-    powercap: Path = POWERCAP
-    gpu: Callable[[torch.device], Gpu] = open_gpu
-
-
-HERE = Sources()
 
 
 class Meters:
@@ -169,32 +140,43 @@ class Meters:
         local_rank: this rank's number among the trial's ranks on this machine; network namespaces of one
             machine share its counters and are not machines.
         enabled: False (`timing: wall`) starts no thread and reads no counter; only `memory` works.
-        phase: returns the phase that the trainer is in; called from the thread, and only in epochs;
-            "" is between epochs. On a GPU that is what the host is launching or waiting for.
-        sources: where metrics are read.
+        phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
+            that is what the host is launching or waiting for.
+        proc: the kernel's files of this process.
+        powercap: the kernel's energy counters.
+        gpu: opens NVML's view of a torch device; called only for CUDA devices.
 
     Attributes:
         memory: peak memory, also when not enabled.
     """
 
     def __init__(
-        self, device: torch.device, *, local_rank: int, enabled: bool, phase: Callable[[], str], sources: Sources = HERE
+        self,
+        device: torch.device,
+        *,
+        local_rank: int,
+        enabled: bool,
+        phase: Callable[[], str],
+        proc: Path = PROC,
+        powercap: Path = POWERCAP,
+        gpu: Callable[[torch.device], Gpu] = open_gpu,
     ) -> None:
-        self.memory = PeakMemory(device, sources.proc)
+        self.memory = PeakMemory(device, proc)
         self._enabled, self._reasons = enabled, Reasons()
-        self._counts_for = _shared_counters(device, local_rank)
-        self._exclude(device, local_rank)
+        of_gpu = ["energy_gpu_j", "gpu_power_w"] if device.type == "cuda" and local_rank == (device.index or 0) else []
+        self._counts_for = [*of_gpu, *(["energy_cpu_j"] if local_rank == 0 else [])]
+        self._exclude(device)
         attempt = self._reasons.attempt
-        self._gpu = attempt(lambda: sources.gpu(device), *NVML_METRICS)
-        self._packages = attempt(lambda: PackageEnergy(sources.powercap), "energy_cpu_j")
-        self._sampler = SamplingThread(self._reasons, phase, sources.proc, self._gpu, self._packages)
+        self._gpu = attempt(lambda: gpu(device), *NVML_METRICS)
+        self._packages = attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
+        self._sampler = SamplingThread(self._reasons, phase, proc, self._gpu, self._packages)
         self._stop = Event()
         self._thread = Thread(target=self._sampler.run, args=(self._stop,), name="meters", daemon=True)
         weakref.finalize(self, self._stop.set)
         if enabled:
             self._thread.start()
 
-    def _exclude(self, device: torch.device, local_rank: int) -> None:
+    def _exclude(self, device: torch.device) -> None:
         """Give up what this rank cannot have or is not to count."""
         reasons = self._reasons
         if not self._enabled:
@@ -202,8 +184,7 @@ class Meters:
         if device.type != "cuda":
             reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
         elif "energy_gpu_j" not in self._counts_for:
-            owner = f"local rank {device.index or 0} counts for this GPU"
-            reasons.add(("energy_gpu_j", "gpu_power_w"), owner)
+            reasons.add(("energy_gpu_j", "gpu_power_w"), f"local rank {device.index or 0} counts for this GPU")
         if "energy_cpu_j" not in self._counts_for:
             reasons.add(("energy_cpu_j",), "local rank 0 counts for this machine")
         if self.memory.resident.source != "VmHWM":
@@ -216,9 +197,8 @@ class Meters:
         `energy_gpu_j`, `energy_cpu_j`: joules of the whole GPU and of all packages. `gpu_utilisation` (0..1),
         `gpu_power_w`: means of the samples in the epoch; None in an epoch too short for one.
         """
-        metrics: dict[str, float | None] = dict.fromkeys(
-            ("energy_gpu_j", "energy_cpu_j", "gpu_utilisation", "gpu_power_w")
-        )
+        names = ("energy_gpu_j", "energy_cpu_j", "gpu_utilisation", "gpu_power_w")
+        metrics: dict[str, float | None] = dict.fromkeys(names)
         if not self._enabled:
             yield metrics
             return
@@ -230,8 +210,7 @@ class Meters:
             for name, joules in self._energies().items():
                 start = before[name]
                 metrics[name] = None if joules is None or start is None else joules - start
-            metrics["gpu_utilisation"] = summary.utilisation.value
-            metrics["gpu_power_w"] = summary.power.value
+            metrics |= {"gpu_utilisation": summary.utilisation.value, "gpu_power_w": summary.power.value}
 
     def _energies(self) -> dict[str, float | None]:
         attempt, gpu, packages = self._reasons.attempt, self._gpu, self._packages
@@ -261,7 +240,11 @@ class Meters:
         sampler, samples = self._sampler, self._sampler.samples
         if not self._stop.is_set():
             sampler.look(last=True)
-        self._explain()
+        if sampler.failure is not None:
+            self._reasons.add(SAMPLED_METRICS, sampler.failure)
+        if samples.peak_gpu_memory is None:
+            reason = "NVML lists no process with this process's id (a container with ids of its own?)"
+            self._reasons.add(("nvml_peak_bytes",), reason)
         allocator = self.memory.allocator
         metrics = {
             "peak_rss_bytes": self.memory.resident.bytes(),
@@ -282,26 +265,12 @@ class Meters:
             "unavailable": dict(why),
         }
 
-    def _explain(self) -> None:
-        """Give reasons for what turned out to be missing only now."""
-        if self._sampler.failure is not None:
-            self._reasons.add(SAMPLED_METRICS, self._sampler.failure)
-        if self._sampler.samples.peak_gpu_memory is None:
-            reason = "NVML lists no process with this process's id (a container with ids of its own?)"
-            self._reasons.add(("nvml_peak_bytes",), reason)
-
     def close(self) -> None:
-        """End the thread and close what it reads; a second call does nothing."""
+        """End the thread and release NVML; a second call does nothing."""
         if self._stop.is_set():
             return
         self._stop.set()
         if self._enabled:
             self._thread.join(timeout=5)
-        if not self._thread.is_alive():  # one that hangs in the driver keeps its files until the process ends
-            self._sampler.close()
-
-
-def _shared_counters(device: torch.device, local_rank: int) -> list[str]:
-    """Return the metrics of counters shared by ranks that this rank reports for all."""
-    gpu = device.type == "cuda" and local_rank == (device.index or 0)
-    return [*(["energy_gpu_j", "gpu_power_w"] if gpu else []), *(["energy_cpu_j"] if local_rank == 0 else [])]
+        if self._gpu is not None and not self._thread.is_alive():  # it may hang in the driver
+            self._gpu.close()

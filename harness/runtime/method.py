@@ -36,8 +36,11 @@ class MethodOptions(Spec):
     @classmethod
     def option_numbers(cls) -> list[str]:
         """Return the options with a number as default, but those with `repr=False`, which says little in labels."""
-        defaults = cls.option_defaults()
-        return [key for key, value in defaults.items() if cls.model_fields[key].repr and _is_number(value)]
+        return [
+            key
+            for key, value in cls.option_defaults().items()
+            if cls.model_fields[key].repr and isinstance(value, int | float | list) and not isinstance(value, bool)
+        ]
 
 
 class FullGraphOptions(MethodOptions):
@@ -171,10 +174,6 @@ class Method(Registered, ABC, Generic[OptionsT]):
 
 
 METHODS: Registry[type[Method[Any]]] = Registry(Method)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | list) and not isinstance(value, bool)
 
 
 class FullGraphMethod(Method[FullGraphOptionsT]):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -32,41 +31,6 @@ from harness.sampling.sample import Sample, Sampler, Source
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
-
-
-SAMPLED_SPLITS = ("val", "test")
-
-
-def sampled_scores(method: MiniBatchMethod[Any]) -> dict[str, float | None]:
-    """Return the scores of validation and test nodes on blocks drawn for them; every rank must call.
-
-    The nodes of a split are dealt like training nodes and drawn with the same seeds every time. Traffic is
-    counted under the scope `eval`.
-    """
-    worker = method.worker
-    with inference(worker.model, worker.comm):
-        counts = [_counts(method, i) for i in range(len(SAMPLED_SPLITS))]
-        return scores_of_all(SAMPLED_SPLITS, counts, worker.comm)
-
-
-def _counts(method: MiniBatchMethod[Any], split: int) -> Tensor:
-    """Return this rank's numerator and denominator of a split's score."""
-    worker, view = method.worker, method.worker.eval_view
-    source, sampler, store = method.evaluated
-    rows = view.rows[SAMPLED_SPLITS[split]]
-    size = method.options.batch_size or max(rows.numel(), 1)
-    own = torch.tensor([-(-rows.numel() // size)], device=worker.device)
-    steps = max(int(n) for n in worker.comm.all_gather(own))
-    counts = torch.zeros(2, dtype=torch.float64, device=worker.device)
-    for step in range(steps):
-        chosen = rows[step * size : (step + 1) * size]
-        nodes = np.asarray(view.partition.inner)[chosen.cpu().numpy()].astype(np.int64)
-        seed = batch_seed(worker.job.config.seed, worker.rank, SCORED + split, step)
-        sample = sampler.sample(nodes, seed)
-        inputs = store.gather(sample.layers[0].sources)
-        logits = worker.model(method.blocks(sample, source), inputs)
-        counts += score_counts(logits[: nodes.size], view.labels[chosen])
-    return counts
 
 
 class MiniBatchOptions(MethodOptions):
@@ -203,10 +167,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         """Return the blocks of a sample, on the device; layers that are one and the same share theirs."""
         worker = self.worker
         engine = worker.job.config.train.spmm
-        made: dict[int, Block] = {}
-        for layer in sample.layers:
-            if id(layer) not in made:
-                made[id(layer)] = layer.block(source.topology, device=worker.device, dtype=worker.dtype, engine=engine)
+        made = {
+            key: layer.block(source.topology, device=worker.device, dtype=worker.dtype, engine=engine)
+            for key, layer in {id(layer): layer for layer in sample.layers}.items()
+        }
         return [made[id(layer)] for layer in sample.layers]
 
     def fetch(self, drawn: Drawn, comm: Communicator) -> Loaded:
@@ -244,13 +208,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def step(self, loaded: Loaded) -> Step:
         """Return the step of a batch."""
-        return Step(
-            blocks=loaded.drawn.blocks,
-            inputs=loaded.inputs,
-            loss=loaded.loss,
-            stats=loaded.stats,
-            nodes=loaded.drawn.sample.layers[0].sources,
-        )
+        drawn, nodes = loaded.drawn, loaded.drawn.sample.layers[0].sources
+        return Step(drawn.blocks, loaded.loss, loaded.inputs, stats=loaded.stats, nodes=nodes)
 
     def _loss(self, drawn: Drawn, comm: Communicator) -> Loss:
         sample, total, view = drawn.sample, drawn.batch.total, self.worker.view
@@ -266,12 +225,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             rows = known.nonzero().squeeze(1).cpu().numpy()
             labels = found[known]
         index = torch.from_numpy(rows).to(labels.device)
-        return Loss(index, labels, total, self._factors(sample.weights, rows))
-
-    def _factors(self, weights: NDArray[np.float64] | None, rows: NDArray[np.int64]) -> Tensor | None:
-        if weights is None:
-            return None
-        return torch.from_numpy(weights[rows]).to(self.worker.device, self.worker.dtype)
+        if sample.weights is None:
+            return Loss(index, labels, total)
+        weights = torch.from_numpy(sample.weights[rows]).to(self.worker.device, self.worker.dtype)
+        return Loss(index, labels, total, weights)
 
     @cached_property
     def _training_labels(self) -> RowStore:
@@ -309,8 +266,35 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return True
 
     def sampled_scores(self) -> dict[str, float | None]:
-        """See `Method`."""
-        return sampled_scores(self) if self.samples_targets else {}
+        """Score validation and test nodes on blocks drawn for them; see `Method`.
+
+        The nodes of a split are dealt like training nodes and drawn with the same seeds every time. Traffic is
+        counted under the scope `eval`.
+        """
+        if not self.samples_targets:
+            return {}
+        worker, splits = self.worker, ("val", "test")
+        with inference(worker.model, worker.comm):
+            counts = [self._score_counts(worker.eval_view.rows[split], SCORED + i) for i, split in enumerate(splits)]
+            return scores_of_all(splits, counts, worker.comm)
+
+    def _score_counts(self, rows: Tensor, epoch: int) -> Tensor:
+        """Return this rank's numerator and denominator of the score of some inner `rows`."""
+        worker, view = self.worker, self.worker.eval_view
+        source, sampler, store = self.evaluated
+        options: Any = self.options  # a method that draws for targets has a batch size
+        size = options.batch_size or max(rows.numel(), 1)
+        own = torch.tensor([-(-rows.numel() // size)], device=worker.device)
+        steps = max(int(n) for n in worker.comm.all_gather(own))
+        counts = torch.zeros(2, dtype=torch.float64, device=worker.device)
+        for step in range(steps):
+            chosen = rows[step * size : (step + 1) * size]
+            nodes = np.asarray(view.partition.inner)[chosen.cpu().numpy()].astype(np.int64)
+            sample = sampler.sample(nodes, batch_seed(worker.job.config.seed, worker.rank, epoch, step))
+            inputs = store.gather(sample.layers[0].sources)
+            logits = worker.model(self.blocks(sample, source), inputs)
+            counts += score_counts(logits[: nodes.size], view.labels[chosen])
+        return counts
 
     @classmethod
     def bytes_per_epoch(cls, options: MiniBatchOptionsT, case: BytesCase) -> Bytes | None:

@@ -43,15 +43,6 @@ class BoundaryInputs:
     cached: Tensor
     rows: Tensor
 
-    def assemble(self, received: Tensor) -> Tensor:
-        """Return the features [nodes, F] in the order of the boundary; `received` are those of `halo`."""
-        if not self.cached.numel():
-            return received
-        features = received.new_empty((self.sent.numel() + self.cached.numel(), received.shape[1]))
-        features[self.sent] = received
-        features[self.cached] = self.rows
-        return features
-
 
 def index_of(positions: NDArray[np.int64], like: Tensor) -> Tensor:
     """Return `positions` as a tensor where `like` is."""
@@ -77,8 +68,14 @@ class TrainGraph:
         return self.inputs.halo if layer == 0 and self.inputs is not None else self.halo
 
     def assembled(self, layer: int, received: Tensor) -> Tensor:
-        """Return all boundary rows that a layer reads; `received` are those of `source`."""
-        return self.inputs.assemble(received) if layer == 0 and self.inputs is not None else received
+        """Return all boundary rows that a layer reads, in their order; `received` are those of `source`."""
+        inputs = self.inputs
+        if layer or inputs is None or not inputs.cached.numel():
+            return received
+        features = received.new_empty((inputs.sent.numel() + inputs.cached.numel(), received.shape[1]))
+        features[inputs.sent] = received
+        features[inputs.cached] = inputs.rows
+        return features
 
 
 class Pipeline:
@@ -119,13 +116,9 @@ class Pipeline:
             self._aside.close()
 
     def rows(self, h: Tensor, layer: int, sent: TrainGraph, read: TrainGraph) -> Tensor:
-        """Send the boundary rows of `sent`; return those of `read`, sent tau iterations ago.
+        """Send the boundary rows of `sent`, g_t; return those of `read`, g_{t-tau}, sent tau iterations ago.
 
-        Args:
-            h: [n_in, width], the rows of this rank.
-            layer: graph layer.
-            sent: the graph g_t.
-            read: the graph g_{t-tau}, which is trained on.
+        `h` [n_in, width] are the rows of this rank.
         """
         queue = self._rows[layer]
         queue.append(self._send_rows(h, layer, sent, aside=self.staleness > 0))
@@ -142,8 +135,9 @@ class Pipeline:
         """
         halo, queue = read.halo, self._gradients[layer]
         at_once = self.staleness == 0 or (self.warmup == "sync" and len(queue) < self.staleness)
-        transfer = self._start(
-            gradient, halo.recv_counts, halo.send_counts, "gradient", layer, "backward", aside=not at_once
+        start = self.comm.exchange_rows if at_once or self._aside is None else self._aside.start
+        transfer = start(
+            gradient, halo.recv_counts, halo.send_counts, purpose="gradient", layer=layer, direction="backward"
         )
         queue.append((halo.send_index, transfer))
         if len(queue) <= self.staleness:
@@ -155,21 +149,8 @@ class Pipeline:
         halo = graph.source(layer)
         purpose: Purpose = "feature" if layer == 0 else "embedding"
         rows = h.index_select(0, halo.send_index)
-        return self._start(rows, halo.send_counts, halo.recv_counts, purpose, layer, "forward", aside=aside)
-
-    def _start(
-        self,
-        rows: Tensor,
-        send_counts: list[int],
-        recv_counts: list[int],
-        purpose: Purpose,
-        layer: int,
-        direction: Direction,
-        *,
-        aside: bool,
-    ) -> Tensor | Pending[Tensor]:
         start = self._aside.start if aside and self._aside is not None else self.comm.exchange_rows
-        return start(rows, send_counts, recv_counts, purpose=purpose, layer=layer, direction=direction)
+        return start(rows, halo.send_counts, halo.recv_counts, purpose=purpose, layer=layer, direction="forward")
 
     def _received(self, rows: Tensor, direction: Direction, layer: int) -> Tensor:
         if self.decay is None:
@@ -243,19 +224,13 @@ def stale_memory(
     """Return the components of a pipelined method, `MemoryCase.full_graph` and:
 
     - "late rows": received rows and gradients of `staleness` iterations, and those that are being sent;
-    - "edge sampling": probabilities, and the matrices of the graphs that are drawn but not yet trained on;
-    - "cached features": of the cached share of the boundary;
-    - "moving averages": of what is received.
+    - "edge sampling": probabilities, and the matrices of the graphs that are drawn but not yet trained on, where
+      `rate`, the expected share of edges in a graph, is below 1;
+    - "cached features": of the share `cached` of the boundary nodes whose input features are cached;
+    - "moving averages": of what is received, if `averages` take its place.
 
     Where edges are sampled, a boundary node is taken to be in a graph with the chance that one of its cut /
     boundary edges is drawn uniformly. As many inner rows are taken to be sent as boundary rows are received.
-
-    Args:
-        case: the rank.
-        options: of the method.
-        rate: expected share of edges in a graph.
-        cached: share of the boundary nodes whose input features are cached.
-        averages: received values are averaged.
     """
     whole = case.train
     chance = 1 - (1 - rate) ** (whole.cut / whole.boundary) if whole.boundary else 0
@@ -327,13 +302,9 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
     ) -> Step:
         """Return the step that trains on `read` and sends what `sent` will read; see `StaleExchange`."""
         worker = self.worker
+        features = worker.features.inner if self.sends_features else None
         exchange = StaleExchange(
-            self.pipeline,
-            sent,
-            read,
-            features=worker.features.inner if self.sends_features else None,
-            rate=worker.model.spec.dropout,
-            observe=observe,
+            self.pipeline, sent, read, features=features, rate=worker.model.spec.dropout, observe=observe
         )
         return Step(
             blocks=[read.block] * worker.model.depth,

@@ -32,20 +32,20 @@ class TrialError(Exception):
 
 
 class RankReport:
-    """Collects a rank's metrics and writes them to `rank{r}.json`, whole or not at all."""
+    """Collects a rank's metrics and writes them to `rank{r}.json`, whole or not at all.
+
+    Attributes:
+        epochs: one row an epoch, so far.
+    """
 
     def __init__(self, out: Path, rank: int) -> None:
         self._out, self._rank = out, rank
-        self._data: dict[str, Any] = {"rank": rank, "status": "error", "reason": None, "summary": {}, "epochs": []}
+        self.epochs: list[dict[str, Any]] = []
+        self._data: dict[str, Any] = {"rank": rank, "status": "error", "reason": None, "summary": {}}
+        self._data["epochs"] = self.epochs
         self._worker: Worker | None = None
         self._method: Method[Any] | None = None
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        """One row an epoch, so far."""
-        rows: list[dict[str, Any]] = self._data["epochs"]
-        return rows
 
     @property
     def exit_code(self) -> int:

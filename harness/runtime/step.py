@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +15,8 @@ from torch.autograd.function import FunctionCtx
 
 from harness.graph.block import Block
 from harness.graph.partition import Halo, Partition
-from harness.models.gnn import Rows
+from harness.models.gnn import Exchange, Rows
 from harness.runtime.comm import Communicator
-
-
-class Exchange(Protocol):
-    """Turns the inner rows [n_in, width] of a layer into its source rows [num_src, width]."""
-
-    def __call__(self, h: Tensor, layer: int) -> Tensor:
-        """Return the source rows, inner rows first; gradients flow back to the owners."""
 
 
 class SyncExchange:
@@ -33,7 +26,7 @@ class SyncExchange:
         self.comm, self.halo = comm, halo
 
     def __call__(self, h: Tensor, layer: int) -> Tensor:
-        """See `Exchange`."""
+        """Return the source rows [num_src, width] of a layer's inner rows `h` [n_in, width]; see `Step`."""
         if self.comm.world == 1:
             return h
         result: Tensor = _SyncExchange.apply(h, self, layer)  # type: ignore[no-untyped-call]
@@ -88,12 +81,8 @@ class Wanted:
 def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wanted:
     """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
 
-    Args:
-        comm: a communicator of the ranks; every rank must call.
-        partition: this rank's part.
-        kept: ascending positions in `partition.boundary`.
-
-    Traffic (control): 8 bytes a peer and 4 bytes for each kept node.
+    Every rank must call, with the ascending positions in `partition.boundary` that are `kept`. Traffic (control):
+    8 bytes a peer and 4 bytes for each kept node.
     """
     counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
     wanted = comm.exchange_counts(counts)
@@ -135,11 +124,11 @@ class Step:
         loss: what is learnt from.
         inputs: the features that the first layer reads (of a full-graph method those of the inner rows), or
             what gives them when read.
-        exchange: turns a layer's inner rows into its source rows; None where the blocks need no other rows.
+        exchange: turns the inner rows [n_in, width] of a layer, whose number follows, into its source rows [num_src,
+            width], inner rows first; gradients flow back to the owners. None where the blocks need no other rows.
         transform_first: exchange H W instead of H where that is fewer bytes.
         aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
-        stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the
-            step.
+        stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the step.
         around: what forward and backward pass happen in.
         nodes: of a mini-batch, the nodes (int64) that `inputs` are of.
     """

@@ -122,13 +122,7 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
 
 
 class Trainer:
-    """Makes the method of a trial, and runs its epochs on one rank.
-
-    Attributes:
-        worker: what the rank has.
-        method: what is trained by.
-        report: what the rank tells the launcher.
-    """
+    """Makes the method of a trial, and runs its epochs on one rank."""
 
     def __init__(self, worker: Worker, report: RankReport) -> None:
         self.worker, self.report = worker, report
@@ -159,11 +153,23 @@ class Trainer:
                 self.check_replicas(epoch)
             if spec.evaluates(epoch):
                 self._evaluate(row)
-            self._tell(row)
+            self.report.progress(
+                event="epoch",
+                epoch=epoch,
+                epochs=spec.epochs,
+                loss=row["loss"],
+                val=self.progress.last_val,
+                s_per_epoch=row["epoch_time_s"],
+            )
             if self.progress.stopped:
                 break
         self.method.close()
-        self.report.finish(self._summary(), self.eval_s)
+        summary = self.progress.summary(self.report.epochs) | {
+            "checksum": self.check_replicas(len(self.report.epochs) - 1),
+            "spmm": self.worker.partition.engine,
+            "parameters": self.flat.values.numel(),
+        }
+        self.report.finish(summary, self.eval_s)
         self.report.progress(event="done")
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
@@ -172,7 +178,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         worker.model.train()
-        losses, stats, taken = _Mean(), dict[str, float](), 0
+        # The mean of the steps' losses, weighted by their rows, is read from the device once, at the end.
+        weighted: Tensor | float = 0.0
+        rows, taken, stats = 0, 0, dict[str, float]()
         timing, before = self._timing(epoch), worker.traffic.sent()
         with (
             worker.checked_epoch(),
@@ -186,13 +194,13 @@ class Trainer:
                     step = next(steps, None)
                 if step is None:
                     break
-                losses.add(self._take(step), step.loss.total)
-                taken += 1
+                weighted = weighted + self._take(step) * step.loss.total
+                rows, taken = rows + step.loss.total, taken + 1
                 for name, value in step.stats.items():
                     stats[name] = stats.get(name, 0) + value
             if worker.check is not None:
                 self.method.synchronize()  # or the interface's counters would miss what is under way
-        loss, after = losses.value, worker.traffic.sent()
+        loss, after = float(weighted) / rows if rows else math.nan, worker.traffic.sent()
         if not math.isfinite(loss):
             raise TrialError("diverged", f"loss is {loss} in epoch {epoch}")
         return {
@@ -206,11 +214,7 @@ class Trainer:
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
             "loss": loss,
             "lr": lr,
-            "train_score": None,
-            "val_score": None,
-            "test_score": None,
-            "sampled_val_score": None,
-            "sampled_test_score": None,
+            **dict.fromkeys(("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")),
             "eval_s": 0.0,
             "stats": stats,
         }
@@ -272,23 +276,6 @@ class Trainer:
             raise TrialError("invalid", f"replicas differ from rank 0's after epoch {epoch}: ranks {different}")
         return digest.hex()
 
-    def _tell(self, row: dict[str, Any]) -> None:
-        self.report.progress(
-            event="epoch",
-            epoch=row["epoch"],
-            epochs=self.spec.epochs,
-            loss=row["loss"],
-            val=self.progress.last_val,
-            s_per_epoch=row["epoch_time_s"],
-        )
-
-    def _summary(self) -> dict[str, Any]:
-        return self.progress.summary(self.report.epochs) | {
-            "checksum": self.check_replicas(len(self.report.epochs) - 1),
-            "spmm": self.worker.partition.engine,
-            "parameters": self.flat.values.numel(),
-        }
-
 
 def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:
     """Return the clock's metrics of an epoch as columns; None, not 0, where phases were not timed."""
@@ -298,19 +285,3 @@ def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:
     if not detailed:
         metrics = dict.fromkeys(metrics)
     return metrics | {"cpu_s": timed.cpu_s, "barriers": timed.barriers}
-
-
-class _Mean:
-    """Mean of the steps' losses, weighted by their rows; read from the device once, when it is asked for."""
-
-    def __init__(self) -> None:
-        self._sum: Tensor | float = 0.0
-        self._rows = 0
-
-    def add(self, value: Tensor, rows: int) -> None:
-        self._sum = self._sum + value * rows
-        self._rows += rows
-
-    @property
-    def value(self) -> float:
-        return float(self._sum) / self._rows if self._rows else math.nan

@@ -99,4 +99,3 @@ def test_sampling_thread(benchmark: Any) -> None:
     share = (time.thread_time() - start) / 200 / INTERVAL_S
     benchmark.extra_info["share"] = share
     print(f"\nsampling takes {100 * share:.3f} % of a core")
-    sampler.close()

@@ -3,28 +3,47 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
-from support.wire import verified
+from support.wire import communicator, verified
 
 from harness.check.training import run_ranks
-from harness.runtime.comm import Counters, read_counters
+from harness.runtime.comm import TrafficCheck
 
 TABLE = """\
 Inter-|   Receive                                                |  Transmit
- face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier
-    lo: 1111      11    0    0    0     0          0         0     2222      22    0    0    0     0       0
-  eth0:  333       3    0    0    0     0          0         0      444       4    0    0    0     0       0
- eth01:  555       3    0    0    0     0          0         0      666       4    0    0    0     0       0
-"""
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo: {}    11    0    0    0     0          0         0     {}    22    0    0    0     0       0          0
+  eth0: {}     3    0    0    0     0          0         0     {}     4    0    0    0     0       0          0
+ eth01: {}     3    0    0    0     0          0         0     {}     4    0    0    0     0       0          0
+"""  # noqa: E501 - as the kernel writes it
 
 
-def test_counters_are_those_of_the_interface(tmp_path: Path) -> None:
-    (tmp_path / "self/net").mkdir(parents=True)
-    (tmp_path / "self/net/dev").write_text(TABLE)
-    assert read_counters("eth0", tmp_path) == Counters(received=333, sent=444)
-    assert read_counters("lo", tmp_path) == Counters(received=1111, sent=2222)
-    assert read_counters("eth", tmp_path) is None
-    assert read_counters("eth0", tmp_path / "absent") is None
+def check_on(interface: str, proc: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[object, object]:
+    """Return the bytes (received, sent) that a check reads while those of the interfaces grow."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(proc))
+    check = TrafficCheck(communicator(0, 1), interface)
+    for grown in (1, 10):
+        (proc / "net/dev").write_text(TABLE.format(*(100 + grown * number for number in (111, 222, 33, 44, 5, 6))))
+        with check.epoch():
+            (proc / "net/dev").write_text(TABLE.format(*(100 + 2 * grown * x for x in (111, 222, 33, 44, 5, 6))))
+    report = check.report()
+    return report["received_bytes"], report["sent_bytes"]
+
+
+def test_counters_are_those_of_the_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net").mkdir()
+    assert check_on("eth0", tmp_path, monkeypatch) == (11 * 33, 11 * 44)
+    assert check_on("lo", tmp_path, monkeypatch) == (11 * 111, 11 * 222)
+    assert check_on("eth", tmp_path, monkeypatch) == (None, None)
+
+
+def test_without_counters_no_bytes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "absent"))
+    check = TrafficCheck(communicator(0, 1), "eth0")
+    with check.epoch():
+        pass
+    assert (check.report()["sent_bytes"], check.report()["counted_sent_bytes"]) == (None, 0)
 
 
 @pytest.mark.alone

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.fake_nvml import OWN, FakeNvml
+from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import Absent, Gpu, find_gpu
-from harness.runtime.meters import MEASURED, Meters, Sources
+from harness.runtime.meters import MEASURED, Meters
 
 BLOCK = 200 * 2**20
 CPU = torch.device("cpu")
@@ -36,9 +36,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
         (zone / name).write_text(text)
 
     def build(device: torch.device = CPU, *, local_rank: int = 0, enabled: bool = True, **given: Any) -> Meters:
-        phase = given.pop("phase", lambda: "forward")
-        sources = Sources(**{"powercap": tmp_path, "gpu": no_gpu, **given})
-        made.append(Meters(device, local_rank=local_rank, enabled=enabled, phase=phase, sources=sources))
+        sources = {"phase": lambda: "forward", "powercap": tmp_path, "gpu": no_gpu, **given}
+        made.append(Meters(device, local_rank=local_rank, enabled=enabled, **sources))
         return made[-1]
 
     yield build
@@ -58,7 +57,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def nvml(api: FakeNvml) -> Callable[[torch.device], Gpu]:
-    return lambda device: find_gpu(api, "aa-bb", 0, None, OWN)
+    return lambda device: find_gpu(api, "aa-bb", 0)
 
 
 def test_the_peak_sees_what_was_freed_before_the_report_and_no_pause(make: Make) -> None:

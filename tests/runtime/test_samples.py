@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.fake_nvml import OWN, FakeNvml
+from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import PSS_SHARE, Reasons, SamplingThread, find_gpu
 
@@ -17,7 +17,7 @@ class Bench:
     def __init__(self, proc: Path) -> None:
         self.proc, self.phase, self.api, self.reasons = proc, "other", FakeNvml(), Reasons()
         self.set(pages=1, pss_kib=1)
-        gpu = find_gpu(self.api, "aa-bb", 0, None, OWN)
+        gpu = find_gpu(self.api, "aa-bb", 0)
         self.sampler = SamplingThread(self.reasons, lambda: self.phase, proc, gpu, None)
         self.samples = self.sampler.samples
 
@@ -77,7 +77,7 @@ def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) ->
     bench.samples.pause(True)
     bench.look("forward", pages=50, pss_kib=70)
     bench.samples.pause(False)
-    read = bench.sampler._look  # a sample during which an evaluation comes and goes
+    read = bench.sampler._sample  # a sample during which an evaluation comes and goes
 
     def slow_read() -> object:
         sample = read()
@@ -85,8 +85,8 @@ def test_a_pause_is_left_out_even_of_a_reading_that_outlasts_it(bench: Bench) ->
         bench.samples.pause(False)
         return sample
 
-    bench.sampler._look = slow_read  # type: ignore[method-assign, assignment]
-    bench.sampler._sample()
+    bench.sampler._sample = slow_read  # type: ignore[method-assign, assignment]
+    bench.sampler.look()
     assert bench.samples.by_phase["forward"].row()["peak_rss_bytes"] == 5 * PAGE
     assert bench.samples.peak_proportional == 7 * 1024
     assert bench.samples.count == 1

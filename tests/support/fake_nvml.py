@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 
-OWN, OTHER = 4242, 1
+OWN, OTHER = os.getpid(), 1
 
 
 class FakeNvml:
