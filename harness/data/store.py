@@ -23,10 +23,9 @@ from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
-from harness.data.graph import GraphData, check_graph
+from harness.data.graph import Array, GraphData, check_graph
 from harness.errors import DataError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 CHUNK_BYTES = 4 << 20
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)

@@ -8,7 +8,7 @@ import math
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,10 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 
-from harness.data.store import CHUNK_BYTES, Array, Header, NpyWriter, read_columns, read_header, read_rows
+from harness.data.graph import Array, EdgeChunks, csr_from_edges
+from harness.data.store import CHUNK_BYTES, Header, NpyWriter, chunk_rows, read_columns, read_header, read_rows
 from harness.errors import DataError
 
 _CSV_ROWS = 1 << 17
@@ -151,10 +153,18 @@ def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Ar
     return labels, max(found, classes or 0), False
 
 
-def built(file: Path, expected: str, build: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Run a CSR builder over the edges of `file`, its ValueError told as a DataError."""
+def csr(
+    edges: EdgeChunks, nodes: int, file: Path, expected: str = "an edge list", *, symmetrise: bool = True
+) -> tuple[Array, Array]:
+    """Run `csr_from_edges` over the edges of `file`, its ValueError told as a DataError."""
     with reading(file, expected):
-        return build()
+        return csr_from_edges(edges, nodes, symmetrise=symmetrise)
+
+
+def dense_chunks(matrix: sp.csr_matrix) -> Iterator[Array]:
+    """Yield a sparse float32 matrix by dense chunks of rows of a few MB."""
+    step = chunk_rows(matrix.shape, 4)
+    yield from (matrix[start : start + step].toarray() for start in range(0, matrix.shape[0], step))
 
 
 _KINDS = {"i": "integers", "f": "floats", "b": "booleans", "n": "numbers"}
@@ -186,12 +196,6 @@ class Npz:
     def __contains__(self, name: str) -> bool:
         return f"{name}.npy" in self._sizes
 
-    def any_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of member `name`, whatever it is."""
-        where = self._where(name)
-        with reading(where, "an array"), self._zip.open(f"{name}.npy") as stream:
-            return read_header(stream, where).shape
-
     def shape(self, name: str, kind: str, shape: Shape) -> tuple[int, ...]:
         """Shape of member `name`, which must be of `kind` (i, f, b, n = any number) and fit `shape`."""
         with self._open(name, kind, shape) as (_, header):
@@ -206,6 +210,13 @@ class Npz:
                 flat[at : at + len(chunk)] = chunk
                 at += len(chunk)
         return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+    def rows(self, name: str, count: int) -> Array:
+        """Member `name` whole, numbers [count] or [count, any]."""
+        where = self._where(name)
+        with reading(where, "an array"), self._zip.open(f"{name}.npy") as stream:
+            shape = read_header(stream, where).shape
+        return self.array(name, "n", (count, None) if len(shape) == 2 else (count,))
 
     def chunks(self, name: str, kind: str, shape: Shape) -> Iterator[Array]:
         """Member `name` by chunks of rows of a few MB."""

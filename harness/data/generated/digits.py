@@ -37,20 +37,8 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     images = np.repeat(np.arange(NODES), s.k)
     indptr, indices = csr_from_edges(lambda: iter([(near, images)]), NODES, symmetrise=True)
     train, val, test = split_masks(np.random.default_rng(s.seed), NODES, SPLIT)
-    return GraphData(
-        name="digits",
-        indptr=indptr,
-        indices=indices,
-        features=(data.data / 16).astype(np.float32),
-        labels=data.target.astype(np.int64),
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=CLASSES,
-        multilabel=False,
-        origin="real",
-        note="",
-    )
+    features, labels = (data.data / 16).astype(np.float32), data.target.astype(np.int64)
+    return GraphData("digits", indptr, indices, features, labels, train, val, test, CLASSES, multilabel=False)
 
 
 def nearest(points: NDArray[np.float64], k: int) -> NDArray[np.int64]:
@@ -74,10 +62,6 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
         edges=min(round(NODES * s.k * (1 + ONE_WAY)), NODES * (NODES - 1)),
         features=WIDTH,
         classes=CLASSES,
-        multilabel=False,
-        inductive=False,
-        origin="real",
-        normalize="none",
         options=options_of(DigitsSettings),
         source="scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)",
         size_bytes=0,

@@ -14,12 +14,10 @@ from scipy.optimize import brentq
 
 from harness.data.catalog import DatasetInfo
 from harness.data.generated import communities, label_sets, noisy_features, option, options_of, resolve, split_masks
-from harness.data.graph import GraphData, csr_from_edges
-from harness.data.partition.view import compiled
+from harness.data.graph import GraphData, compiled, csr_from_edges
+from harness.data.partition.view import Floats, Ints
 from harness.errors import UserError
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 CHUNK = 1 << 20  # edges drawn at a time
 PROBES = 1 << 18  # node pairs that estimate how many drawn edges coincide
 
@@ -201,19 +199,10 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     )
     indptr, indices = planted.csr()
     train, val, test = split_masks(rng, s.nodes, SPLIT)
+    features = noisy_features(community, s.features, s.noise, s.seed, work)
+    labels = label_sets(rng, community, s.classes) if s.multilabel else community
     return GraphData(
-        name="sbm",
-        indptr=indptr,
-        indices=indices,
-        features=noisy_features(community, s.features, s.noise, s.seed, work),
-        labels=label_sets(rng, community, s.classes) if s.multilabel else community,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=s.classes,
-        multilabel=s.multilabel,
-        origin="generated",
-        note="generated",
+        "sbm", indptr, indices, features, labels, train, val, test, s.classes, s.multilabel, "generated", "generated"
     )
 
 
@@ -227,9 +216,7 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
         features=s.features,
         classes=s.classes,
         multilabel=s.multilabel,
-        inductive=False,
         origin="generated",
-        normalize="none",
         options=options_of(SBMSettings),
         source="generated here",
         size_bytes=0,

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo, published
 from harness.data.generated import (
-    Floats,
-    Ints,
     class_labels,
     communities,
     degree_weights,
@@ -28,10 +26,9 @@ from harness.data.generated import (
     split_masks,
 )
 from harness.data.generated.sbm import PlantedGraph
-from harness.data.graph import GraphData
+from harness.data.graph import Array, GraphData
+from harness.data.partition.view import Floats, Ints
 from harness.errors import UserError, nearest
-
-Array = NDArray[Any]
 
 SPARSE = 10.0  # no twin has a mean degree capped below this
 LABEL_RATE, LABEL_STRAYS = 0.4, 0.002  # a user's chance to be in a label group of its community, in another
@@ -129,24 +126,11 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     )
     indptr, indices = planted.csr()
     if shape.groups:
-        features, labels, masks = _in_groups(s, real, shape, rng, community, work, weight)
+        features, labels, (train, val, test) = _in_groups(s, real, shape, rng, community, work, weight)
     else:
-        features, labels, masks = _everywhere(s, real, shape, rng, community, work)
-    train, val, test = masks
-    return GraphData(
-        name="twin",
-        indptr=indptr,
-        indices=indices,
-        features=features,
-        labels=labels,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=real.classes,
-        multilabel=real.multilabel,
-        origin="twin",
-        note=_note(s, real, degree),
-    )
+        features, labels, (train, val, test) = _everywhere(s, real, shape, rng, community, work)
+    about = real.classes, real.multilabel, "twin", _note(s, real, degree)
+    return GraphData("twin", indptr, indices, features, labels, train, val, test, *about)
 
 
 def _everywhere(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
+
+from harness.data.graph import compiled
 
 META = "meta.json"
 TOTAL = "total"
@@ -163,15 +163,9 @@ def _pointer(sizes: Ints) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.floating[Any]]
-
-
-def compiled(function: F) -> F:
-    """Compile with numba on first call; the machine code is kept beside the source."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
 @compiled
