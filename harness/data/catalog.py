@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,17 +56,10 @@ def _standard(path: Path, train_mask: Array) -> Callable[[Array], Array]:
 def _rewrite(path: Path, transform: Callable[[Array], Array]) -> None:
     with path.open("r+b") as stream:
         shape, dtype, _ = read_header(stream, path)
-        offset, row = stream.tell(), dtype.itemsize * shape[1]
-        for start, rows in _spans(shape):
-            stream.seek(offset + start * row)
-            chunk = np.frombuffer(stream.read(rows * row), dtype=dtype).reshape(rows, shape[1])
-            stream.seek(offset + start * row)
-            stream.write(transform(chunk).tobytes())
-
-
-def _spans(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    step = chunk_rows(shape, 4)
-    yield from ((start, min(step, shape[0] - start)) for start in range(0, shape[0], step))
+        size = chunk_rows(shape, dtype.itemsize) * dtype.itemsize * shape[1]
+        while data := stream.read(size):
+            stream.seek(-len(data), os.SEEK_CUR)
+            stream.write(transform(np.frombuffer(data, dtype=dtype).reshape(-1, shape[1])).tobytes())
 
 
 class Option(NamedTuple):
@@ -116,11 +110,6 @@ class Published:
     manual: str = ""
     folders: tuple[str, ...] = ()
     """Other names of the raw directory."""
-
-
-def normalize_option(default: str) -> Option:
-    """Return the option every data set has."""
-    return Option(str, default, f"how features are scaled: {', '.join(NORMALIZERS)}")
 
 
 Sizes = tuple[int, int, int, int]  # nodes, edges, features, classes
@@ -209,6 +198,6 @@ def published() -> dict[str, Published]:
 
 
 def with_normalize(info: DatasetInfo) -> DatasetInfo:
-    """`info` with its options as `Option`s, and the option every set has among them."""
-    options = {name: Option(o.type, o.default, o.summary) for name, o in info.options.items()}
-    return replace(info, options=options | {"normalize": normalize_option(info.normalize)})
+    """`info` with the option every set has among its options."""
+    option = Option(str, info.normalize, f"how features are scaled: {', '.join(NORMALIZERS)}")
+    return replace(info, options={**info.options, "normalize": option})

@@ -137,14 +137,10 @@ def prepare(
         DataUnavailable: there are no files, or (with `download`) no server.
         DataError: the files are damaged; nothing is cached, and a damaged download is removed.
     """
-    cache = cache_root() if cache is None else Path(cache).absolute()
-    info = dataset_info(spec, data_dir)
-    source = _source(spec, data_dir, cache)
-    # A graph prepared from a download stays usable when its raw files have been deleted.
-    target = _target(spec, info, source, cache)
+    raw, info, source, target = _located(spec, data_dir, cache)
     if not (target / "meta.json").is_file():
         if source is None and spec.name not in generators():
-            source = _obtain(spec.name, cache, download)
+            source = _obtain(spec.name, raw, download)
         with locked(target):
             if not (target / "meta.json").is_file():
                 _build(spec, info, source, target)
@@ -156,19 +152,22 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
 
     Raises UserError and DataError as `dataset_info` does.
     """
-    cache = cache_root() if cache is None else Path(cache).absolute()
-    target = _target(spec, dataset_info(spec, data_dir), _source(spec, data_dir, cache), cache)
+    *_, target = _located(spec, data_dir, cache)
     return target if (target / "meta.json").is_file() else None
 
 
-def _source(spec: DatasetSpec, data_dir: Path | None, cache: Path) -> DataSource | None:
-    if spec.name in generators():
-        return None
-    return find_source(spec.name, published().get(spec.name), data_dir, cache / "raw" / spec.name)
+def _located(
+    spec: DatasetSpec, data_dir: Path | None, cache: Path | None
+) -> tuple[Path, DatasetInfo, DataSource | None, Path]:
+    """Return where a set's download lies, what is known of it, its files, and where it lies prepared.
 
-
-def _target(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, cache: Path) -> Path:
-    return cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
+    A graph prepared from a download stays usable when its raw files have been deleted.
+    """
+    cache = cache_root() if cache is None else Path(cache).absolute()
+    raw, info, source = cache / "raw" / spec.name, dataset_info(spec, data_dir), None
+    if spec.name not in generators():
+        source = find_source(spec.name, published().get(spec.name), data_dir, raw)
+    return raw, info, source, cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
 
 
 def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, target: Path) -> None:
@@ -189,10 +188,10 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
         raise
 
 
-def _obtain(name: str, cache: Path, download: bool) -> DataSource:
+def _obtain(name: str, raw: Path, download: bool) -> DataSource:
     entry = published()[name]  # a set that is neither generated nor published has a neutral file
     if download:
-        return DataSource(entry.format, fetch(entry, cache / "raw" / name), downloaded=True)
+        return DataSource(entry.format, fetch(entry, raw), downloaded=True)
     if not entry.urls:
         raise DataUnavailable(f"{name} is not here: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
     raise DataUnavailable(f"{name} is not here", get_command(name))
@@ -203,11 +202,9 @@ def _with_note(graph: GraphData, source: DataSource) -> GraphData:
     entry = published().get(graph.name.replace("_", "-"))
     if entry is None or source.format != "neutral":
         return graph
-    width = graph.features.shape[1]
-    note = f"from {source.path.name}"
-    if width != entry.info.features:
-        note += f", {width} features instead of {entry.info.features}"
-    return replace(graph, note=note)
+    width, published_width = graph.features.shape[1], entry.info.features
+    other = f", {width} features instead of {published_width}" if width != published_width else ""
+    return replace(graph, note=f"from {source.path.name}{other}")
 
 
 def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None) -> str:

@@ -101,22 +101,22 @@ def ratio_interval(
     Raises:
         ValueError: paired samples of different lengths.
     """
-    found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
+    found = _of_two(after, before, paired, statistic, seed)
     if found is None or not found.b:
         return None
-    a, b = found.resampled_a, found.resampled_b
+    a, b, ratio = found.resampled_a, found.resampled_b, found.a / found.b
     if min(a.min(), b.min()) > 0:
-        logs = _interval(math.log(found.a / found.b), np.log(a / b), found.count)
-        return Interval(found.a / found.b, math.exp(logs.low), math.exp(logs.high))
+        logs = _interval(math.log(ratio), np.log(a / b), found.count)
+        return Interval(ratio, math.exp(logs.low), math.exp(logs.high))
     known = b != 0
-    return _interval(found.a / found.b, a[known] / b[known], found.count)
+    return _interval(ratio, a[known] / b[known], found.count)
 
 
 def difference_interval(
     after: Values, before: Values, *, paired: bool, statistic: Statistic = "median", seed: int = 0
 ) -> Interval | None:
     """Return statistic(after) - statistic(before) with its interval, in their unit; as `ratio_interval`."""
-    found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
+    found = _of_two(after, before, paired, statistic, seed)
     if found is None:
         return None
     return _interval(found.a - found.b, found.resampled_a - found.resampled_b, found.count)
@@ -169,14 +169,14 @@ class _Two:
     count: int
 
 
-def _of_two(after: Values, before: Values, paired: bool, of: Callable[..., Any], seed: int) -> _Two | None:
+def _of_two(after: Values, before: Values, paired: bool, statistic: Statistic, seed: int) -> _Two | None:
     if not len(after) or not len(before):
         return None
     a, b = np.asarray(after, dtype=np.float64), np.asarray(before, dtype=np.float64)
+    of = _STATISTICS[statistic]
     rng = np.random.default_rng(seed)
     if paired:
-        both = np.stack(_pairs(a, b))
-        resampled_a, resampled_b = _resampled(of, both, rng)
+        resampled_a, resampled_b = _resampled(of, np.stack(_pairs(a, b)), rng)
     else:
         resampled_a, resampled_b = (_resampled(of, _thinned(np.sort(sample)), rng) for sample in (a, b))
     return _Two(float(of(a)), float(of(b)), resampled_a, resampled_b, min(len(a), len(b)))

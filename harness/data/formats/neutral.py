@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.catalog import DatasetInfo, normalize_option
+from harness.data.catalog import DatasetInfo, with_normalize
 from harness.data.formats.files import Npz, as_labels, dense_chunks, open_npy, spool_features
 from harness.data.graph import Array, GraphData, index_dtype
 from harness.data.store import NpyWriter
@@ -27,14 +27,9 @@ def info(path: Path, name: str) -> DatasetInfo:
         nodes, width = _nodes(npz), _feature_shape(npz)[1]
         edges = npz.shape("indices", "i", (None,))[0]
         _, classes, multilabel = _labels(npz, nodes)
-    return DatasetInfo(
-        *(name, nodes, edges, width, classes),
-        options={"normalize": normalize_option("none")},
-        source=f"your file {path}",
-        summary="a graph in the neutral format",
-        multilabel=multilabel,
-        size_bytes=0,
-    )
+    source, summary = f"your file {path}", "a graph in the neutral format"
+    found = DatasetInfo(name, nodes, edges, width, classes, {}, source, summary, multilabel, size_bytes=0)
+    return with_normalize(found)
 
 
 def read(source: Path, name: str, work: Path) -> GraphData:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from harness.data.catalog import Option
+from harness.data.catalog import DatasetInfo, Option, Sizes
 from harness.data.partition.view import Ints
 from harness.errors import UserError, nearest
 
@@ -33,6 +33,12 @@ def options_of(settings: type) -> dict[str, Option]:
     """Read the options off a dataclass whose fields are made by `option`."""
     hints = get_type_hints(settings)
     return {f.name: Option(hints[f.name], f.default, f.metadata["summary"]) for f in fields(settings)}
+
+
+def made(name: str, sizes: Sizes, settings: type, summary: str, **others: Any) -> DatasetInfo:
+    """What is known of a set that is made with `settings`; `others`: fields that are not those of most."""
+    others = {"source": "generated here", "origin": "generated"} | others
+    return DatasetInfo(name, *sizes, options=options_of(settings), summary=summary, size_bytes=0, **others)
 
 
 def resolve(settings: type[T], name: str, options: Mapping[str, Any]) -> T:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import option, options_of, resolve, split_masks
+from harness.data.generated import made, option, resolve, split_masks
 from harness.data.graph import GraphData, csr_from_edges
 
 NODES, WIDTH, CLASSES = 1797, 64, 10
@@ -56,14 +56,7 @@ def nearest(points: NDArray[np.float64], k: int) -> NDArray[np.int64]:
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is an estimate (it depends on how many neighbours are mutual)."""
     s = resolve(DigitsSettings, "digits", options)
-    return DatasetInfo(
-        name="digits",
-        nodes=NODES,
-        edges=min(round(NODES * s.k * (1 + ONE_WAY)), NODES * (NODES - 1)),
-        features=WIDTH,
-        classes=CLASSES,
-        options=options_of(DigitsSettings),
-        source="scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)",
-        size_bytes=0,
-        summary="handwritten digits as a k-nearest-neighbour graph; real, embedded",
-    )
+    sizes = NODES, min(round(NODES * s.k * (1 + ONE_WAY)), NODES * (NODES - 1)), WIDTH, CLASSES
+    source = "scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)"
+    summary = "handwritten digits as a k-nearest-neighbour graph; real, embedded"
+    return made("digits", sizes, DigitsSettings, summary, source=source, origin="real")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import communities, noisy_features, option, options_of, resolve, split_masks
+from harness.data.generated import communities, made, noisy_features, option, resolve, split_masks
 from harness.data.graph import GraphData, compiled, csr_from_edges
 from harness.data.partition.view import Ints
 from harness.errors import UserError
@@ -62,18 +62,9 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is before duplicates are dropped."""
     s = _settings(options)
-    return DatasetInfo(
-        name="kronecker",
-        nodes=2**s.scale,
-        edges=2 * s.edge_factor * 2**s.scale,
-        features=s.features,
-        classes=s.classes,
-        origin="generated",
-        options=options_of(KroneckerSettings),
-        source="generated here (R-MAT)",
-        size_bytes=0,
-        summary="R-MAT graph with random labels, to measure how time grows",
-    )
+    sizes = 2**s.scale, 2 * s.edge_factor * 2**s.scale, s.features, s.classes
+    summary = "R-MAT graph with random labels, to measure how time grows"
+    return made("kronecker", sizes, KroneckerSettings, summary, source="generated here (R-MAT)")
 
 
 def _settings(options: Mapping[str, Any]) -> KroneckerSettings:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import communities, label_sets, noisy_features, option, options_of, resolve, split_masks
+from harness.data.generated import communities, label_sets, made, noisy_features, option, resolve, split_masks
 from harness.data.graph import GraphData, compiled, csr_from_edges
 from harness.data.partition.view import Floats, Ints
 from harness.errors import UserError
@@ -209,16 +209,6 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is what it aims at."""
     s = resolve(SBMSettings, "sbm", options)
-    return DatasetInfo(
-        name="sbm",
-        nodes=s.nodes,
-        edges=round(s.nodes * s.degree),
-        features=s.features,
-        classes=s.classes,
-        multilabel=s.multilabel,
-        origin="generated",
-        options=options_of(SBMSettings),
-        source="generated here",
-        size_bytes=0,
-        summary="planted partition, class-dependent noisy features",
-    )
+    sizes = s.nodes, round(s.nodes * s.degree), s.features, s.classes
+    summary = "planted partition, class-dependent noisy features"
+    return made("sbm", sizes, SBMSettings, summary, multilabel=s.multilabel)
