@@ -212,9 +212,8 @@ def _phases(epochs: _Epochs) -> Json:
 def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
     """Return the metrics that a method gives with its steps, by name.
 
-    Of each epoch the sum over ranks, or what is declared, of those the mean over the epochs after warm-up,
-    with and without barriers. Epochs in which a rank does not tell one are left out for it; what is no number
-    is dropped.
+    Of each epoch the sum over ranks, or what is declared, of those the mean over the epochs after warm-up, with and
+    without barriers. Epochs in which a rank does not tell one are left out for it; what is no number is dropped.
     """
     means: Json = {}
     told = {e: [rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.common}

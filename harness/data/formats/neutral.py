@@ -1,9 +1,8 @@
 """The neutral format: one `.npz` a graph.
 
-`indptr` and `indices` (CSR, symmetric, rows ascending, no self-loops or duplicates); `feat` [N, F], or sparse
-as `feat_indptr, feat_indices, feat_data, feat_shape`; `label` [N] (-1 = unlabelled) or 0/1 [N, C];
-`train_mask`, `val_mask`, `test_mask` bool [N]; optionally `weight` float [E],
-the edges' weights. Other arrays are ignored.
+`indptr` and `indices` (CSR, symmetric, rows ascending, no self-loops or duplicates); `feat` [N, F], or sparse as
+`feat_indptr, feat_indices, feat_data, feat_shape`; `label` [N] (-1 = unlabelled) or 0/1 [N, C]; `train_mask`,
+`val_mask`, `test_mask` bool [N]; optionally `weight` float [E], the edges' weights. Other arrays are ignored.
 """
 
 from __future__ import annotations

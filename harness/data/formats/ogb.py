@@ -1,8 +1,7 @@
 """OGB's node sets as published: CSV (ogbn-arxiv, ogbn-products) or binary (ogbn-papers100M).
 
 CSV: `raw/{edge,node-feat,node-label,num-node-list}.csv.gz`; binary: `raw/data.npz` (edge_index, node_feat,
-num_nodes_list) and `raw/node-label.npz` (node_label, NaN = unlabelled); both:
-`split/*/{train,valid,test}.csv.gz`.
+num_nodes_list) and `raw/node-label.npz` (node_label, NaN = unlabelled); both: `split/*/{train,valid,test}.csv.gz`.
 Edges are made symmetric, self-loops and duplicates dropped, as is customary for these sets.
 """
 

@@ -42,10 +42,9 @@ def ensure_partitioned(
 ) -> PartitionPaths:
     """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
 
-    They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training
-    mask, what of `spec` matters to its partitioner, the code of a plugin's (`source`), and the format.
-    Processes that ask at the same time wait for the one that builds; a build that is killed leaves nothing a
-    later call would take.
+    They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training mask, what of
+    `spec` matters to its partitioner, the code of a plugin's (`source`), and the format. Processes that ask at the
+    same time wait for the one that builds; a build that is killed leaves nothing a later call would take.
 
     Inductive: the training subgraph is partitioned, then the other nodes join parts as `extend_parts`
     says. With `method: file` the vector has an entry for every node of the data set and its restriction

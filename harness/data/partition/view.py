@@ -260,9 +260,8 @@ def row_sums(indptr: Ints, weights: Floats, out: Floats) -> None:
 def join_neighbours(indptr: Ints, indices: Ints, parts: Ints, weight: Ints, load: Ints) -> None:
     """Give every node with `parts[i] < 0` the part most of its placed in-neighbours are in.
 
-    Nodes are taken in ascending order and count as placed from then on. Ties and nodes without placed
-    neighbours go to the part with the smallest `load` (int64 [P], updated by `weight` int64 [N]), then to
-    the lowest-numbered one.
+    Nodes are taken in ascending order and count as placed from then on. Ties and nodes without placed neighbours go
+    to the part with the smallest `load` (int64 [P], updated by `weight` int64 [N]), then to the lowest-numbered one.
     """
     votes = np.zeros(load.size, np.int64)
     for i in range(parts.size):
