@@ -125,7 +125,6 @@ def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
 def _matched(
     before: Sequence[Trial], after: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]
 ) -> Pairing:
-    """Pair trials of equal names."""
     partners = _by_name(before, name, apart)
     others = _by_name(after, name, apart)
     return Pairing(
@@ -207,7 +206,8 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
     risk = 1 - CONFIDENCE
     each = risk / 2 / len(cells) if len(cells) > 1 else risk
     means = [float(np.mean([change.size for change in cell])) for cell in cells]
-    own = [_own_variance(cell, noise) for cell in cells]
+    # the variance of the mean change of a trial's seeds, without drift
+    own = [None if noise is None else (noise.variance + _explained(cell)) / len(cell) for cell in cells]
     rows = [
         _judged(metric, cell, mean, variance, noise, each)
         for cell, mean, variance in zip(cells, means, own, strict=True)
@@ -239,6 +239,11 @@ def _epochs_error(pair: Pair) -> float:
     return 0.0 if ratio is None or not ratio.low > 0 else math.log(ratio.high / ratio.low) / (2 * NORMAL)
 
 
+def _explained(changes: Sequence[_Change]) -> float:
+    """Return the mean variance of changes that their epochs tell."""
+    return float(np.mean([change.error**2 for change in changes]))
+
+
 def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     """Return how far changes scatter that should be equal: over seeds, else robustly over all trials.
 
@@ -246,7 +251,7 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     Stat. Appl. Genet. Mol. Biol. 3, 2004), so that two seeds that agree by chance make nothing sure; where
     these scatter more, they count alone; where far more, with their own freedom. None if nothing is known.
     """
-    explained = float(np.mean([change.error**2 for cell in cells for change in cell]))
+    explained = _explained([change for cell in cells for change in cell])
     freedom: float = sum(len(cell) - 1 for cell in cells)
     if freedom:
         squares = sum(float(np.var([c.size for c in cell])) * len(cell) for cell in cells)
@@ -264,13 +269,6 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     if beyond > both and beyond > WILD * metric.rerun**2:
         return _Noise(beyond, max(freedom, 1.0))
     return _Noise(max(both, beyond), PRIOR + freedom)
-
-
-def _own_variance(cell: Sequence[_Change], noise: _Noise | None) -> float | None:
-    """Return the variance of the mean change of a trial's seeds, without drift."""
-    if noise is None:
-        return None
-    return (noise.variance + float(np.mean([change.error**2 for change in cell]))) / len(cell)
 
 
 def _judged(
