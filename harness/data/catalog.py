@@ -25,8 +25,7 @@ NORMALIZERS: dict[str, str] = {
 def normalize_features(path: Path, mode: str, train_mask: Array) -> None:
     """Normalise the float32 [N, F] `.npy` at `path` in place; `train_mask` is bool [N].
 
-    Raises:
-        DataError: `standard` with no training node.
+    DataError for `standard` with no training node.
     """
     if mode == "standard":
         _rewrite(path, _standard(path, train_mask))
@@ -164,21 +163,11 @@ def _ogb(name: str, file: str, sizes: Sizes, size: int, licence: str) -> Publish
 
 def published() -> dict[str, Published]:
     """All published sets by name."""
-    reddit = _info(
-        "reddit",
-        (232_965, 114_615_892, 602, 41),
-        "GraphSAGE (Hamilton et al. 2017) as shipped by DGL, data.dgl.ai, no licence stated",
-        inductive=True,
-        normalize="standard",
-        size_bytes=1_300_000_000,
-    )
-    youtube = _info(
-        "youtube",
-        (1_138_499, 5_980_886, 2_048, 64),
-        "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated",
-        multilabel=True,
-        size_bytes=12_000_000,
-    )
+    source = "GraphSAGE (Hamilton et al. 2017) as shipped by DGL, data.dgl.ai, no licence stated"
+    options: dict[str, Any] = {"inductive": True, "normalize": "standard", "size_bytes": 1_300_000_000}
+    reddit = _info("reddit", (232_965, 114_615_892, 602, 41), source, **options)
+    source = "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated"
+    youtube = _info("youtube", (1_138_499, 5_980_886, 2_048, 64), source, multilabel=True, size_bytes=12_000_000)
     youtube_urls = tuple(f"{_MISLOVE_URL}/youtube-{part}.txt.gz" for part in ("links", "groupmemberships"))
     entries = [
         Published(reddit, "dgl_reddit", "reddit_data.npz", (f"{_DGL_URL}/reddit.zip",)),

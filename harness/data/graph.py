@@ -215,9 +215,22 @@ def check_graph(graph: GraphData, source: Path | str, *, symmetric: bool = False
         raise DataError(problem, file=source)
 
 
+Shape = tuple[int | None, ...]  # None: any
+
+
+def fits(found: tuple[int, ...], shape: Shape) -> bool:
+    """Tell whether an array has the shape it should have."""
+    return len(found) == len(shape) and all(want in (None, have) for want, have in zip(shape, found, strict=True))
+
+
+def shape_text(shape: Shape) -> str:
+    """Write a shape for a message, e.g. "[20, any]"."""
+    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
+
+
 def _shape_problem(graph: GraphData) -> str | None:
     n = graph.nodes
-    expected: dict[str, tuple[Any, tuple[int | None, ...]]] = {
+    expected: dict[str, tuple[Any, Shape]] = {
         "indptr": (np.int64, (n + 1,)),
         "indices": (index_dtype(n), (None,)),
         "features": (np.float32, (n, None)),
@@ -233,11 +246,8 @@ def _shape_problem(graph: GraphData) -> str | None:
         array = getattr(graph, name)
         if array is None:
             continue
-        fits = array.ndim == len(shape) and all(
-            want in (None, have) for want, have in zip(shape, array.shape, strict=True)
-        )
-        if array.dtype != dtype or not fits:
-            want = f"{np.dtype(dtype).name} [{', '.join('any' if s is None else str(s) for s in shape)}]"
+        if array.dtype != dtype or not fits(array.shape, shape):
+            want = f"{np.dtype(dtype).name} {shape_text(shape)}"
             return f"{name} is {array.dtype} {list(array.shape)}, expected {want}"
     return None
 

@@ -19,8 +19,8 @@ from typing import IO, Any, Self
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.graph import Array, EdgeChunks, csr_from_edges
-from harness.data.store import CHUNK_BYTES, Header, NpyWriter, chunk_rows, read_columns, read_header, read_rows
+from harness.data.graph import Array, EdgeChunks, Shape, csr_from_edges, fits, shape_text
+from harness.data.store import CHUNK_BYTES, Header, chunk_rows, npy_writer, read_columns, read_header, read_rows
 from harness.errors import DataError
 
 _CSV_ROWS = 1 << 17
@@ -57,18 +57,17 @@ def reading(file: Path, expected: str) -> Iterator[None]:
 def spool_features(chunks: Iterable[Array], shape: tuple[int, int], work: Path, file: Path) -> Array:
     """Write feature chunks as float32 to `work/features.npy`; return it memory-mapped.
 
-    Raises:
-        DataError: a value is not finite (also: too large for float32), or rows are missing.
+    DataError if a value is not finite (also: too large for float32), or rows are missing.
     """
     path, rows = work / "features.npy", 0
     try:
-        with NpyWriter(path, shape, np.float32) as writer:
+        with npy_writer(path, shape, np.float32) as append:
             for chunk in chunks:
                 with np.errstate(over="ignore"):
                     values = chunk.astype(np.float32, copy=False)
                 if not np.isfinite(values).all():
                     raise DataError(f"features near row {rows} are not finite numbers", file=file)
-                writer.append(values)
+                append(values)
                 rows += len(values)
     except ValueError as error:
         raise DataError(f"features: {error}", file=file) from error
@@ -101,11 +100,7 @@ def csv_chunks(file: Path, dtype: Any, separator: str = ",") -> Iterator[Array]:
 
 
 def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
-    """Bool [nodes], true at `ids` (integers 0..nodes-1, no order).
-
-    Raises:
-        DataError: an id is not an integer of that range.
-    """
+    """Bool [nodes], true at `ids` (integers 0..nodes-1, no order); DataError if one is not of that range."""
     with reading(file, f"node ids of the {name} set"):
         array = np.asarray(ids)
         if array.size == 0:
@@ -167,10 +162,8 @@ def dense_chunks(matrix: sp.csr_matrix) -> Iterator[Array]:
     yield from (matrix[start : start + step].toarray() for start in range(0, matrix.shape[0], step))
 
 
-_KINDS = {"i": "integers", "f": "floats", "b": "booleans", "n": "numbers"}
-_ACCEPT = {"i": "iu", "f": "f", "b": "b", "n": "iufb"}
+_KINDS = {"i": ("integers", "iu"), "f": ("floats", "f"), "b": ("booleans", "b"), "n": ("numbers", "iufb")}
 _STEP = CHUNK_BYTES // 8
-Shape = tuple[int | None, ...]
 
 
 class Npz:
@@ -259,17 +252,15 @@ class Npz:
 
     @contextmanager
     def _open(self, name: str, kind: str, shape: Shape) -> Iterator[tuple[IO[bytes], Header]]:
-        expected = f"{_KINDS[kind]} [{', '.join('any' if s is None else str(s) for s in shape)}]"
+        name_of_kind, accepted = _KINDS[kind]
+        expected = f"{name_of_kind} {shape_text(shape)}"
         where = self._where(name)
         if name not in self:
             raise DataError(f"has no array '{name}', expected {expected}", file=self.path)
         with reading(where, expected), self._zip.open(f"{name}.npy") as stream:
             header = read_header(stream, where)
             found, dtype = header.shape, header.dtype
-            fits = len(found) == len(shape) and all(
-                want in (None, have) for want, have in zip(shape, found, strict=True)
-            )
-            if dtype.kind not in _ACCEPT[kind] or not fits:
+            if dtype.kind not in accepted or not fits(found, shape):
                 raise DataError(f"is {dtype} {list(found)}, expected {expected}", file=where)
             body = self._sizes[f"{name}.npy"] - stream.tell()
             if body != math.prod(found) * dtype.itemsize:

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from harness.data.catalog import DatasetInfo, with_normalize
 from harness.data.formats.files import Npz, as_labels, dense_chunks, open_npy, spool_features
 from harness.data.graph import Array, GraphData, index_dtype
-from harness.data.store import NpyWriter
+from harness.data.store import npy_writer
 from harness.errors import DataError
 
 
@@ -78,11 +78,11 @@ def _feature_shape(npz: Npz) -> tuple[int, int]:
 def _spool_indices(npz: Npz, nodes: int, work: Path) -> Array:
     path, dtype = work / "indices.npy", index_dtype(nodes)
     shape = npz.shape("indices", "i", (None,))
-    with NpyWriter(path, shape, dtype) as writer:
+    with npy_writer(path, shape, dtype) as append:
         for chunk in npz.chunks("indices", "i", (None,)):
             if not 0 <= chunk.min() <= chunk.max() < nodes:
                 raise DataError(f"indices name a node outside 0..{nodes - 1}", file=npz.path)
-            writer.append(chunk)
+            append(chunk)
     return open_npy(path)
 
 

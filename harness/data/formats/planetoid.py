@@ -104,8 +104,7 @@ class _Unpickler(pickle.Unpickler):
 def load_pickle(path: Path) -> Any:
     """Return what the pickle `path` holds: an array, a scipy CSR matrix, or a dict of lists.
 
-    Raises:
-        DataError: missing, damaged, or a pickle that names or does anything else.
+    DataError if it is missing, damaged, or names or does anything else.
     """
     if not path.is_file():
         raise DataError("no such file, expected a file of a Planetoid set", file=path)

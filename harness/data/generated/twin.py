@@ -11,20 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.data import generated
 from harness.data.catalog import DatasetInfo, published
-from harness.data.generated import (
-    class_labels,
-    communities,
-    degree_weights,
-    group_features,
-    group_members,
-    label_sets,
-    noisy_features,
-    option,
-    options_of,
-    resolve,
-    split_masks,
-)
 from harness.data.generated.sbm import PlantedGraph
 from harness.data.graph import Array, GraphData
 from harness.data.partition.view import Floats, Ints
@@ -82,10 +70,10 @@ SHAPES: dict[str, Shape] = {
 class TwinSettings:
     """Options of `twin`."""
 
-    of: str = option("reddit", "the published set to imitate: " + ", ".join(SHAPES))
-    scale: float = option(0.02, "share of its nodes, above 0 and at most 1", 1e-9, 1)
-    noise: float = option(1.0, "factor on the feature noise", 0)
-    seed: int = option(0, "seed", 0)
+    of: str = generated.option("reddit", "the published set to imitate: " + ", ".join(SHAPES))
+    scale: float = generated.option(0.02, "share of its nodes, above 0 and at most 1", 1e-9, 1)
+    noise: float = generated.option(1.0, "factor on the feature noise", 0)
+    seed: int = generated.option(0, "seed", 0)
 
 
 def make(*, work: Path | None = None, **options: Any) -> GraphData:
@@ -111,9 +99,9 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     nodes, degree = _size(s, real)
     rng = np.random.default_rng([s.seed, 0])
     count = max(2, real.classes // 2) if real.multilabel else real.classes
-    community = communities(rng, nodes, count, skew=0.5)
+    community = generated.communities(rng, nodes, count, skew=0.5)
     # a hub reaches half the graph at most
-    weight = degree_weights(rng, nodes, shape.degrees, shape.parameter, nodes / (2 * degree))
+    weight = generated.degree_weights(rng, nodes, shape.degrees, shape.parameter, nodes / (2 * degree))
     homophily = shape.homophily if real.multilabel else _community_homophily(shape, count)
     planted = PlantedGraph(
         weight,
@@ -138,11 +126,11 @@ def _everywhere(
 ) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
     """Features, labels and split of a twin all of whose nodes have them."""
     if real.multilabel:
-        labels: Array = label_sets(rng, community, real.classes)
+        labels: Array = generated.label_sets(rng, community, real.classes)
     else:
-        labels = class_labels(rng, community, int(community.max()) + 1, shape.flipped)
-    masks = split_masks(rng, community.size, shape.split)
-    return noisy_features(community, real.features, s.noise * shape.noise, s.seed, work), labels, masks
+        labels = generated.class_labels(rng, community, int(community.max()) + 1, shape.flipped)
+    masks = generated.split_masks(rng, community.size, shape.split)
+    return generated.noisy_features(community, real.features, s.noise * shape.noise, s.seed, work), labels, masks
 
 
 def _in_groups(
@@ -158,13 +146,10 @@ def _in_groups(
     nodes = community.size
     users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
     labels = np.zeros((nodes, real.classes), np.uint8)
-    labels[users] = group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
-    features = group_features(community, users, real.features, s.noise * shape.noise, s.seed, work)
-    masks = [np.zeros(nodes, np.bool_) for _ in shape.split]
-    drawn = split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
-    for mask, own in zip(masks, drawn, strict=True):
-        mask[users[own]] = True
-    return features, labels, masks
+    labels[users] = generated.group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
+    features = generated.group_features(community, users, real.features, s.noise * shape.noise, s.seed, work)
+    drawn = generated.split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
+    return features, labels, [np.isin(np.arange(nodes), users[own]) for own in drawn]
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
@@ -178,7 +163,7 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
         edges=round(nodes * degree),
         origin="twin",
         normalize="none",
-        options=options_of(TwinSettings),
+        options=generated.options_of(TwinSettings),
         source="generated here",
         size_bytes=0,
         summary=_note(s, real, degree),
@@ -186,7 +171,7 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
 
 
 def _settings(options: Mapping[str, Any]) -> tuple[TwinSettings, DatasetInfo, Shape]:
-    s = resolve(TwinSettings, "twin", options)
+    s = generated.resolve(TwinSettings, "twin", options)
     if s.of not in SHAPES:
         raise UserError(f"no twin of '{s.of}'", key="dataset twin: of", fix=nearest(s.of, SHAPES))
     real = published()[s.of].info

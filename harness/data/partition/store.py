@@ -96,12 +96,6 @@ def partition_table(view_dir: Path) -> list[dict[str, Any]]:
     return table
 
 
-def _target(
-    graph_dir: Path, spec: PartitionSpec, inductive: bool, cache: Path | None, source: PluginSource | None
-) -> Path:
-    return (cache or cache_root()).resolve() / "partitions" / _key(graph_dir, spec, inductive, source)
-
-
 def _paths(target: Path, inductive: bool) -> PartitionPaths:
     return PartitionPaths(train=target / ("train" if inductive else "full"), full=target / "full")
 
@@ -142,7 +136,9 @@ def _inductive_parts(
     return parts
 
 
-def _key(graph_dir: Path, spec: PartitionSpec, inductive: bool, source: PluginSource | None) -> str:
+def _target(
+    graph_dir: Path, spec: PartitionSpec, inductive: bool, cache: Path | None, source: PluginSource | None
+) -> Path:
     what: dict[str, Any] = {"parts": spec.parts, "method": spec.method}
     found = PARTITIONERS.load(spec.method, source)
     if spec.parts == 1 and not found.of_all_nodes:
@@ -158,7 +154,8 @@ def _key(graph_dir: Path, spec: PartitionSpec, inductive: bool, source: PluginSo
     if inductive:
         what["inductive"] = spec.balance  # extend_parts balances with every method
     what |= {"topology": _topology_hash(graph_dir), "format": FORMAT}
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    return (cache or cache_root()).resolve() / "partitions" / key
 
 
 def _topology_hash(graph_dir: Path) -> str:
