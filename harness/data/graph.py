@@ -200,10 +200,7 @@ def train_on_all_others(graph: GraphData) -> GraphData:
 def check_graph(graph: GraphData, source: Path | str, *, symmetric: bool = False) -> None:
     """Refuse a graph that breaks a promise of `GraphData` (features are not read, only their shape).
 
-    Linear in nodes and edges; takes O(nodes) of memory.
-
-    Raises:
-        DataError: names `source` and the first broken promise.
+    Linear in nodes and edges; takes O(nodes) of memory. The DataError names `source` and the first broken promise.
     """
     problem = (
         _shape_problem(graph)

@@ -96,10 +96,7 @@ def ratio_interval(
 
     `paired`: value i of both is of one thing (a seed), so that both are resampled together. The interval is
     as for `mean_interval`, where all is positive of the ratio's logarithm. None if a sample is empty or the
-    statistic of `before` is 0.
-
-    Raises:
-        ValueError: paired samples of different lengths.
+    statistic of `before` is 0. ValueError for paired samples of different lengths.
     """
     found = _of_two(after, before, paired, statistic, seed)
     if found is None or not found.b:
@@ -126,10 +123,7 @@ def paired_test(a: Values, b: Values) -> float | None:
     """Return the two-sided p-value of Student's paired t-test that the mean of a - b is 0.
 
     `a[i]` and `b[i]` are of one seed. None of fewer than two pairs; 1 if no pair differs, 0 if all differ
-    by the same.
-
-    Raises:
-        ValueError: different lengths.
+    by the same. ValueError for samples of different lengths.
     """
     differences = np.subtract(*_pairs(a, b))
     if len(differences) < 2:
@@ -145,10 +139,8 @@ def time_to_score(times: Values, scores: Values, target: float) -> float | None:
     """Return the seconds of training until a score was first `target` or more; None if it never was.
 
     `times` [epochs]: seconds of every epoch from the first, warm-up included (of the slowest rank);
-    `scores` [epochs]: the score after it, NaN where none was taken. Evaluations take no time.
-
-    Raises:
-        ValueError: different lengths.
+    `scores` [epochs]: the score after it, NaN where none was taken. Evaluations take no time. ValueError for
+    different lengths.
     """
     seconds, reached = _pairs(times, scores)
     (hits,) = np.nonzero(reached >= target)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
@@ -117,10 +116,8 @@ def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
 def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Array, int, bool]:
     """Bring labels into the form of `GraphData`: (labels, num_classes, multilabel).
 
-    [N] or [N, 1] numbers are classes (negative or NaN = unlabelled); [N, C] are 0/1 for each class.
-
-    Raises:
-        DataError: another shape, a fraction, or nothing labelled.
+    [N] or [N, 1] numbers are classes (negative or NaN = unlabelled); [N, C] are 0/1 for each class. DataError for
+    another shape, a fraction, or nothing labelled.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -181,9 +178,7 @@ class Npz:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._zip.close()
 
     def __contains__(self, name: str) -> bool:

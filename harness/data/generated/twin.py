@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.data import generated
 from harness.data.catalog import DatasetInfo, published
 from harness.data.generated.sbm import PlantedGraph
 from harness.data.graph import Array, GraphData
-from harness.data.partition.view import Floats, Ints
 from harness.errors import UserError, nearest
 
 SPARSE = 10.0  # no twin has a mean degree capped below this
@@ -26,10 +24,10 @@ LABEL_RATE, LABEL_STRAYS = 0.4, 0.002  # a user's chance to be in a label group 
 class Shape:
     """What a twin imitates beside the published counts.
 
-    `degrees`, `parameter`: degree distribution, see `attributes.degree_weights`; `homophily`: share of edges
+    `degrees`, `parameter`: degree distribution, see `generated.degree_weights`; `homophily`: share of edges
     whose ends have one label (multi-label: come from one community); `split`: train, val, test shares, the
     rest is in no mask; `flipped`: share of labels that nothing explains, so that the best score is near
-    the published one; `noise`: see `attributes.noisy_features`;
+    the published one; `noise`: see `generated.noisy_features`;
     `far`: share of edges that cross regions (pairs of communities): what partitioning has to cut; `groups`:
     labels and features are memberships in groups, which only the nodes of the split have any of.
     """
@@ -113,43 +111,23 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
         far=min(shape.far * real.edges / real.nodes / degree, 0.9 * (1 - homophily)),
     )
     indptr, indices = planted.csr()
+    noise = s.noise * shape.noise
     if shape.groups:
-        features, labels, (train, val, test) = _in_groups(s, real, shape, rng, community, work, weight)
+        users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
+        labels: Array = np.zeros((nodes, real.classes), np.uint8)
+        labels[users] = generated.group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
+        features = generated.group_features(community, users, real.features, noise, s.seed, work)
+        drawn = generated.split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
+        train, val, test = (np.isin(np.arange(nodes), users[own]) for own in drawn)
     else:
-        features, labels, (train, val, test) = _everywhere(s, real, shape, rng, community, work)
+        if real.multilabel:
+            labels = generated.label_sets(rng, community, real.classes)
+        else:
+            labels = generated.class_labels(rng, community, count, shape.flipped)
+        train, val, test = generated.split_masks(rng, nodes, shape.split)
+        features = generated.noisy_features(community, real.features, noise, s.seed, work)
     about = real.classes, real.multilabel, "twin", _note(s, real, degree)
     return GraphData("twin", indptr, indices, features, labels, train, val, test, *about)
-
-
-def _everywhere(
-    s: TwinSettings, real: DatasetInfo, shape: Shape, rng: np.random.Generator, community: Ints, work: Path | None
-) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
-    """Features, labels and split of a twin all of whose nodes have them."""
-    if real.multilabel:
-        labels: Array = generated.label_sets(rng, community, real.classes)
-    else:
-        labels = generated.class_labels(rng, community, int(community.max()) + 1, shape.flipped)
-    masks = generated.split_masks(rng, community.size, shape.split)
-    return generated.noisy_features(community, real.features, s.noise * shape.noise, s.seed, work), labels, masks
-
-
-def _in_groups(
-    s: TwinSettings,
-    real: DatasetInfo,
-    shape: Shape,
-    rng: np.random.Generator,
-    community: Ints,
-    work: Path | None,
-    weight: Floats,
-) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
-    """Features, labels and split of a twin in which some nodes, by `weight`, are in groups."""
-    nodes = community.size
-    users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
-    labels = np.zeros((nodes, real.classes), np.uint8)
-    labels[users] = generated.group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
-    features = generated.group_features(community, users, real.features, s.noise * shape.noise, s.seed, work)
-    drawn = generated.split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
-    return features, labels, [np.isin(np.arange(nodes), users[own]) for own in drawn]
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:

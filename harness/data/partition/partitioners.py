@@ -108,15 +108,8 @@ class File(Partitioner[Spec]):
 
 
 def _in_order(weight: NDArray[np.int64], order: NDArray[np.int64], count: int) -> NDArray[np.int32]:
-    """Cut the nodes in an order into `count` ranges of nearly equal weight."""
-    parts = np.empty(order.size, np.int32)
-    parts[order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(_even_bounds(weight[order], count)))
-    return parts
-
-
-def _even_bounds(weight: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """int64 [count+1]: cut 0..len(weight) into `count` non-empty ranges of nearly equal weight."""
-    total = np.concatenate([[0], np.cumsum(weight)])
+    """Cut the nodes in an order into `count` non-empty ranges of nearly equal weight."""
+    total = np.concatenate([[0], np.cumsum(weight[order])])
     goal = np.arange(count + 1) * total[-1] / count
     after = np.searchsorted(total, goal).clip(1, weight.size)
     bounds = after - (goal - total[after - 1] < total[after] - goal)
@@ -124,4 +117,7 @@ def _even_bounds(weight: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     bounds = np.maximum.accumulate(bounds - step) + step
     bounds[0], bounds[-1] = 0, weight.size
     # a heavy node can swallow several goals: leave one node for each part before and after
-    return np.asarray(np.clip(bounds, step, weight.size - count + step), np.int64)
+    bounds = np.clip(bounds, step, weight.size - count + step)
+    parts = np.empty(order.size, np.int32)
+    parts[order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(bounds))
+    return parts
