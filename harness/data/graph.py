@@ -28,11 +28,9 @@ def compiled(function: F) -> F:
 def csr_from_edges(edges: EdgeChunks, nodes: int, *, symmetrise: bool) -> tuple[Array, Array]:
     """Build (indptr int64 [N+1], indices int32 [E]); row = destination, ascending and unique, loop-free.
 
-    The stream is read twice (count, place); besides the result only one chunk is in memory, so that
-    a graph larger than half the memory can still be built. `symmetrise` adds the reverse of every edge.
-
-    Raises:
-        ValueError: an edge names a node outside 0..nodes-1.
+    The stream is read twice (count, place); besides the result only one chunk is in memory, so that a graph larger
+    than half the memory can still be built. `symmetrise` adds the reverse of every edge. ValueError if an edge names
+    a node outside 0..nodes-1.
     """
     counts = np.zeros(nodes + 1, dtype=np.int64)
     for source, destination in edges():

@@ -47,11 +47,6 @@ class DataSource:
         files = [self.path] if self.path.is_file() else sorted(p for p in self.path.rglob("*") if p.is_file())
         return [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
 
-    def read(self, name: str, work: Path) -> GraphData:
-        """Read the files; see `harness.data.formats`."""
-        graph: GraphData = import_module(f"harness.data.formats.{self.format}").read(self.path, name, work)
-        return graph
-
 
 def data_directory(data_dir: Path | None) -> Path | None:
     """`data_dir`, else $HARNESS_DATA, else None."""
@@ -174,7 +169,8 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
     try:
         with atomic_directory(target) as work:
             if source is not None:
-                graph = _with_note(source.read(spec.name, work), source)
+                reader = import_module(f"harness.data.formats.{source.format}")
+                graph = _with_note(reader.read(source.path, spec.name, work), source)
                 if spec.options.get("split") == "full":
                     graph = train_on_all_others(graph)
             else:

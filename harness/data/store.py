@@ -52,7 +52,8 @@ def read_header(stream: IO[bytes], file: Path | str) -> Header:
             raise ValueError(f"format version {version}")
         shape, fortran, dtype = read(stream, max_header_size=_MAX_HEADER)
     except _BAD_HEADER as error:
-        raise DataError(f"no .npy header ({_short(error)})", file=file) from error
+        why = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        raise DataError(f"no .npy header ({why})", file=file) from error
     if dtype.hasobject:
         raise DataError("holds Python objects (a pickle), which are never loaded", file=file)
     if dtype.names is not None or dtype.subdtype is not None or dtype.itemsize == 0:
@@ -158,10 +159,6 @@ def _read_into(stream: IO[bytes], view: memoryview) -> int:
         view[done : done + len(data)] = data
         done += len(data)
     return done
-
-
-def _short(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:100]
 
 
 FORMAT_VERSION = 1

@@ -237,7 +237,12 @@ class Npz:
     def _flat(self, name: str, shape: Shape, start: int, stop: int) -> Iterator[Array]:
         with self._open(name, "i", shape) as (stream, header):
             where, total = self._where(name), int(np.prod(header.shape, dtype=np.int64))
-            _skip(stream, start * header.dtype.itemsize, where)
+            before = start * header.dtype.itemsize
+            while before:  # not `seek`, which would give up on the checksum
+                data = stream.read(min(before, CHUNK_BYTES))
+                if not data:
+                    raise DataError("ends early", file=where)
+                before -= len(data)
             position = start
             for chunk in read_rows(stream, (total - start,), header.dtype, where, _STEP):
                 if position >= stop:
@@ -264,11 +269,3 @@ class Npz:
 
     def _where(self, name: str) -> Path:
         return self.path / name
-
-
-def _skip(stream: IO[bytes], size: int, file: Path) -> None:
-    while size:
-        data = stream.read(min(size, CHUNK_BYTES))
-        if not data:
-            raise DataError("ends early", file=file)
-        size -= len(data)

@@ -91,7 +91,7 @@ class PlantedGraph:
         for chunk, start in enumerate(range(0, self.draws, CHUNK)):
             rng = np.random.default_rng([self.seed, 0, chunk])
             random = rng.random((3, min(CHUNK, self.draws - start)))
-            u = self._pick(random[0] * self.total)
+            u = pick(self.bounds, self.guide, random[0] * self.total)
             yield self.order[u], self.order[self._partner(u, self._level(random[1]), random[2])]
         if lone is not None:
             rng = np.random.default_rng([self.seed, 1])
@@ -108,10 +108,7 @@ class PlantedGraph:
     def _partner(self, u: Ints, level: Ints, random: Floats) -> Ints:
         own: Ints = self.community[u]
         low, high = self.low[level, own], self.high[level, own]
-        return self._pick(low + random * (high - low))
-
-    def _pick(self, key: Floats) -> Ints:
-        return pick(self.bounds, self.guide, key)
+        return pick(self.bounds, self.guide, low + random * (high - low))
 
     def _solve(self, target: float, coarser: list[float]) -> float:
         """Number of draws at the next level after which `target` distinct edges of it are expected.
@@ -124,7 +121,7 @@ class PlantedGraph:
         if target <= 0:
             return 0.0
         rng = np.random.default_rng([self.seed, 2, level])
-        u = self._pick(rng.random(PROBES) * self.total)
+        u = pick(self.bounds, self.guide, rng.random(PROBES) * self.total)
         v = self._partner(u, np.full(PROBES, level), rng.random(PROBES))
         own: Ints = self.community[u]
         product = self.weight[u] * self.weight[v] / self.total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,18 +134,9 @@ def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is what it aims at."""
     s, real, _ = _settings(options)
     nodes, degree = _size(s, real)
-    return replace(
-        real,
-        name="twin",
-        nodes=nodes,
-        edges=round(nodes * degree),
-        origin="twin",
-        normalize="none",
-        options=generated.options_of(TwinSettings),
-        source="generated here",
-        size_bytes=0,
-        summary=_note(s, real, degree),
-    )
+    sizes, summary = (nodes, round(nodes * degree), real.features, real.classes), _note(s, real, degree)
+    modes = {"multilabel": real.multilabel, "inductive": real.inductive}
+    return generated.made("twin", sizes, TwinSettings, summary, origin="twin", **modes)
 
 
 def _settings(options: Mapping[str, Any]) -> tuple[TwinSettings, DatasetInfo, Shape]:
