@@ -95,21 +95,20 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
         UserError: several trials fit one; nothing fits.
     """
     ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
-    if ids:
-        return _matched(before, after, lambda trial: trial.record.trial, ())
     mine, yours = ([whole_config(trial.record.config) for trial in side] for side in (before, after))
-    keys = sorted({key for config in (*mine, *yours) for key in config})
+    keys = [] if ids else sorted({key for config in (*mine, *yours) for key in config})
     apart = tuple(key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours})
-    common = [key for key in keys if key not in apart]
 
     def name(trial: Trial) -> str:
         config = whole_config(trial.record.config)
-        return json.dumps([config.get(key, ABSENT) for key in common])
+        return trial.record.trial if ids else json.dumps([config.get(key, ABSENT) for key in keys if key not in apart])
 
-    found = _matched(before, after, name, apart)
-    if not found.pairs:
+    partners, others = _by_name(before, name, apart), _by_name(after, name, apart)
+    pairs = tuple(Pair(partners[key], trial) for key, trial in others.items() if key in partners)
+    if not pairs:
         raise UserError("no trial is on both sides", fix="compare results of one suite")
-    return found
+    only_before = tuple(trial for key, trial in partners.items() if key not in others)
+    return Pairing(pairs, apart, only_before, tuple(trial for key, trial in others.items() if key not in partners))
 
 
 def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -120,19 +119,6 @@ def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
         config.pop("seed", None)
         cells.setdefault(json.dumps(config, sort_keys=True), []).append(each)
     return list(cells.values())
-
-
-def _matched(
-    before: Sequence[Trial], after: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]
-) -> Pairing:
-    partners = _by_name(before, name, apart)
-    others = _by_name(after, name, apart)
-    return Pairing(
-        tuple(Pair(partners[key], trial) for key, trial in others.items() if key in partners),
-        apart,
-        tuple(trial for key, trial in partners.items() if key not in others),
-        tuple(trial for key, trial in others.items() if key not in partners),
-    )
 
 
 def _by_name(trials: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]) -> dict[str, Trial]:
@@ -224,12 +210,9 @@ def _change(pair: Pair, metric: Metric) -> _Change | None:
         return None
     if metric.difference:
         return _Change(pair, before, after, after - before, 0.0)
-    if before == after:
-        size = 0.0
-    elif before > 0 and after > 0:
-        size = math.log(after / before)
-    else:
+    if before != after and not (before > 0 and after > 0):
         return None
+    size = 0.0 if before == after else math.log(after / before)
     return _Change(pair, before, after, size, _epochs_error(pair) if metric.by_epoch else 0.0)
 
 

@@ -90,11 +90,6 @@ def _known(values: Iterable[Any]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _mean(values: Iterable[Any]) -> float | None:
-    """Return the mean of the metrics that are there, None if there are none."""
-    return mean(_known(values))
-
-
 class _Epochs:
     """The epochs after warm-up that every rank finished, `timed`: `plain` for times, `phased` for phases."""
 
@@ -123,7 +118,7 @@ class _Epochs:
 
     def mean(self, rank: int, key: str, epochs: Sequence[int]) -> float | None:
         """Return the mean of one of a rank's metrics; None if it has none."""
-        return _mean(self.by_rank[rank][e].get(key) for e in epochs)
+        return mean(_known(self.by_rank[rank][e].get(key) for e in epochs))
 
 
 def _timing(epochs: _Epochs) -> Json:
@@ -173,7 +168,7 @@ def _cpu_utilisation(epochs: _Epochs) -> float | None:
     """Cores that a rank keeps busy: CPU seconds a second, mean over ranks."""
     ranks = range(len(epochs.by_rank))
     means = ([epochs.mean(rank, key, epochs.plain) for rank in ranks] for key in ("cpu_s", "epoch_time_s"))
-    return _mean(map(_per_second, *means))
+    return mean(_known(map(_per_second, *means)))
 
 
 def _phases(epochs: _Epochs) -> Json:
@@ -215,7 +210,7 @@ def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
             if len(numbers) == len(epochs.by_rank):
                 by_epoch.append(_OVER[metric.ranks](numbers))
         if by_epoch:
-            means[name] = _mean(by_epoch)
+            means[name] = mean(by_epoch)
     return means
 
 

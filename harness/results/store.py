@@ -76,7 +76,6 @@ def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
 
 
 STAGING = ".staging"
-BUILT = ".commit"  # suffix of a record, under .staging, that is not whole yet
 REPLACED = ".old"  # suffix of a record, under .staging, whose successor is being put in place
 
 
@@ -146,11 +145,11 @@ class ResultStore:
 
         Killed at any moment, it leaves the older record (or none) or the new one, never a part.
         """
-        built = self._empty(trial_id, BUILT)
+        built = self._empty(trial_id, ".commit")
         write_epochs(epochs, built / "epochs.parquet")
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
         (built / "record.json").write_text(record.to_json(), encoding="utf-8")
-        home, stage = self._put(built, trial_id), built.with_name(built.name.removesuffix(BUILT))
+        home, stage = self._put(built, trial_id), built.with_suffix("")
         shutil.rmtree(stage, ignore_errors=True)
         self._staged.discard(stage)
         return home
@@ -160,7 +159,7 @@ class ResultStore:
 
         Plain files only: a link would lead out of the results.
         """
-        built = self._empty(trial_id, BUILT)
+        built = self._empty(trial_id, ".commit")
         for file in place.iterdir():
             if file.is_file() and not file.is_symlink():
                 shutil.copyfile(file, built / file.name)
