@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
-from harness.data.store import Array, chunk_rows, npy_chunks, read_header
+from harness.data.graph import Array
+from harness.data.store import chunk_rows, npy_chunks, read_header
 from harness.errors import DataError
 
 NORMALIZERS: dict[str, str] = {
@@ -23,8 +25,7 @@ NORMALIZERS: dict[str, str] = {
 def normalize_features(path: Path, mode: str, train_mask: Array) -> None:
     """Normalise the float32 [N, F] `.npy` at `path` in place; `train_mask` is bool [N].
 
-    Raises:
-        DataError: `standard` with no training node.
+    DataError for `standard` with no training node.
     """
     if mode == "standard":
         _rewrite(path, _standard(path, train_mask))
@@ -54,17 +55,10 @@ def _standard(path: Path, train_mask: Array) -> Callable[[Array], Array]:
 def _rewrite(path: Path, transform: Callable[[Array], Array]) -> None:
     with path.open("r+b") as stream:
         shape, dtype, _ = read_header(stream, path)
-        offset, row = stream.tell(), dtype.itemsize * shape[1]
-        for start, rows in _spans(shape):
-            stream.seek(offset + start * row)
-            chunk = np.frombuffer(stream.read(rows * row), dtype=dtype).reshape(rows, shape[1])
-            stream.seek(offset + start * row)
-            stream.write(transform(chunk).tobytes())
-
-
-def _spans(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    step = chunk_rows(shape, 4)
-    yield from ((start, min(step, shape[0] - start)) for start in range(0, shape[0], step))
+        size = chunk_rows(shape, dtype.itemsize) * dtype.itemsize * shape[1]
+        while data := stream.read(size):
+            stream.seek(-len(data), os.SEEK_CUR)
+            stream.write(transform(np.frombuffer(data, dtype=dtype).reshape(-1, shape[1])).tobytes())
 
 
 class Option(NamedTuple):
@@ -85,20 +79,20 @@ class DatasetInfo:
     """Directed, as stored: an undirected edge counts twice."""
     features: int
     classes: int
-    multilabel: bool
-    inductive: bool
-    """Default mode: training sees only the subgraph of the training nodes."""
-    origin: str
-    """"real", "generated" or "twin"."""
-    normalize: str
-    """Default of the option `normalize`."""
     options: Mapping[str, Any]
     """`Option` by name."""
     source: str
     """Who publishes it, where, under which licence."""
-    size_bytes: int | None
-    """Size of the download, rounded; 0 = nothing to download, None = not known."""
     summary: str
+    multilabel: bool = False
+    inductive: bool = False
+    """Default mode: training sees only the subgraph of the training nodes."""
+    origin: str = "real"
+    """"real", "generated" or "twin"."""
+    normalize: str = "none"
+    """Default of the option `normalize`."""
+    size_bytes: int | None = None
+    """Size of the download, rounded; 0 = nothing to download, None = not known."""
 
 
 @dataclass(frozen=True)
@@ -113,31 +107,25 @@ class Published:
     urls: tuple[str, ...] = ()
     """Direct links; empty when there is none, `manual` then says what to do."""
     manual: str = ""
-    folders: tuple[str, ...] = field(default=())
+    folders: tuple[str, ...] = ()
     """Other names of the raw directory."""
 
 
-def normalize_option(default: str) -> Option:
-    """Return the option every data set has."""
-    return Option(str, default, f"how features are scaled: {', '.join(NORMALIZERS)}")
-
-
-def _info(name: str, sizes: tuple[int, int, int, int], summary: str, source: str, **others: Any) -> DatasetInfo:
-    nodes, edges, features, classes = sizes
-    defaults: dict[str, Any] = {
-        "multilabel": False,
-        "inductive": False,
-        "origin": "real",
-        "normalize": "none",
-        "size_bytes": None,
-    }
-    settings = defaults | others
-    options = {"normalize": normalize_option(settings["normalize"])}
-    return DatasetInfo(
-        name, nodes, edges, features, classes, options=options, source=source, summary=summary, **settings
-    )
-
-
+Sizes = tuple[int, int, int, int]  # nodes, edges, features, classes
+_SUMMARIES = {
+    "reddit": "posts, linked when one user commented on both; class = community",
+    "ogbn-products": "products bought together; class = category; trained on the best sold, tested on the rest",
+    "ogbn-arxiv": "citations among computer-science papers, both directions; class = subject; split by year",
+    "ogbn-papers100m": "citations among papers, both directions (edges: before duplicates are dropped); 1.4 % labelled",
+    "yelp": "reviewers and their friends; labels = kinds of business reviewed",
+    "amazon": "buyers linked by purchases; labels = kinds of product",
+    "flickr": "images that share a property; class = tag group",
+    "ppi": "proteins and interactions as one graph; labels = functions",
+    "youtube": "users and links; labels = 64 largest groups, features = 2,048 of the 4,096 largest",
+    "cora": "citations; class = subject; public split",
+    "citeseer": "citations; class = subject; public split, 48 isolated",
+    "pubmed": "citations; class = subject; public split",
+}
 SPLITS = ("public", "full")
 _SPLIT_SUMMARY = "public: 20 training nodes a class; full: all labelled nodes but validation and test train"
 _PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
@@ -148,121 +136,57 @@ _MISLOVE_URL = "http://socialnetworks.mpi-sws.mpg.de/data"
 _DRIVE = "published on Google Drive only (see github.com/GraphSAINT/GraphSAINT), which has no direct link"
 
 
-def _planetoid(name: str, sizes: tuple[int, int, int, int], size: int, summary: str) -> Published:
+def _info(name: str, sizes: Sizes, source: str, **others: Any) -> DatasetInfo:
+    return with_normalize(DatasetInfo(name, *sizes, {}, source, _SUMMARIES[name], **others))
+
+
+def _planetoid(name: str, sizes: Sizes, size: int) -> Published:
     source = "Planetoid (Yang et al. 2016), github.com/kimiyoung/planetoid, MIT"
-    info = _info(name, sizes, summary, source, normalize="row", size_bytes=size)
+    info = _info(name, sizes, source, normalize="row", size_bytes=size)
     info = replace(info, options={**info.options, "split": Option(str, SPLITS[0], _SPLIT_SUMMARY)})
     urls = tuple(f"{_PLANETOID_URL}/ind.{name}.{part}" for part in _PLANETOID_PARTS)
     return Published(info, "planetoid", f"ind.{name}.graph", urls)
 
 
-def _graphsaint(
-    name: str, sizes: tuple[int, int, int, int], summary: str, *, mirror: bool, multilabel: bool
-) -> Published:
+def _graphsaint(name: str, sizes: Sizes, *, mirror: bool, multilabel: bool = True) -> Published:
     source = "GraphSAINT (Zeng et al. 2020), github.com/GraphSAINT/GraphSAINT, no licence stated for the data"
-    info = _info(name, sizes, summary, source, multilabel=multilabel, inductive=True, normalize="standard")
+    info = _info(name, sizes, source, multilabel=multilabel, inductive=True, normalize="standard")
     urls = (f"{_DGL_URL}/{name}.zip",) if mirror else ()
     return Published(info, "graphsaint", "adj_full.npz", urls, manual="" if mirror else _DRIVE)
 
 
-def _ogb(name: str, file: str, sizes: tuple[int, int, int, int], size: int, licence: str, summary: str) -> Published:
-    info = _info(name, sizes, summary, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size)
+def _ogb(name: str, file: str, sizes: Sizes, size: int, licence: str) -> Published:
+    info = _info(name, sizes, f"OGB (Hu et al. 2020), ogb.stanford.edu, {licence}", size_bytes=size)
     folders = (name.replace("-", "_").replace("papers100m", "papers100M"), file)
     return Published(info, "ogb", "raw", (f"{_OGB_URL}/{file}.zip",), folders=folders)
 
 
-def _all() -> list[Published]:
-    reddit = _info(
-        "reddit",
-        (232_965, 114_615_892, 602, 41),
-        "posts, linked when one user commented on both; class = community",
-        "GraphSAGE (Hamilton et al. 2017) as shipped by DGL, data.dgl.ai, no licence stated",
-        inductive=True,
-        normalize="standard",
-        size_bytes=1_300_000_000,
-    )
-    youtube = _info(
-        "youtube",
-        (1_138_499, 5_980_886, 2_048, 64),
-        "users and links; labels = 64 largest groups, features = 2,048 of the 4,096 largest",
-        "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated",
-        multilabel=True,
-        size_bytes=12_000_000,
-    )
-    return [
-        Published(reddit, "dgl_reddit", "reddit_data.npz", (f"{_DGL_URL}/reddit.zip",)),
-        _ogb(
-            "ogbn-products",
-            "products",
-            (2_449_029, 123_718_280, 100, 47),
-            1_480_000_000,
-            "Amazon licence",
-            "products bought together; class = category; trained on the best sold, tested on the rest",
-        ),
-        _ogb(
-            "ogbn-arxiv",
-            "arxiv",
-            (169_343, 2_315_598, 128, 40),
-            85_000_000,
-            "ODC-BY",
-            "citations among computer-science papers, both directions; class = subject; split by year",
-        ),
-        _ogb(
-            "ogbn-papers100m",
-            "papers100M-bin",
-            (111_059_956, 3_231_371_744, 128, 172),
-            60_000_000_000,
-            "ODC-BY",
-            "citations among papers, both directions (edges: before duplicates are dropped); 1.4 % labelled",
-        ),
-        _graphsaint(
-            "yelp",
-            (716_847, 13_954_819, 300, 100),
-            "reviewers and their friends; labels = kinds of business reviewed",
-            mirror=True,
-            multilabel=True,
-        ),
-        _graphsaint(
-            "amazon",
-            (1_569_960, 264_339_468, 200, 107),
-            "buyers linked by purchases; labels = kinds of product",
-            mirror=False,
-            multilabel=True,
-        ),
-        _graphsaint(
-            "flickr",
-            (89_250, 899_756, 500, 7),
-            "images that share a property; class = tag group",
-            mirror=True,
-            multilabel=False,
-        ),
-        _graphsaint(
-            "ppi",
-            (14_755, 450_540, 50, 121),
-            "proteins and interactions as one graph; labels = functions",
-            mirror=False,
-            multilabel=True,
-        ),
-        Published(
-            youtube,
-            "mislove",
-            "youtube-links.txt.gz",
-            tuple(f"{_MISLOVE_URL}/youtube-{part}.txt.gz" for part in ("links", "groupmemberships")),
-        ),
-        _planetoid("cora", (2_708, 10_556, 1_433, 7), 572_444, "citations; class = subject; public split"),
-        _planetoid(
-            "citeseer", (3_327, 9_104, 3_703, 6), 1_036_188, "citations; class = subject; public split, 48 isolated"
-        ),
-        _planetoid("pubmed", (19_717, 88_648, 500, 3), 9_000_000, "citations; class = subject; public split"),
-    ]
-
-
 def published() -> dict[str, Published]:
     """All published sets by name."""
-    return {entry.info.name: entry for entry in _all()}
+    source = "GraphSAGE (Hamilton et al. 2017) as shipped by DGL, data.dgl.ai, no licence stated"
+    options: dict[str, Any] = {"inductive": True, "normalize": "standard", "size_bytes": 1_300_000_000}
+    reddit = _info("reddit", (232_965, 114_615_892, 602, 41), source, **options)
+    source = "Mislove et al. 2007, socialnetworks.mpi-sws.org/data-imc2007.html, no licence stated"
+    youtube = _info("youtube", (1_138_499, 5_980_886, 2_048, 64), source, multilabel=True, size_bytes=12_000_000)
+    youtube_urls = tuple(f"{_MISLOVE_URL}/youtube-{part}.txt.gz" for part in ("links", "groupmemberships"))
+    entries = [
+        Published(reddit, "dgl_reddit", "reddit_data.npz", (f"{_DGL_URL}/reddit.zip",)),
+        _ogb("ogbn-products", "products", (2_449_029, 123_718_280, 100, 47), 1_480_000_000, "Amazon licence"),
+        _ogb("ogbn-arxiv", "arxiv", (169_343, 2_315_598, 128, 40), 85_000_000, "ODC-BY"),
+        _ogb("ogbn-papers100m", "papers100M-bin", (111_059_956, 3_231_371_744, 128, 172), 60_000_000_000, "ODC-BY"),
+        _graphsaint("yelp", (716_847, 13_954_819, 300, 100), mirror=True),
+        _graphsaint("amazon", (1_569_960, 264_339_468, 200, 107), mirror=False),
+        _graphsaint("flickr", (89_250, 899_756, 500, 7), mirror=True, multilabel=False),
+        _graphsaint("ppi", (14_755, 450_540, 50, 121), mirror=False),
+        Published(youtube, "mislove", "youtube-links.txt.gz", youtube_urls),
+        _planetoid("cora", (2_708, 10_556, 1_433, 7), 572_444),
+        _planetoid("citeseer", (3_327, 9_104, 3_703, 6), 1_036_188),
+        _planetoid("pubmed", (19_717, 88_648, 500, 3), 9_000_000),
+    ]
+    return {entry.info.name: entry for entry in entries}
 
 
 def with_normalize(info: DatasetInfo) -> DatasetInfo:
-    """`info` with its options as `Option`s, and the option every set has among them."""
-    options = {name: Option(o.type, o.default, o.summary) for name, o in info.options.items()}
-    return replace(info, options=options | {"normalize": normalize_option(info.normalize)})
+    """`info` with the option every set has among its options."""
+    option = Option(str, info.normalize, f"how features are scaled: {', '.join(NORMALIZERS)}")
+    return replace(info, options={**info.options, "normalize": option})

@@ -73,11 +73,9 @@ def _request(url: str, file: Path, name: str) -> None:
         HTTPDownloader(progressbar=bar, timeout=_TIMEOUT_S)(url, str(file), None)
     except requests.HTTPError as error:
         raise DataError(f"the server refused ({error})", file=url, fix="it may have moved") from error
-    except (requests.ConnectionError, requests.Timeout) as error:
-        if file.stat().st_size:
-            raise DataError("the connection broke before the end", file=url, fix="try again") from error
-        raise DataUnavailable(f"{name}: cannot reach {urlsplit(url).netloc}", get_command(name)) from error
     except requests.RequestException as error:
+        if isinstance(error, requests.ConnectionError | requests.Timeout) and not file.stat().st_size:
+            raise DataUnavailable(f"{name}: cannot reach {urlsplit(url).netloc}", get_command(name)) from error
         raise DataError("the connection broke before the end", file=url, fix="try again") from error
     finally:
         bar.close()
@@ -116,31 +114,24 @@ def _move_up(unpacked: Path, work: Path) -> None:
 
 
 class _Bar:
-    """A rich progress bar with the face that pooch expects of one."""
+    """A rich progress bar with the face that pooch expects of one; `close` may be called twice."""
 
     def __init__(self, label: str) -> None:
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         self._progress = Progress("{task.description}", *columns, console=Console(stderr=True))
         self._task: TaskID = self._progress.add_task(label, total=None)
 
-    @property
-    def total(self) -> float | None:
-        """Size of the file in bytes."""
-        return self._progress.tasks[0].total
-
-    @total.setter
-    def total(self, size: int) -> None:
+    def _start(self, size: int) -> None:
         self._progress.update(self._task, total=size or None)
         self._progress.start()
 
+    total = property(fset=_start)  # pooch sets it to the file's size in bytes
+
     def update(self, size: int) -> None:
-        """Count `size` more bytes."""
         self._progress.update(self._task, advance=size)
 
     def reset(self) -> None:
-        """Start again from 0 (pooch does before it fills the bar at the end)."""
-        self._progress.update(self._task, completed=0)
+        self._progress.update(self._task, completed=0)  # pooch does before it fills the bar at the end
 
     def close(self) -> None:
-        """Stop drawing; may be called twice."""
         self._progress.stop()

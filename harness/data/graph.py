@@ -5,33 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import numba
 import numpy as np
-from numba import njit
 
 from harness.errors import DataError
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
-EdgeChunks = Callable[[], Iterator[tuple[Numbers, Numbers]]]
+Array = np.ndarray[Any, np.dtype[Any]]
+EdgeChunks = Callable[[], Iterator[tuple[Array, Array]]]
 """A re-readable stream of (source, destination) pairs of equally long integer arrays."""
 
 
-def csr_from_edges(edges: EdgeChunks, nodes: int, *, symmetrise: bool) -> tuple[Numbers, Numbers]:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compile with numba on first call; the machine code is kept beside the source."""
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
+
+
+def csr_from_edges(edges: EdgeChunks, nodes: int, *, symmetrise: bool) -> tuple[Array, Array]:
     """Build (indptr int64 [N+1], indices int32 [E]); row = destination, ascending and unique, loop-free.
 
-    The stream is read twice (count, place); besides the result only one chunk is in memory, so that
-    a graph larger than half the memory can still be built. `symmetrise` adds the reverse of every edge.
-
-    Raises:
-        ValueError: an edge names a node outside 0..nodes-1.
+    The stream is read twice (count, place); besides the result only one chunk is in memory, so that a graph larger
+    than half the memory can still be built. `symmetrise` adds the reverse of every edge. ValueError if an edge names
+    a node outside 0..nodes-1.
     """
     counts = np.zeros(nodes + 1, dtype=np.int64)
     for source, destination in edges():
         if _count(source, destination, counts, symmetrise):
             raise ValueError(f"an edge names a node outside 0..{nodes - 1}")
     indptr = np.cumsum(counts)
-    indices = np.empty(int(indptr[-1]), dtype=np.int32 if nodes < 2**31 else np.int64)
+    indices = np.empty(int(indptr[-1]), dtype=index_dtype(nodes))
     cursor = indptr[:-1].copy()
     for source, destination in edges():
         _place(source, destination, cursor, indices, symmetrise)
@@ -39,7 +45,7 @@ def csr_from_edges(edges: EdgeChunks, nodes: int, *, symmetrise: bool) -> tuple[
     return indptr, indices[:kept]
 
 
-def check_csr(indptr: Numbers, indices: Numbers) -> str | None:
+def check_csr(indptr: Array, indices: Array) -> str | None:
     """Return what is wrong with a CSR that should have ascending, unique, loop-free rows; None if nothing is."""
     nodes = len(indptr) - 1
     if indptr[0] != 0 or indptr[-1] != len(indices):
@@ -51,13 +57,8 @@ def check_csr(indptr: Numbers, indices: Numbers) -> str | None:
     return None if fault < 0 else f"row {row} has {faults[fault]}"
 
 
-def is_symmetric(indptr: Numbers, indices: Numbers) -> bool:
-    """Tell whether a CSR that `check_csr` accepts holds the reverse of each of its edges."""
-    return bool(_is_symmetric(indptr, indices))
-
-
-@njit(cache=True, nogil=True)
-def _count(source, destination, counts, symmetrise):  # type: ignore[no-untyped-def]
+@compiled
+def _count(source: Array, destination: Array, counts: Array, symmetrise: bool) -> bool:
     # Faults are returned: an exception from a kernel could name neither the file nor the edge.
     nodes = len(counts) - 1
     for k in range(len(source)):
@@ -72,8 +73,8 @@ def _count(source, destination, counts, symmetrise):  # type: ignore[no-untyped-
     return False
 
 
-@njit(cache=True, nogil=True)
-def _place(source, destination, cursor, indices, symmetrise):  # type: ignore[no-untyped-def]
+@compiled
+def _place(source: Array, destination: Array, cursor: Array, indices: Array, symmetrise: bool) -> None:
     for k in range(len(source)):
         i, j = np.int64(destination[k]), np.int64(source[k])
         if i != j:
@@ -85,8 +86,8 @@ def _place(source, destination, cursor, indices, symmetrise):  # type: ignore[no
                 cursor[j] += 1
 
 
-@njit(cache=True, nogil=True)
-def _sort_unique(indptr, indices):  # type: ignore[no-untyped-def]
+@compiled
+def _sort_unique(indptr: Array, indices: Array) -> np.int64:
     # In place, since edges are what memory is short for: what is written never overtakes what is read.
     write = np.int64(0)
     start = np.int64(0)
@@ -106,8 +107,8 @@ def _sort_unique(indptr, indices):  # type: ignore[no-untyped-def]
     return write
 
 
-@njit(cache=True, nogil=True)
-def _first_fault(indptr, indices, nodes):  # type: ignore[no-untyped-def]
+@compiled
+def _first_fault(indptr: Array, indices: Array, nodes: int) -> tuple[int, int]:
     # All faults in one pass: the file may be larger than memory, and is read only once.
     for row in range(nodes):
         last = np.int64(-1)
@@ -123,8 +124,9 @@ def _first_fault(indptr, indices, nodes):  # type: ignore[no-untyped-def]
     return 0, -1
 
 
-@njit(cache=True, nogil=True)
-def _is_symmetric(indptr, indices):  # type: ignore[no-untyped-def]
+@compiled
+def is_symmetric(indptr: Array, indices: Array) -> bool:
+    """Tell whether a CSR that `check_csr` accepts holds the reverse of each of its edges."""
     # Rows are visited in ascending order, so row i must be the next unread entry of each of its neighbours.
     cursor = indptr[:-1].copy()
     for row in range(len(indptr) - 1):
@@ -135,9 +137,6 @@ def _is_symmetric(indptr, indices):  # type: ignore[no-untyped-def]
                 return False
             cursor[column] = at + 1
     return True
-
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -199,25 +198,34 @@ def train_on_all_others(graph: GraphData) -> GraphData:
 def check_graph(graph: GraphData, source: Path | str, *, symmetric: bool = False) -> None:
     """Refuse a graph that breaks a promise of `GraphData` (features are not read, only their shape).
 
-    Linear in nodes and edges; takes O(nodes) of memory.
-
-    Raises:
-        DataError: names `source` and the first broken promise.
+    Linear in nodes and edges; takes O(nodes) of memory. The DataError names `source` and the first broken promise.
     """
     problem = (
         _shape_problem(graph)
         or check_csr(graph.indptr, graph.indices)
-        or _label_problem(graph)
-        or _weight_problem(graph)
+        or _value_problem(graph)
         or (None if not symmetric or is_symmetric(graph.indptr, graph.indices) else "edges are not symmetric")
     )
     if problem:
         raise DataError(problem, file=source)
 
 
+Shape = tuple[int | None, ...]  # None: any
+
+
+def fits(found: tuple[int, ...], shape: Shape) -> bool:
+    """Tell whether an array has the shape it should have."""
+    return len(found) == len(shape) and all(want in (None, have) for want, have in zip(shape, found, strict=True))
+
+
+def shape_text(shape: Shape) -> str:
+    """Write a shape for a message, e.g. "[20, any]"."""
+    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
+
+
 def _shape_problem(graph: GraphData) -> str | None:
     n = graph.nodes
-    expected: dict[str, tuple[Any, tuple[int | None, ...]]] = {
+    expected: dict[str, tuple[Any, Shape]] = {
         "indptr": (np.int64, (n + 1,)),
         "indices": (index_dtype(n), (None,)),
         "features": (np.float32, (n, None)),
@@ -225,32 +233,21 @@ def _shape_problem(graph: GraphData) -> str | None:
         "train_mask": (np.bool_, (n,)),
         "val_mask": (np.bool_, (n,)),
         "test_mask": (np.bool_, (n,)),
+        "weights": (np.float32, (graph.indices.size,)),
     }
     if n < 1:
         return "the graph has no nodes"
     for name, (dtype, shape) in expected.items():
         array = getattr(graph, name)
-        fits = array.ndim == len(shape) and all(
-            want in (None, have) for want, have in zip(shape, array.shape, strict=True)
-        )
-        if array.dtype != dtype or not fits:
-            want = f"{np.dtype(dtype).name} [{', '.join('any' if s is None else str(s) for s in shape)}]"
+        if array is None:
+            continue
+        if array.dtype != dtype or not fits(array.shape, shape):
+            want = f"{np.dtype(dtype).name} {shape_text(shape)}"
             return f"{name} is {array.dtype} {list(array.shape)}, expected {want}"
     return None
 
 
-def _weight_problem(graph: GraphData) -> str | None:
-    weights = graph.weights
-    if weights is None:
-        return None
-    if weights.dtype != np.float32 or weights.shape != (graph.edges,):
-        return f"weights is {weights.dtype} {list(weights.shape)}, expected float32 [{graph.edges}]"
-    if weights.size and not 0 < weights.min() <= weights.max() < np.inf:
-        return "edge weights must be positive and finite"
-    return None
-
-
-def _label_problem(graph: GraphData) -> str | None:
+def _value_problem(graph: GraphData) -> str | None:
     low, high = (int(graph.labels.min()), int(graph.labels.max())) if graph.labels.size else (0, 0)
     if graph.multilabel and high > 1:
         return f"multi-label labels hold {high}, expected 0 or 1"
@@ -262,4 +259,7 @@ def _label_problem(graph: GraphData) -> str | None:
         split = graph.train_mask | graph.val_mask | graph.test_mask
         if np.any(graph.labels[split] < 0):
             return "a node of the split has no label"
+    weights = graph.weights
+    if weights is not None and weights.size and not 0 < weights.min() <= weights.max() < np.inf:
+        return "edge weights must be positive and finite"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -11,15 +10,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from harness.data.catalog import (
+    NORMALIZERS,
     SPLITS,
     DatasetInfo,
     Option,
     Published,
     normalize_features,
-    normalize_option,
     published,
     with_normalize,
 )
@@ -29,16 +29,6 @@ from harness.data.graph import GraphData, check_graph, train_on_all_others
 from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, locked
 from harness.errors import DataError, DataUnavailable, UserError, nearest
 from harness.spec import DatasetSpec
-
-if TYPE_CHECKING:
-    from harness.data.generated import Generator
-
-
-NORMALIZERS: dict[str, str] = {
-    "none": "features as published",
-    "row": "rows sum to 1; rows that sum to 0 stay (Planetoid's convention)",
-    "standard": "columns have mean 0, deviation 1 over the training nodes (GraphSAINT's convention)",
-}
 
 
 @dataclass(frozen=True)
@@ -56,11 +46,6 @@ class DataSource:
             return []
         files = [self.path] if self.path.is_file() else sorted(p for p in self.path.rglob("*") if p.is_file())
         return [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-
-    def read(self, name: str, work: Path) -> GraphData:
-        """Read the files; see `harness.data.formats`."""
-        graph: GraphData = import_module(f"harness.data.formats.{self.format}").read(self.path, name, work)
-        return graph
 
 
 def data_directory(data_dir: Path | None) -> Path | None:
@@ -125,9 +110,8 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo
     given = _given(spec)
     _check_choice(spec, "normalize", NORMALIZERS, "normalisation")
     _check_choice(spec, "split", SPLITS, "split")
-    generator = generators().get(spec.name)
-    if generator is not None:
-        info = with_normalize(generator.info(given))
+    if spec.name in generators():
+        info = with_normalize(generators()[spec.name].info(given))
     else:
         info = _read_info(spec.name, data_dir)
         for key in (key for key in given if key not in info.options):
@@ -148,18 +132,13 @@ def prepare(
         DataUnavailable: there are no files, or (with `download`) no server.
         DataError: the files are damaged; nothing is cached, and a damaged download is removed.
     """
-    cache = cache_root() if cache is None else Path(cache).absolute()
-    info = dataset_info(spec, data_dir)
-    generator, entry = generators().get(spec.name), published().get(spec.name)
-    source = _source(spec, data_dir, cache)
-    # A graph prepared from a download stays usable when its raw files have been deleted.
-    target = _target(spec, info, source, cache)
+    raw, info, source, target = _located(spec, data_dir, cache)
     if not (target / "meta.json").is_file():
-        if generator is None and source is None:
-            source = _obtain(spec.name, entry, cache, download)
+        if source is None and spec.name not in generators():
+            source = _obtain(spec.name, raw, download)
         with locked(target):
             if not (target / "meta.json").is_file():
-                _build(spec, info, source, generator, target)
+                _build(spec, info, source, target)
     return target
 
 
@@ -168,33 +147,34 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
 
     Raises UserError and DataError as `dataset_info` does.
     """
-    cache = cache_root() if cache is None else Path(cache).absolute()
-    target = _target(spec, dataset_info(spec, data_dir), _source(spec, data_dir, cache), cache)
+    *_, target = _located(spec, data_dir, cache)
     return target if (target / "meta.json").is_file() else None
 
 
-def _source(spec: DatasetSpec, data_dir: Path | None, cache: Path) -> DataSource | None:
-    if spec.name in generators():
-        return None
-    return find_source(spec.name, published().get(spec.name), data_dir, cache / "raw" / spec.name)
+def _located(
+    spec: DatasetSpec, data_dir: Path | None, cache: Path | None
+) -> tuple[Path, DatasetInfo, DataSource | None, Path]:
+    """Return where a set's download lies, what is known of it, its files, and where it lies prepared.
+
+    A graph prepared from a download stays usable when its raw files have been deleted.
+    """
+    cache = cache_root() if cache is None else Path(cache).absolute()
+    raw, info, source = cache / "raw" / spec.name, dataset_info(spec, data_dir), None
+    if spec.name not in generators():
+        source = find_source(spec.name, published().get(spec.name), data_dir, raw)
+    return raw, info, source, cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
 
 
-def _target(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, cache: Path) -> Path:
-    return cache / "datasets" / f"{spec.name}-{_key(spec, info, source)}"
-
-
-def _build(
-    spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, generator: Generator | None, target: Path
-) -> None:
+def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, target: Path) -> None:
     try:
         with atomic_directory(target) as work:
             if source is not None:
-                graph = _with_note(source.read(spec.name, work), source)
+                reader = import_module(f"harness.data.formats.{source.format}")
+                graph = _with_note(reader.read(source.path, spec.name, work), source)
                 if spec.options.get("split") == "full":
                     graph = train_on_all_others(graph)
             else:
-                assert generator is not None
-                graph = generator.make(**_given(spec), work=work)
+                graph = generators()[spec.name].make(**_given(spec), work=work)
             check_graph(graph, source.path if source else spec.name, symmetric=True)
             fill_graph(graph, work)
             normalize_features(work / "features.npy", info.normalize, graph.train_mask)
@@ -204,10 +184,10 @@ def _build(
         raise
 
 
-def _obtain(name: str, entry: Published | None, cache: Path, download: bool) -> DataSource:
-    assert entry is not None, "a set that is neither generated nor published has a neutral file"
+def _obtain(name: str, raw: Path, download: bool) -> DataSource:
+    entry = published()[name]  # a set that is neither generated nor published has a neutral file
     if download:
-        return DataSource(entry.format, fetch(entry, cache / "raw" / name), downloaded=True)
+        return DataSource(entry.format, fetch(entry, raw), downloaded=True)
     if not entry.urls:
         raise DataUnavailable(f"{name} is not here: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
     raise DataUnavailable(f"{name} is not here", get_command(name))
@@ -218,11 +198,9 @@ def _with_note(graph: GraphData, source: DataSource) -> GraphData:
     entry = published().get(graph.name.replace("_", "-"))
     if entry is None or source.format != "neutral":
         return graph
-    width = graph.features.shape[1]
-    note = f"from {source.path.name}"
-    if width != entry.info.features:
-        note += f", {width} features instead of {entry.info.features}"
-    return replace(graph, note=note)
+    width, published_width = graph.features.shape[1], entry.info.features
+    other = f", {width} features instead of {published_width}" if width != published_width else ""
+    return replace(graph, note=f"from {source.path.name}{other}")
 
 
 def _key(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None) -> str:
@@ -248,22 +226,7 @@ def _read_info(name: str, data_dir: Path | None) -> DatasetInfo:
         if not fix.startswith("did you mean"):
             fix = f"put {name}.npz into the data directory, --data-dir or HARNESS_DATA; {fix}"
         raise UserError(f"unknown data set '{name}'", key="datasets", fix=fix)
-    found = neutral.sizes(path)
-    return DatasetInfo(
-        name=name,
-        nodes=found.nodes,
-        edges=found.edges,
-        features=found.features,
-        classes=found.classes,
-        multilabel=found.multilabel,
-        inductive=False,
-        origin="real",
-        normalize="none",
-        options={"normalize": normalize_option("none")},
-        source=f"your file {path}",
-        size_bytes=0,
-        summary="a graph in the neutral format",
-    )
+    return neutral.info(path, name)
 
 
 def _check_choice(spec: DatasetSpec, key: str, allowed: Collection[str], what: str) -> None:
@@ -277,14 +240,8 @@ def _given(spec: DatasetSpec) -> dict[str, Any]:
     return {key: value for key, value in spec.options.items() if key != "normalize"}
 
 
-@functools.cache
-def generators() -> Mapping[str, Generator]:
-    """Return what makes data sets on the spot, by name."""
-    from harness.data.generated import Generator, digits, kronecker, options_of, sbm, twin
+def generators() -> Mapping[str, ModuleType]:
+    """Return the modules that make data sets on the spot, by name."""
+    from harness.data.generated import digits, kronecker, sbm, twin
 
-    return {
-        "digits": Generator(digits.make, options_of(digits.DigitsSettings), digits.info),
-        "kronecker": Generator(kronecker.make, options_of(kronecker.KroneckerSettings), kronecker.info),
-        "sbm": Generator(sbm.make, options_of(sbm.SBMSettings), sbm.info),
-        "twin": Generator(twin.make, options_of(twin.TwinSettings), twin.info),
-    }
+    return {"digits": digits, "kronecker": kronecker, "sbm": sbm, "twin": twin}

@@ -14,19 +14,17 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from harness.data.graph import GraphData, check_graph
+from harness.data.graph import Array, GraphData, check_graph
 from harness.errors import DataError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 CHUNK_BYTES = 4 << 20
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
@@ -46,11 +44,7 @@ class Header(NamedTuple):
 
 
 def read_header(stream: IO[bytes], file: Path | str) -> Header:
-    """Read an `.npy` header.
-
-    Raises:
-        DataError: not an `.npy` header, or an object dtype (it would be a pickle).
-    """
+    """Read an `.npy` header; DataError if it is none, or of an object dtype (it would be a pickle)."""
     try:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
@@ -58,7 +52,8 @@ def read_header(stream: IO[bytes], file: Path | str) -> Header:
             raise ValueError(f"format version {version}")
         shape, fortran, dtype = read(stream, max_header_size=_MAX_HEADER)
     except _BAD_HEADER as error:
-        raise DataError(f"no .npy header ({_short(error)})", file=file) from error
+        why = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        raise DataError(f"no .npy header ({why})", file=file) from error
     if dtype.hasobject:
         raise DataError("holds Python objects (a pickle), which are never loaded", file=file)
     if dtype.names is not None or dtype.subdtype is not None or dtype.itemsize == 0:
@@ -73,10 +68,8 @@ def read_rows(
 ) -> Iterator[Array]:
     """Yield the body of a C-ordered `.npy` stream by chunks of rows, each a fresh array; all of it is read.
 
-    A chunk has `step` rows, or as many as make a few MB.
-
-    Raises:
-        DataError: the stream ends early or goes on after the last row.
+    A chunk has `step` rows, or as many as make a few MB. DataError if the stream ends early or goes on after the
+    last row.
     """
     row_items = int(np.prod(shape[1:], dtype=np.int64))
     step = step or chunk_rows(shape, dtype.itemsize)
@@ -91,11 +84,7 @@ def read_rows(
 
 
 def npy_chunks(path: Path) -> Iterator[Array]:
-    """Yield an `.npy` file by chunks of rows.
-
-    Raises:
-        DataError: see `read_header` and `read_rows`.
-    """
+    """Yield an `.npy` file by chunks of rows; DataError as `read_header` and `read_rows`."""
     with path.open("rb") as stream:
         shape, dtype, fortran = read_header(stream, path)
         if not shape:
@@ -111,8 +100,7 @@ def read_columns(
 ) -> Iterator[Array]:
     """Yield a matrix stored column by column from byte `offset` of a seekable stream by chunks of rows.
 
-    Raises:
-        DataError: not a matrix, or the stream ends early.
+    DataError if it is no matrix, or the stream ends early.
     """
     if len(shape) != 2:
         raise DataError(f"is stored column by column with shape {shape}", file=file)
@@ -129,42 +117,37 @@ def read_columns(
         yield np.frombuffer(data, dtype=dtype).reshape(columns, -1).T
 
 
-class NpyWriter:
-    """Writes an `.npy` file of known shape row chunk by row chunk; synced to disk when closed whole."""
+@contextmanager
+def npy_writer(path: Path, shape: tuple[int, ...], dtype: Any) -> Iterator[Callable[[Array], None]]:
+    """Yield a function that appends rows [k, *shape[1:]] to a new `.npy` file of known shape, cast to its dtype.
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-        self._path, self._shape, self._dtype = path, shape, np.dtype(dtype)
-        self._rows = 0
-        self._stream = path.open("wb")
-        header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(self._stream, header)
+    The file is synced to disk at the end. ValueError for rows of another shape, or too few or many of them.
+    """
+    written = 0
 
-    def append(self, rows: Array) -> None:
-        """Append `rows` [k, *shape[1:]], cast to the file's dtype."""
-        if rows.shape[1:] != self._shape[1:]:
-            raise ValueError(f"rows of shape {rows.shape[1:]}, expected {self._shape[1:]}")
-        np.ascontiguousarray(rows, dtype=self._dtype).tofile(self._stream)
-        self._rows += len(rows)
+    def append(rows: Array) -> None:
+        nonlocal written
+        if rows.shape[1:] != shape[1:]:
+            raise ValueError(f"rows of shape {rows.shape[1:]}, expected {shape[1:]}")
+        np.ascontiguousarray(rows, dtype=dtype).tofile(stream)
+        written += len(rows)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._stream:
-            if kind is None and self._rows != self._shape[0]:
-                raise ValueError(f"{self._path}: {self._rows} rows written, {self._shape[0]} promised")
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
+    with path.open("wb") as stream:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+        yield append
+        if written != shape[0]:
+            raise ValueError(f"{path}: {written} rows written, {shape[0]} promised")
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def write_npy(path: Path, array: Array) -> None:
     """Write `array` as `.npy` in C order by chunks, synced to disk."""
-    with NpyWriter(path, array.shape, array.dtype) as writer:
+    with npy_writer(path, array.shape, array.dtype) as append:
         step = chunk_rows(array.shape, array.dtype.itemsize)
         for start in range(0, len(array), step):
-            writer.append(array[start : start + step])
+            append(array[start : start + step])
 
 
 def _read_into(stream: IO[bytes], view: memoryview) -> int:
@@ -178,10 +161,6 @@ def _read_into(stream: IO[bytes], view: memoryview) -> int:
     return done
 
 
-def _short(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:100]
-
-
 FORMAT_VERSION = 1
 _ARRAYS = ("indptr", "indices", "features", "labels", "train_mask", "val_mask", "test_mask")
 _OPTIONAL = "weights"
@@ -190,10 +169,8 @@ _META: dict[str, type] = {"name": str, "num_classes": int, "multilabel": bool, "
 
 def cache_root() -> Path:
     """$HARNESS_CACHE, else $XDG_CACHE_HOME/harness, else ~/.cache/harness (absolute; may not exist yet)."""
-    if own := os.environ.get("HARNESS_CACHE"):
-        return Path(own).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "harness"
+    own = os.environ.get("HARNESS_CACHE")
+    return Path(own or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "harness").expanduser().absolute()
 
 
 @contextmanager
@@ -220,7 +197,8 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     work.mkdir()
     try:
         yield work
-        _sync_tree(work)
+        for path in [*work.rglob("*"), work]:
+            _sync(path)
         if target.exists():
             old = work.with_suffix(".old.tmp")
             target.rename(old)
@@ -236,8 +214,7 @@ def atomic_directory(target: Path) -> Iterator[Path]:
 def write_graph(graph: GraphData, directory: Path) -> None:
     """Write `graph` as the prepared directory `directory` (.npy files and meta.json), whole or not at all.
 
-    Raises:
-        DataError: the graph breaks a promise of `GraphData`.
+    DataError if it breaks a promise of `GraphData`.
     """
     check_graph(graph, graph.name)
     with atomic_directory(directory) as work:
@@ -270,11 +247,7 @@ def _is_file(array: Any, path: Path) -> bool:
 
 
 def open_graph(directory: Path) -> GraphData:
-    """Open a prepared directory; every array is memory-mapped read-only.
-
-    Raises:
-        DataError: a file is missing, damaged or of another version.
-    """
+    """Open a prepared directory, arrays memory-mapped read-only; DataError if it is not whole or of another version."""
     directory = Path(directory)
     meta = _read_meta(directory / "meta.json")
     names = (*_ARRAYS, _OPTIONAL) if (directory / f"{_OPTIONAL}.npy").exists() else _ARRAYS
@@ -319,13 +292,6 @@ def _remove_leftovers(target: Path) -> None:
         pid = path.name[len(_prefix(target)) :].split("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync_tree(directory: Path) -> None:
-    for root, _, files in os.walk(directory):
-        for name in files:
-            _sync(Path(root) / name)
-        _sync(Path(root))
 
 
 def _sync(path: Path) -> None:

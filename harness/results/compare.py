@@ -95,21 +95,20 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
         UserError: several trials fit one; nothing fits.
     """
     ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
-    if ids:
-        return _matched(before, after, lambda trial: trial.record.trial, ())
     mine, yours = ([whole_config(trial.record.config) for trial in side] for side in (before, after))
-    keys = sorted({key for config in (*mine, *yours) for key in config})
+    keys = [] if ids else sorted({key for config in (*mine, *yours) for key in config})
     apart = tuple(key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours})
-    common = [key for key in keys if key not in apart]
 
     def name(trial: Trial) -> str:
         config = whole_config(trial.record.config)
-        return json.dumps([config.get(key, ABSENT) for key in common])
+        return trial.record.trial if ids else json.dumps([config.get(key, ABSENT) for key in keys if key not in apart])
 
-    found = _matched(before, after, name, apart)
-    if not found.pairs:
+    partners, others = _by_name(before, name, apart), _by_name(after, name, apart)
+    pairs = tuple(Pair(partners[key], trial) for key, trial in others.items() if key in partners)
+    if not pairs:
         raise UserError("no trial is on both sides", fix="compare results of one suite")
-    return found
+    only_before = tuple(trial for key, trial in partners.items() if key not in others)
+    return Pairing(pairs, apart, only_before, tuple(trial for key, trial in others.items() if key not in partners))
 
 
 def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -120,20 +119,6 @@ def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
         config.pop("seed", None)
         cells.setdefault(json.dumps(config, sort_keys=True), []).append(each)
     return list(cells.values())
-
-
-def _matched(
-    before: Sequence[Trial], after: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]
-) -> Pairing:
-    """Pair trials of equal names."""
-    partners = _by_name(before, name, apart)
-    others = _by_name(after, name, apart)
-    return Pairing(
-        tuple(Pair(partners[key], trial) for key, trial in others.items() if key in partners),
-        apart,
-        tuple(trial for key, trial in partners.items() if key not in others),
-        tuple(trial for key, trial in others.items() if key not in partners),
-    )
 
 
 def _by_name(trials: Sequence[Trial], name: Callable[[Trial], str], apart: tuple[str, ...]) -> dict[str, Trial]:
@@ -207,7 +192,8 @@ def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Comp
     risk = 1 - CONFIDENCE
     each = risk / 2 / len(cells) if len(cells) > 1 else risk
     means = [float(np.mean([change.size for change in cell])) for cell in cells]
-    own = [_own_variance(cell, noise) for cell in cells]
+    # the variance of the mean change of a trial's seeds, without drift
+    own = [None if noise is None else (noise.variance + _explained(cell)) / len(cell) for cell in cells]
     rows = [
         _judged(metric, cell, mean, variance, noise, each)
         for cell, mean, variance in zip(cells, means, own, strict=True)
@@ -224,12 +210,9 @@ def _change(pair: Pair, metric: Metric) -> _Change | None:
         return None
     if metric.difference:
         return _Change(pair, before, after, after - before, 0.0)
-    if before == after:
-        size = 0.0
-    elif before > 0 and after > 0:
-        size = math.log(after / before)
-    else:
+    if before != after and not (before > 0 and after > 0):
         return None
+    size = 0.0 if before == after else math.log(after / before)
     return _Change(pair, before, after, size, _epochs_error(pair) if metric.by_epoch else 0.0)
 
 
@@ -239,6 +222,11 @@ def _epochs_error(pair: Pair) -> float:
     return 0.0 if ratio is None or not ratio.low > 0 else math.log(ratio.high / ratio.low) / (2 * NORMAL)
 
 
+def _explained(changes: Sequence[_Change]) -> float:
+    """Return the mean variance of changes that their epochs tell."""
+    return float(np.mean([change.error**2 for change in changes]))
+
+
 def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     """Return how far changes scatter that should be equal: over seeds, else robustly over all trials.
 
@@ -246,7 +234,7 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     Stat. Appl. Genet. Mol. Biol. 3, 2004), so that two seeds that agree by chance make nothing sure; where
     these scatter more, they count alone; where far more, with their own freedom. None if nothing is known.
     """
-    explained = float(np.mean([change.error**2 for cell in cells for change in cell]))
+    explained = _explained([change for cell in cells for change in cell])
     freedom: float = sum(len(cell) - 1 for cell in cells)
     if freedom:
         squares = sum(float(np.var([c.size for c in cell])) * len(cell) for cell in cells)
@@ -264,13 +252,6 @@ def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
     if beyond > both and beyond > WILD * metric.rerun**2:
         return _Noise(beyond, max(freedom, 1.0))
     return _Noise(max(both, beyond), PRIOR + freedom)
-
-
-def _own_variance(cell: Sequence[_Change], noise: _Noise | None) -> float | None:
-    """Return the variance of the mean change of a trial's seeds, without drift."""
-    if noise is None:
-        return None
-    return (noise.variance + float(np.mean([change.error**2 for change in cell]))) / len(cell)
 
 
 def _judged(

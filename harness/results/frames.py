@@ -135,10 +135,9 @@ _TRIAL = ["suite", "trial"]  # what a trial is known by
 class ResultInputs:
     """Everything a report shows.
 
-    `results`: one row a trial, `epochs`: one row an epoch and rank (columns as in
-    `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer;
-    `directories`: where they were read; `repeated`: how many trials were in several of them, each with
-    other metrics (the one that started last is shown).
+    `results`: one row a trial, `epochs`: one row an epoch and rank (columns as in `harness.results.frames`);
+    `records`: the record of each (suite, trial), possibly fewer; `directories`: where they were read; `repeated`: how
+    many trials were in several of them, each with other metrics (the one that started last is shown).
     """
 
     results: pd.DataFrame

@@ -80,13 +80,6 @@ class Projection:
         return 1 - (self.compute_s + self.wait_s) / epoch if epoch else 0.0
 
 
-@dataclass(frozen=True)
-class _Transfers:
-    exchange_s: float
-    reduce_s: float
-    overlapped_s: float
-
-
 def network_of(record: Record) -> NetworkSpec | None:
     """Return the network that a trial's ranks were put on; None is the loopback."""
     written = record.config.get("network")
@@ -130,18 +123,12 @@ def project(
     sent = _transfers(record, HostLink(rate_bits_s, latency_s, ranks_per_host, sockets))
     phases = max(_rank_phases(record), key=_compute)
     scale = float(record.result["epoch_time_s"]) / sum(phases.values())
-    exchange_s, reduce_s = sent.exchange_s, sent.reduce_s
     if sockets:
         own = _transfers(record, _own_link(record))
-        exchange_s = max(exchange_s, scale * phases.get("comm", 0.0) - own.exchange_s)
-        reduce_s = max(reduce_s, scale * phases.get("reduce", 0.0) - own.reduce_s)
-    return Projection(
-        compute_s=scale * _compute(phases),
-        wait_s=scale * phases.get("wait", 0.0),
-        exchange_s=exchange_s,
-        reduce_s=reduce_s,
-        overlapped_s=sent.overlapped_s,
-    )
+        for kind, phase in (("exchange", "comm"), ("reduce", "reduce")):
+            sent[kind] = max(sent[kind], scale * phases.get(phase, 0.0) - own[kind])
+    wait_s = scale * phases.get("wait", 0.0)
+    return Projection(scale * _compute(phases), wait_s, sent["exchange"], sent["reduce"], sent["overlapped"])
 
 
 def _rank_phases(record: Record) -> list[dict[str, float]]:
@@ -166,8 +153,8 @@ def _own_link(record: Record) -> HostLink:
     return HostLink(spec.bits_s, spec.latency_s, spec.ranks_per_host)
 
 
-def _transfers(record: Record, link: HostLink) -> _Transfers:
-    """Return the seconds an epoch's bytes take on a link."""
+def _transfers(record: Record, link: HostLink) -> dict[str, float]:
+    """Return the seconds an epoch's bytes take on a link, by how they are sent."""
     steps: defaultdict[tuple[Any, ...], list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
     for index, rank in enumerate(record.ranks):
         for row in rank["traffic"]:
@@ -176,12 +163,12 @@ def _transfers(record: Record, link: HostLink) -> _Transfers:
                 overlapped, reduced = bool(row.get("overlapped")), row["peer"] == ALL_REDUCE
                 key = (overlapped, reduced, row["purpose"], row["layer"], row["direction"])
                 steps[key].append((rank.get("rank", index), row))
-    seconds: defaultdict[str, float] = defaultdict(float)
+    seconds = {"exchange": 0.0, "reduce": 0.0, "overlapped": 0.0}
     for (overlapped, reduced, *_), rows in steps.items():
         kind = "overlapped" if overlapped else "reduce" if reduced else "exchange"
         step = _all_reduce(rows, link, len(record.ranks)) if reduced else _exchange(rows, link)
         seconds[kind] += step / record.result["epochs"]
-    return _Transfers(seconds["exchange"], seconds["reduce"], seconds["overlapped"])
+    return seconds
 
 
 def _exchange(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink) -> float:
@@ -201,31 +188,13 @@ def _all_reduce(rows: Iterable[tuple[int, Mapping[str, Any]]], link: HostLink, r
     """Return the seconds that all calls of an all-reduce take as a ring that leaves each host once."""
     if ranks <= link.ranks_per_host:
         return 0.0
-    shares = [(row["sent_bytes"], row["calls"]) for _, row in rows]
-    share, calls = max(shares)
+    share, calls = max((row["sent_bytes"], row["calls"]) for _, row in rows)
     return link.seconds(share, calls * 2 * (ranks - 1))
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A link that moves bytes without the kernel's sockets: bits a second each way, and who says so."""
-
-    bits_s: float
-    source: str
-
-
-PRESETS = {
-    "nvlink": Preset(8 * 450e9, "NVLink 4: 900 GB/s a GPU, both ways together (NVIDIA, H100 data sheet)"),
-    "pcie4": Preset(8 * 31.5e9, "PCIe 4.0 x16: 16 GT/s a lane, 128b/130b (PCI-SIG)"),
-    "pcie5": Preset(8 * 63e9, "PCIe 5.0 x16: 32 GT/s a lane, 128b/130b (PCI-SIG)"),
-    "hdr": Preset(200e9, "InfiniBand HDR, 4 lanes (IBTA roadmap)"),
-    "ndr": Preset(400e9, "InfiniBand NDR, 4 lanes (IBTA roadmap)"),
-}
-
-
-@dataclass(frozen=True)
 class NamedLink:
-    """A network a user asked for; `sockets` as for `harness.results.projection.project`."""
+    """A network a user asked for: bits a second each way, `sockets` as for `project`, and who says so."""
 
     name: str
     bits_s: float
@@ -233,10 +202,21 @@ class NamedLink:
     source: str = ""
 
 
+PRESETS = {
+    "nvlink": (8 * 450e9, "NVLink 4: 900 GB/s a GPU, both ways together (NVIDIA, H100 data sheet)"),
+    "pcie4": (8 * 31.5e9, "PCIe 4.0 x16: 16 GT/s a lane, 128b/130b (PCI-SIG)"),
+    "pcie5": (8 * 63e9, "PCIe 5.0 x16: 32 GT/s a lane, 128b/130b (PCI-SIG)"),
+    "hdr": (200e9, "InfiniBand HDR, 4 lanes (IBTA roadmap)"),
+    "ndr": (400e9, "InfiniBand NDR, 4 lanes (IBTA roadmap)"),
+}
+"""Links that move bytes without the kernel's sockets: bits a second each way, and who says so."""
+
+
 def parse_link(text: str, key: str) -> NamedLink:
     """Return what `text` names: a preset, or a rate such as "10gbit"; UserError naming `key` otherwise."""
-    if preset := PRESETS.get(text):
-        return NamedLink(text, preset.bits_s, sockets=False, source=preset.source)
+    if text in PRESETS:
+        bits_s, source = PRESETS[text]
+        return NamedLink(text, bits_s, sockets=False, source=source)
     try:
         bits_s = parse_rate(text)
     except ValueError:
@@ -294,20 +274,18 @@ def base_of(group: Sequence[Record], label: str | None = None) -> Record | None:
     """
     if label is not None:
         return next((record for record in group if network_label(record) == label), None)
-    return max(group, key=_freedom)
 
+    def freedom(record: Record) -> tuple[float, float]:
+        spec = network_of(record)
+        return (math.inf, 1.0) if spec is None else (spec.bits_s, -spec.latency_s)
 
-def _freedom(record: Record) -> tuple[float, float]:
-    spec = network_of(record)
-    return (math.inf, 1.0) if spec is None else (spec.bits_s, -spec.latency_s)
+    return max(group, key=freedom)
 
 
 def compare_counterparts(group: Sequence[Record], base: Record) -> list[Comparison]:
     """Hold the projection of `base` against every other trial of its group that has a network."""
-    found = []
-    for record in group:
-        spec = network_of(record)
-        if spec is not None and record is not base:
-            onto = project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host)
-            found.append(Comparison(base, record, spec, onto))
-    return found
+    others = [(record, spec) for record in group if record is not base and (spec := network_of(record))]
+    return [
+        Comparison(base, record, spec, project(base, spec.bits_s, spec.latency_s, ranks_per_host=spec.ranks_per_host))
+        for record, spec in others
+    ]

@@ -63,7 +63,8 @@ class Record(BaseModel):
 
 def read_record(path: Path) -> Record:
     """Read a `record.json`; UserError if it is damaged or of a newer harness."""
-    return read_versioned(path, Record, SCHEMA_VERSION, ("record", "damaged record"), _REMOVE)
+    fix = "remove the trial's directory; the next run repeats it"
+    return read_versioned(path, Record, SCHEMA_VERSION, ("record", "damaged record"), fix)
 
 
 def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, str], fix: str) -> M:
@@ -87,9 +88,6 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in first["loc"])
         raise UserError(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
-
-
-_REMOVE = "remove the trial's directory; the next run repeats it"
 
 
 def flatten(value: object, prefix: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.metrics import METRICS, STAT, SUMS, Metric
 from harness.results.record import Json, epoch_rows
-from harness.results.stats import ENOUGH, default_warmup, median_interval
+from harness.results.stats import ENOUGH, default_warmup, mean, median_interval
 
 
 def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) -> Json:
@@ -42,11 +42,7 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
 
 
 _FROM_SUMMARY = ("best_epoch", "final_loss", "spmm", "parameters", "checksum", "stopped")
-_OVER: Mapping[str, Callable[[list[Any]], Any]] = {
-    "sum": sum,
-    "max": max,
-    "mean": lambda values: float(np.mean(values)),
-}
+_OVER: Mapping[str, Callable[[list[Any]], Any]] = {"sum": sum, "max": max, "mean": mean}
 
 
 def _read(metric: Metric, ranks: Sequence[Json], summary: Json, epochs: _Epochs) -> Any:
@@ -67,7 +63,7 @@ def _over_epochs(metric: Metric, ranks: Sequence[Json], key: str, epochs: _Epoch
 
     A device that ranks share is told of by one of them; a sum in which one is missing is no sum.
     """
-    over = epochs.named(metric.epochs)
+    over = epochs.named[metric.epochs]
     if not over or not epochs.plain:
         return None
     if metric.ranks == "slowest":
@@ -94,12 +90,6 @@ def _known(values: Iterable[Any]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _mean(values: Iterable[Any]) -> float | None:
-    """Return the mean of the metrics that are there, None if there are none."""
-    known = _known(values)
-    return float(np.mean(known)) if known else None
-
-
 class _Epochs:
     """The epochs after warm-up that every rank finished, `timed`: `plain` for times, `phased` for phases."""
 
@@ -111,18 +101,15 @@ class _Epochs:
         warmup = default_warmup(len(common)) if warmup is None else warmup
         self.warmup = min(warmup, len(common)) if common else None
         self.common, self.timed = common, common[warmup:]
-        with_barriers = [e for e in self.timed if self.by_rank[0][e].get("timing") == "breakdown"]
-        self.plain = [e for e in self.timed if e not in set(with_barriers)]
-        self.aligned = with_barriers
-        self.phased = with_barriers or self.plain
+        self.aligned = [e for e in self.timed if self.by_rank[0][e].get("timing") == "breakdown"]
+        self.plain = [e for e in self.timed if e not in set(self.aligned)]
+        self.phased = self.aligned or self.plain
+        # by what a metric's `epochs` says
+        self.named = {"all": self.common, "timed": self.timed, "plain": self.plain, "phased": self.phased}
 
     def times(self, epochs: Sequence[int]) -> np.ndarray:
         """Return the epoch times [ranks, epochs] in seconds."""
         return np.array([[rows[e]["epoch_time_s"] for e in epochs] for rows in self.by_rank], dtype=float)
-
-    def named(self, which: str) -> Sequence[int]:
-        """Return the epochs that a metric's `epochs` names."""
-        return {"all": self.common, "timed": self.timed, "plain": self.plain, "phased": self.phased}[which]
 
     @cached_property
     def slowest(self) -> int:
@@ -131,7 +118,7 @@ class _Epochs:
 
     def mean(self, rank: int, key: str, epochs: Sequence[int]) -> float | None:
         """Return the mean of one of a rank's metrics; None if it has none."""
-        return _mean(self.by_rank[rank][e].get(key) for e in epochs)
+        return mean(_known(self.by_rank[rank][e].get(key) for e in epochs))
 
 
 def _timing(epochs: _Epochs) -> Json:
@@ -179,11 +166,9 @@ def _steps(epochs: _Epochs, slowest: np.ndarray) -> Json:
 
 def _cpu_utilisation(epochs: _Epochs) -> float | None:
     """Cores that a rank keeps busy: CPU seconds a second, mean over ranks."""
-    ratios = []
-    for rank in range(len(epochs.by_rank)):
-        cpu, wall = (epochs.mean(rank, key, epochs.plain) for key in ("cpu_s", "epoch_time_s"))
-        ratios.append(cpu / wall if cpu is not None and wall else None)
-    return _mean(ratios)
+    ranks = range(len(epochs.by_rank))
+    means = ([epochs.mean(rank, key, epochs.plain) for rank in ranks] for key in ("cpu_s", "epoch_time_s"))
+    return mean(_known(map(_per_second, *means)))
 
 
 def _phases(epochs: _Epochs) -> Json:
@@ -212,21 +197,20 @@ def _phases(epochs: _Epochs) -> Json:
 def _stats(epochs: _Epochs, declared: Mapping[str, Metric]) -> Json:
     """Return the metrics that a method gives with its steps, by name.
 
-    Of each epoch the sum over ranks, or what is declared, of those the mean over the epochs after warm-up,
-    with and without barriers. Epochs in which a rank does not tell one are left out for it; what is no number
-    is dropped.
+    Of each epoch the sum over ranks, or what is declared, of those the mean over the epochs after warm-up, with and
+    without barriers. Epochs in which a rank does not tell one are left out for it; what is no number is dropped.
     """
     means: Json = {}
     told = {e: [rows[e].get("stats") or {} for rows in epochs.by_rank] for e in epochs.common}
     for name in dict.fromkeys(name for e in epochs.timed for stats in told[e] for name in stats):
         metric = declared.get(STAT + name) or Metric.of_method(name, "")
         by_epoch = []
-        for e in epochs.named(metric.epochs):
+        for e in epochs.named[metric.epochs]:
             numbers = [value for stats in told[e] if isinstance(value := stats.get(name), int | float)]
             if len(numbers) == len(epochs.by_rank):
                 by_epoch.append(_OVER[metric.ranks](numbers))
         if by_epoch:
-            means[name] = _mean(by_epoch)
+            means[name] = mean(by_epoch)
     return means
 
 

@@ -96,27 +96,24 @@ def ratio_interval(
 
     `paired`: value i of both is of one thing (a seed), so that both are resampled together. The interval is
     as for `mean_interval`, where all is positive of the ratio's logarithm. None if a sample is empty or the
-    statistic of `before` is 0.
-
-    Raises:
-        ValueError: paired samples of different lengths.
+    statistic of `before` is 0. ValueError for paired samples of different lengths.
     """
-    found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
+    found = _of_two(after, before, paired, statistic, seed)
     if found is None or not found.b:
         return None
-    a, b = found.resampled_a, found.resampled_b
+    a, b, ratio = found.resampled_a, found.resampled_b, found.a / found.b
     if min(a.min(), b.min()) > 0:
-        logs = _interval(math.log(found.a / found.b), np.log(a / b), found.count)
-        return Interval(found.a / found.b, math.exp(logs.low), math.exp(logs.high))
+        logs = _interval(math.log(ratio), np.log(a / b), found.count)
+        return Interval(ratio, math.exp(logs.low), math.exp(logs.high))
     known = b != 0
-    return _interval(found.a / found.b, a[known] / b[known], found.count)
+    return _interval(ratio, a[known] / b[known], found.count)
 
 
 def difference_interval(
     after: Values, before: Values, *, paired: bool, statistic: Statistic = "median", seed: int = 0
 ) -> Interval | None:
     """Return statistic(after) - statistic(before) with its interval, in their unit; as `ratio_interval`."""
-    found = _of_two(after, before, paired, _STATISTICS[statistic], seed)
+    found = _of_two(after, before, paired, statistic, seed)
     if found is None:
         return None
     return _interval(found.a - found.b, found.resampled_a - found.resampled_b, found.count)
@@ -126,10 +123,7 @@ def paired_test(a: Values, b: Values) -> float | None:
     """Return the two-sided p-value of Student's paired t-test that the mean of a - b is 0.
 
     `a[i]` and `b[i]` are of one seed. None of fewer than two pairs; 1 if no pair differs, 0 if all differ
-    by the same.
-
-    Raises:
-        ValueError: different lengths.
+    by the same. ValueError for samples of different lengths.
     """
     differences = np.subtract(*_pairs(a, b))
     if len(differences) < 2:
@@ -145,10 +139,8 @@ def time_to_score(times: Values, scores: Values, target: float) -> float | None:
     """Return the seconds of training until a score was first `target` or more; None if it never was.
 
     `times` [epochs]: seconds of every epoch from the first, warm-up included (of the slowest rank);
-    `scores` [epochs]: the score after it, NaN where none was taken. Evaluations take no time.
-
-    Raises:
-        ValueError: different lengths.
+    `scores` [epochs]: the score after it, NaN where none was taken. Evaluations take no time. ValueError for
+    different lengths.
     """
     seconds, reached = _pairs(times, scores)
     (hits,) = np.nonzero(reached >= target)
@@ -169,14 +161,14 @@ class _Two:
     count: int
 
 
-def _of_two(after: Values, before: Values, paired: bool, of: Callable[..., Any], seed: int) -> _Two | None:
+def _of_two(after: Values, before: Values, paired: bool, statistic: Statistic, seed: int) -> _Two | None:
     if not len(after) or not len(before):
         return None
     a, b = np.asarray(after, dtype=np.float64), np.asarray(before, dtype=np.float64)
+    of = _STATISTICS[statistic]
     rng = np.random.default_rng(seed)
     if paired:
-        both = np.stack(_pairs(a, b))
-        resampled_a, resampled_b = _resampled(of, both, rng)
+        resampled_a, resampled_b = _resampled(of, np.stack(_pairs(a, b)), rng)
     else:
         resampled_a, resampled_b = (_resampled(of, _thinned(np.sort(sample)), rng) for sample in (a, b))
     return _Two(float(of(a)), float(of(b)), resampled_a, resampled_b, min(len(a), len(b)))

@@ -70,13 +70,9 @@ def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
 
     A directory is a results directory, a suite's or a trial's. Results older than `suite.json` have none.
     """
-    found: dict[str, KeptSuite] = {}
-    for directory in directories:
-        home = directory.resolve().parent if (directory / "record.json").is_file() else directory
-        for path in sorted([*home.glob(SUITE_FILE), *home.glob(f"*/{SUITE_FILE}")]):
-            suite = read_suite(path)
-            found[suite.name] = suite
-    return found
+    homes = [place.resolve().parent if (place / "record.json").is_file() else place for place in directories]
+    paths = (path for home in homes for path in sorted([*home.glob(SUITE_FILE), *home.glob(f"*/{SUITE_FILE}")]))
+    return {suite.name: suite for suite in map(read_suite, paths)}
 
 
 STAGING = ".staging"
@@ -121,10 +117,16 @@ class ResultStore:
 
     def stage(self, trial_id: str) -> Path:
         """Return an empty working directory for a trial; `commit` or `clean` removes it."""
-        path = self.staging / f"{_plain(trial_id)}-{os.getpid()}"
+        path = self._empty(trial_id)
+        self._staged.add(path)
+        return path
+
+    def _empty(self, trial_id: str, suffix: str = "") -> Path:
+        if not re.fullmatch(PLAIN_NAME, trial_id):
+            raise ValueError(f"not a trial id: {trial_id!r}")
+        path = self.staging / f"{trial_id}-{os.getpid()}{suffix}"
         shutil.rmtree(path, ignore_errors=True)  # of a dead runner that had our pid
         path.mkdir(parents=True)
-        self._staged.add(path)
         return path
 
     def clean(self) -> None:
@@ -143,14 +145,11 @@ class ResultStore:
 
         Killed at any moment, it leaves the older record (or none) or the new one, never a part.
         """
-        stage = self.staging / f"{_plain(trial_id)}-{os.getpid()}"
-        built = stage.with_name(stage.name + ".commit")
-        shutil.rmtree(built, ignore_errors=True)
-        built.mkdir(parents=True)
+        built = self._empty(trial_id, ".commit")
         write_epochs(epochs, built / "epochs.parquet")
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
         (built / "record.json").write_text(record.to_json(), encoding="utf-8")
-        home = self._put(built, trial_id)
+        home, stage = self._put(built, trial_id), built.with_suffix("")
         shutil.rmtree(stage, ignore_errors=True)
         self._staged.discard(stage)
         return home
@@ -160,9 +159,7 @@ class ResultStore:
 
         Plain files only: a link would lead out of the results.
         """
-        built = self.staging / f"{_plain(trial_id)}-{os.getpid()}.commit"
-        shutil.rmtree(built, ignore_errors=True)
-        built.mkdir(parents=True)
+        built = self._empty(trial_id, ".commit")
         for file in place.iterdir():
             if file.is_file() and not file.is_symlink():
                 shutil.copyfile(file, built / file.name)
@@ -210,13 +207,6 @@ def _listed(directory: Path) -> list[Path]:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _plain(trial_id: str) -> str:
-    """Return a trial id that is safe as a directory's name."""
-    if not re.fullmatch(PLAIN_NAME, trial_id):
-        raise ValueError(f"not a trial id: {trial_id!r}")
-    return trial_id
 
 
 def _flush(path: Path) -> None:

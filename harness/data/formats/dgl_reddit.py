@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.data.formats.files import Npz, as_labels, built, spool_features
-from harness.data.graph import GraphData, csr_from_edges
-from harness.data.store import Array
+from harness.data.formats.files import Npz, as_labels, csr, spool_features
+from harness.data.graph import Array, GraphData
 from harness.errors import DataError
 
 FILES = ("reddit_data.npz", "reddit_graph.npz")
@@ -31,18 +30,8 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         _, width = npz.shape("feature", "f", (nodes, None))
         features = spool_features(npz.chunks("feature", "f", (nodes, None)), (nodes, width), work, data)
     indptr, indices = _edges(edges, nodes)
-    return GraphData(
-        name=name,
-        indptr=indptr,
-        indices=indices,
-        features=features,
-        labels=labels,
-        train_mask=types == _TRAIN,
-        val_mask=types == _VAL,
-        test_mask=types == _TEST,
-        num_classes=classes,
-        multilabel=multilabel,
-    )
+    train, val, test = (types == part for part in (_TRAIN, _VAL, _TEST))
+    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel)
 
 
 def _edges(path: Path, nodes: int) -> tuple[Array, Array]:
@@ -56,4 +45,4 @@ def _edges(path: Path, nodes: int) -> tuple[Array, Array]:
             # Row i of the adjacency aggregates its columns: the row is the edge's destination.
             return npz.paired_chunks("col", "row", count)
 
-        return built(path, "an edge list", lambda: csr_from_edges(stream, nodes, symmetrise=False))
+        return csr(stream, nodes, path, symmetrise=False)

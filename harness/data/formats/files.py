@@ -8,17 +8,18 @@ import math
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 
-from harness.data.store import CHUNK_BYTES, Array, Header, NpyWriter, read_columns, read_header, read_rows
+from harness.data.graph import Array, EdgeChunks, Shape, csr_from_edges, fits, shape_text
+from harness.data.store import CHUNK_BYTES, Header, chunk_rows, npy_writer, read_columns, read_header, read_rows
 from harness.errors import DataError
 
 _CSV_ROWS = 1 << 17
@@ -55,18 +56,17 @@ def reading(file: Path, expected: str) -> Iterator[None]:
 def spool_features(chunks: Iterable[Array], shape: tuple[int, int], work: Path, file: Path) -> Array:
     """Write feature chunks as float32 to `work/features.npy`; return it memory-mapped.
 
-    Raises:
-        DataError: a value is not finite (also: too large for float32), or rows are missing.
+    DataError if a value is not finite (also: too large for float32), or rows are missing.
     """
     path, rows = work / "features.npy", 0
     try:
-        with NpyWriter(path, shape, np.float32) as writer:
+        with npy_writer(path, shape, np.float32) as append:
             for chunk in chunks:
                 with np.errstate(over="ignore"):
                     values = chunk.astype(np.float32, copy=False)
                 if not np.isfinite(values).all():
                     raise DataError(f"features near row {rows} are not finite numbers", file=file)
-                writer.append(values)
+                append(values)
                 rows += len(values)
     except ValueError as error:
         raise DataError(f"features: {error}", file=file) from error
@@ -99,11 +99,7 @@ def csv_chunks(file: Path, dtype: Any, separator: str = ",") -> Iterator[Array]:
 
 
 def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
-    """Bool [nodes], true at `ids` (integers 0..nodes-1, no order).
-
-    Raises:
-        DataError: an id is not an integer of that range.
-    """
+    """Bool [nodes], true at `ids` (integers 0..nodes-1, no order); DataError if one is not of that range."""
     with reading(file, f"node ids of the {name} set"):
         array = np.asarray(ids)
         if array.size == 0:
@@ -120,10 +116,8 @@ def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
 def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Array, int, bool]:
     """Bring labels into the form of `GraphData`: (labels, num_classes, multilabel).
 
-    [N] or [N, 1] numbers are classes (negative or NaN = unlabelled); [N, C] are 0/1 for each class.
-
-    Raises:
-        DataError: another shape, a fraction, or nothing labelled.
+    [N] or [N, 1] numbers are classes (negative or NaN = unlabelled); [N, C] are 0/1 for each class. DataError for
+    another shape, a fraction, or nothing labelled.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -151,16 +145,22 @@ def as_labels(values: Array, file: Path, classes: int | None = None) -> tuple[Ar
     return labels, max(found, classes or 0), False
 
 
-def built(file: Path, expected: str, build: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Run a CSR builder over the edges of `file`, its ValueError told as a DataError."""
+def csr(
+    edges: EdgeChunks, nodes: int, file: Path, expected: str = "an edge list", *, symmetrise: bool = True
+) -> tuple[Array, Array]:
+    """Run `csr_from_edges` over the edges of `file`, its ValueError told as a DataError."""
     with reading(file, expected):
-        return build()
+        return csr_from_edges(edges, nodes, symmetrise=symmetrise)
 
 
-_KINDS = {"i": "integers", "f": "floats", "b": "booleans", "n": "numbers"}
-_ACCEPT = {"i": "iu", "f": "f", "b": "b", "n": "iufb"}
+def dense_chunks(matrix: sp.csr_matrix) -> Iterator[Array]:
+    """Yield a sparse float32 matrix by dense chunks of rows of a few MB."""
+    step = chunk_rows(matrix.shape, 4)
+    yield from (matrix[start : start + step].toarray() for start in range(0, matrix.shape[0], step))
+
+
+_KINDS = {"i": ("integers", "iu"), "f": ("floats", "f"), "b": ("booleans", "b"), "n": ("numbers", "iufb")}
 _STEP = CHUNK_BYTES // 8
-Shape = tuple[int | None, ...]
 
 
 class Npz:
@@ -178,19 +178,11 @@ class Npz:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._zip.close()
 
     def __contains__(self, name: str) -> bool:
         return f"{name}.npy" in self._sizes
-
-    def any_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of member `name`, whatever it is."""
-        where = self._where(name)
-        with reading(where, "an array"), self._zip.open(f"{name}.npy") as stream:
-            return read_header(stream, where).shape
 
     def shape(self, name: str, kind: str, shape: Shape) -> tuple[int, ...]:
         """Shape of member `name`, which must be of `kind` (i, f, b, n = any number) and fit `shape`."""
@@ -206,6 +198,13 @@ class Npz:
                 flat[at : at + len(chunk)] = chunk
                 at += len(chunk)
         return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+    def rows(self, name: str, count: int) -> Array:
+        """Member `name` whole, numbers [count] or [count, any]."""
+        where = self._where(name)
+        with reading(where, "an array"), self._zip.open(f"{name}.npy") as stream:
+            shape = read_header(stream, where).shape
+        return self.array(name, "n", (count, None) if len(shape) == 2 else (count,))
 
     def chunks(self, name: str, kind: str, shape: Shape) -> Iterator[Array]:
         """Member `name` by chunks of rows of a few MB."""
@@ -238,7 +237,12 @@ class Npz:
     def _flat(self, name: str, shape: Shape, start: int, stop: int) -> Iterator[Array]:
         with self._open(name, "i", shape) as (stream, header):
             where, total = self._where(name), int(np.prod(header.shape, dtype=np.int64))
-            _skip(stream, start * header.dtype.itemsize, where)
+            before = start * header.dtype.itemsize
+            while before:  # not `seek`, which would give up on the checksum
+                data = stream.read(min(before, CHUNK_BYTES))
+                if not data:
+                    raise DataError("ends early", file=where)
+                before -= len(data)
             position = start
             for chunk in read_rows(stream, (total - start,), header.dtype, where, _STEP):
                 if position >= stop:
@@ -248,17 +252,15 @@ class Npz:
 
     @contextmanager
     def _open(self, name: str, kind: str, shape: Shape) -> Iterator[tuple[IO[bytes], Header]]:
-        expected = f"{_KINDS[kind]} [{', '.join('any' if s is None else str(s) for s in shape)}]"
+        name_of_kind, accepted = _KINDS[kind]
+        expected = f"{name_of_kind} {shape_text(shape)}"
         where = self._where(name)
         if name not in self:
             raise DataError(f"has no array '{name}', expected {expected}", file=self.path)
         with reading(where, expected), self._zip.open(f"{name}.npy") as stream:
             header = read_header(stream, where)
             found, dtype = header.shape, header.dtype
-            fits = len(found) == len(shape) and all(
-                want in (None, have) for want, have in zip(shape, found, strict=True)
-            )
-            if dtype.kind not in _ACCEPT[kind] or not fits:
+            if dtype.kind not in accepted or not fits(found, shape):
                 raise DataError(f"is {dtype} {list(found)}, expected {expected}", file=where)
             body = self._sizes[f"{name}.npy"] - stream.tell()
             if body != math.prod(found) * dtype.itemsize:
@@ -267,11 +269,3 @@ class Npz:
 
     def _where(self, name: str) -> Path:
         return self.path / name
-
-
-def _skip(stream: IO[bytes], size: int, file: Path) -> None:
-    while size:
-        data = stream.read(min(size, CHUNK_BYTES))
-        if not data:
-            raise DataError("ends early", file=file)
-        size -= len(data)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.data.formats.files import Npz, as_labels, built, mask, read_json, reading, spool_features
-from harness.data.graph import GraphData, csr_from_edges, is_symmetric
-from harness.data.store import Array, npy_chunks, read_header
+from harness.data.formats.files import Npz, as_labels, csr, mask, read_json, reading, spool_features
+from harness.data.graph import Array, GraphData, is_symmetric
+from harness.data.store import npy_chunks, read_header
 from harness.errors import DataError
 
 FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
@@ -36,18 +36,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         raise DataError(f"is {dtype} {list(shape)}, expected floats [{nodes}, any]", file=feats)
     features = spool_features(npy_chunks(feats), (nodes, shape[1]), work, feats)
     indptr, indices = _edges(adjacency, nodes)
-    return GraphData(
-        name=name,
-        indptr=indptr,
-        indices=indices,
-        features=features,
-        labels=labels,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=classes,
-        multilabel=multilabel,
-    )
+    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel)
 
 
 def _labels(path: Path, nodes: int) -> tuple[Array, int, bool]:
@@ -93,8 +82,5 @@ def _edges(path: Path, nodes: int) -> tuple[Array, Array]:
                 yield columns, np.repeat(np.arange(first, last + 1), counts)
                 at = end
 
-        def build(symmetrise: bool) -> tuple[Array, Array]:
-            return built(path, "a CSR", lambda: csr_from_edges(stream, nodes, symmetrise=symmetrise))
-
-        rows, columns = build(False)
-        return (rows, columns) if is_symmetric(rows, columns) else build(True)
+        found = csr(stream, nodes, path, "a CSR", symmetrise=False)
+        return found if is_symmetric(*found) else csr(stream, nodes, path, "a CSR")

@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.formats.files import built, csv_chunks, spool_features
-from harness.data.graph import GraphData, csr_from_edges
-from harness.data.store import Array, chunk_rows
+from harness.data.formats.files import csr, csv_chunks, dense_chunks, mask, spool_features
+from harness.data.graph import Array, GraphData
 from harness.errors import DataError
 
 FILES = ("youtube-links.txt.gz", "youtube-groupmemberships.txt.gz")
@@ -32,10 +31,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     users, groups = np.concatenate(list(_pairs(memberships))).T
     nodes = max(max(int(chunk.max()) for chunk in _pairs(links)), int(users.max()))
 
-    def edges() -> Iterator[tuple[Array, Array]]:
-        yield from ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links))
-
-    indptr, indices = built(links, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
+    indptr, indices = csr(lambda: ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links)), nodes, links)
     member = sp.csr_matrix((np.ones(len(users), np.float32), (users - 1, groups - 1)), (nodes, int(groups.max())))
     member.data[:] = 1  # a membership listed twice was summed
     # Stable order: of equally large groups the lower number comes first.
@@ -43,35 +39,16 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     rng = np.random.default_rng(0)
     pool = largest[:FEATURE_POOL]
     chosen = np.sort(rng.choice(pool, min(FEATURE_GROUPS, len(pool)), replace=False))
-    train, val, test = _split(np.flatnonzero(np.diff(member.indptr)), nodes, rng, memberships)
-    wide = member[:, chosen]
-    step = chunk_rows(wide.shape, 4)
-    dense = (wide[k : k + step].toarray() for k in range(0, nodes, step))
-    labels = member[:, largest[:LABEL_GROUPS]].toarray().astype(np.uint8)
-    return GraphData(
-        name=name,
-        indptr=indptr,
-        indices=indices,
-        features=spool_features(dense, wide.shape, work, memberships),
-        labels=labels,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=labels.shape[1],
-        multilabel=True,
-        note="labels and features made from groups",
-    )
-
-
-def _split(grouped: Array, nodes: int, rng: np.random.Generator, file: Path) -> tuple[Array, Array, Array]:
+    grouped = rng.permutation(np.flatnonzero(np.diff(member.indptr)))
     if len(grouped) < 3:
-        raise DataError(f"only {len(grouped)} users are in a group", file=file)
-    order = rng.permutation(grouped)
-    cuts = np.split(order, [int(0.9 * len(order)), int(0.95 * len(order))])
-    masks = np.zeros((3, nodes), dtype=np.bool_)
-    for mask, ids in zip(masks, cuts, strict=True):
-        mask[ids] = True
-    return masks[0], masks[1], masks[2]
+        raise DataError(f"only {len(grouped)} users are in a group", file=memberships)
+    cuts = np.split(grouped, [int(0.9 * len(grouped)), int(0.95 * len(grouped))])
+    train, val, test = (mask(ids, nodes, memberships, "drawn") for ids in cuts)
+    wide = member[:, chosen]
+    features = spool_features(dense_chunks(wide), wide.shape, work, memberships)
+    labels = member[:, largest[:LABEL_GROUPS]].toarray().astype(np.uint8)
+    note = "labels and features made from groups"
+    return GraphData(name, indptr, indices, features, labels, train, val, test, labels.shape[1], True, note=note)
 
 
 def _pairs(file: Path) -> Iterator[Array]:

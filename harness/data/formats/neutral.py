@@ -1,44 +1,34 @@
 """The neutral format: one `.npz` a graph.
 
-`indptr` and `indices` (CSR, symmetric, rows ascending, no self-loops or duplicates); `feat` [N, F], or sparse
-as `feat_indptr, feat_indices, feat_data, feat_shape`; `label` [N] (-1 = unlabelled) or 0/1 [N, C];
-`train_mask`, `val_mask`, `test_mask` bool [N]; optionally `weight` float [E],
-the edges' weights. Other arrays are ignored.
+`indptr` and `indices` (CSR, symmetric, rows ascending, no self-loops or duplicates); `feat` [N, F], or sparse as
+`feat_indptr, feat_indices, feat_data, feat_shape`; `label` [N] (-1 = unlabelled) or 0/1 [N, C]; `train_mask`,
+`val_mask`, `test_mask` bool [N]; optionally `weight` float [E], the edges' weights. Other arrays are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.formats.files import Npz, as_labels, open_npy, spool_features
-from harness.data.graph import GraphData, index_dtype
-from harness.data.store import Array, NpyWriter, chunk_rows
+from harness.data.catalog import DatasetInfo, with_normalize
+from harness.data.formats.files import Npz, as_labels, dense_chunks, open_npy, spool_features
+from harness.data.graph import Array, GraphData, index_dtype
+from harness.data.store import npy_writer
 from harness.errors import DataError
 
 
-@dataclass(frozen=True)
-class GraphSizes:
-    """What a neutral file holds, without its arrays."""
-
-    nodes: int
-    edges: int
-    features: int
-    classes: int
-    multilabel: bool
-
-
-def sizes(path: Path) -> GraphSizes:
-    """Sizes of a neutral file from its array headers and labels alone."""
+def info(path: Path, name: str) -> DatasetInfo:
+    """What is known of a neutral file from its array headers and labels alone."""
     with Npz(path) as npz:
         nodes, width = _nodes(npz), _feature_shape(npz)[1]
         edges = npz.shape("indices", "i", (None,))[0]
         _, classes, multilabel = _labels(npz, nodes)
-    return GraphSizes(nodes, edges, width, classes, multilabel)
+    source, summary = f"your file {path}", "a graph in the neutral format"
+    found = DatasetInfo(name, nodes, edges, width, classes, {}, source, summary, multilabel, size_bytes=0)
+    return with_normalize(found)
 
 
 def read(source: Path, name: str, work: Path) -> GraphData:
@@ -57,19 +47,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         dense = npz.chunks("feat", "n", (nodes, None)) if "feat" in npz else _densified(npz, shape)
         features = spool_features(dense, shape, work, source)
         weights = npz.array("weight", "n", indices.shape).astype(np.float32) if "weight" in npz else None
-    return GraphData(
-        name=name,
-        indptr=indptr,
-        indices=indices,
-        features=features,
-        labels=labels,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=classes,
-        multilabel=multilabel,
-        weights=weights,
-    )
+    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel, weights=weights)
 
 
 def _nodes(npz: Npz) -> int:
@@ -82,8 +60,7 @@ def _nodes(npz: Npz) -> int:
 def _labels(npz: Npz, nodes: int) -> tuple[Array, int, bool]:
     if "label" not in npz:
         raise DataError("has no array 'label'; a graph without labels cannot be trained on", file=npz.path)
-    with_classes = len(npz.any_shape("label")) == 2
-    return as_labels(npz.array("label", "n", (nodes, None) if with_classes else (nodes,)), npz.path)
+    return as_labels(npz.rows("label", nodes), npz.path)
 
 
 def _feature_shape(npz: Npz) -> tuple[int, int]:
@@ -101,11 +78,11 @@ def _feature_shape(npz: Npz) -> tuple[int, int]:
 def _spool_indices(npz: Npz, nodes: int, work: Path) -> Array:
     path, dtype = work / "indices.npy", index_dtype(nodes)
     shape = npz.shape("indices", "i", (None,))
-    with NpyWriter(path, shape, dtype) as writer:
+    with npy_writer(path, shape, dtype) as append:
         for chunk in npz.chunks("indices", "i", (None,)):
             if not 0 <= chunk.min() <= chunk.max() < nodes:
                 raise DataError(f"indices name a node outside 0..{nodes - 1}", file=npz.path)
-            writer.append(chunk)
+            append(chunk)
     return open_npy(path)
 
 
@@ -119,7 +96,4 @@ def _densified(npz: Npz, shape: tuple[int, int]) -> Iterator[Array]:
         raise DataError(f"feat_indptr does not rise from 0 to {count}", file=npz.path)
     if count and not 0 <= indices.min() <= indices.max() < width:
         raise DataError(f"feat_indices name a column outside 0..{width - 1}", file=npz.path)
-    matrix = sp.csr_matrix((data, indices, indptr), shape=shape)
-    step = chunk_rows(shape, np.dtype(np.float32).itemsize)
-    for start in range(0, rows, step):
-        yield matrix[start : start + step].toarray()
+    yield from dense_chunks(sp.csr_matrix((data, indices, indptr), shape=shape))

@@ -1,8 +1,7 @@
 """OGB's node sets as published: CSV (ogbn-arxiv, ogbn-products) or binary (ogbn-papers100M).
 
 CSV: `raw/{edge,node-feat,node-label,num-node-list}.csv.gz`; binary: `raw/data.npz` (edge_index, node_feat,
-num_nodes_list) and `raw/node-label.npz` (node_label, NaN = unlabelled); both:
-`split/*/{train,valid,test}.csv.gz`.
+num_nodes_list) and `raw/node-label.npz` (node_label, NaN = unlabelled); both: `split/*/{train,valid,test}.csv.gz`.
 Edges are made symmetric, self-loops and duplicates dropped, as is customary for these sets.
 """
 
@@ -14,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.data.formats.files import Npz, as_labels, built, csv_chunks, mask, spool_features
-from harness.data.graph import GraphData, csr_from_edges
-from harness.data.store import Array
+from harness.data.formats.files import Npz, as_labels, csr, csv_chunks, mask, spool_features
+from harness.data.graph import Array, GraphData
 from harness.errors import DataError
 
 _SPLITS = ("train", "valid", "test")
@@ -30,18 +28,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     labels, classes, multilabel = as_labels(values, label_file)
     split = _split_directory(source)
     train, val, test = (_split_mask(split / f"{part}.csv.gz", nodes) for part in _SPLITS)
-    return GraphData(
-        name=name,
-        indptr=indptr,
-        indices=indices,
-        features=features,
-        labels=labels,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=classes,
-        multilabel=multilabel,
-    )
+    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel)
 
 
 def _read_csv(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
@@ -60,8 +47,7 @@ def _read_csv(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
                 raise DataError(f"{pairs.shape[1]} columns, expected source,destination", file=edge)
             yield pairs[:, 0], pairs[:, 1]
 
-    indptr, indices = built(edge, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
-    return indptr, indices, features, label, values
+    return *csr(edges, nodes, edge), features, label, values
 
 
 def _read_binary(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:
@@ -71,15 +57,10 @@ def _read_binary(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Arra
         if "num_nodes_list" in npz and npz.array("num_nodes_list", "i", (1,))[0] != nodes:
             raise DataError(f"num_nodes_list is not the {nodes} rows of node_feat", file=data)
         with Npz(label) as labels:
-            shape = labels.any_shape("node_label")
-            values = labels.array("node_label", "n", (nodes, None) if len(shape) == 2 else (nodes,))
+            values = labels.rows("node_label", nodes)
         features = spool_features(npz.chunks("node_feat", "f", (nodes, width)), (nodes, width), work, data)
 
-        def edges() -> Iterator[tuple[Array, Array]]:
-            return npz.row_pair_chunks("edge_index")
-
-        indptr, indices = built(data, "an edge list", lambda: csr_from_edges(edges, nodes, symmetrise=True))
-    return indptr, indices, features, label, values
+        return *csr(lambda: npz.row_pair_chunks("edge_index"), nodes, data), features, label, values
 
 
 def _one_number(file: Path) -> int:

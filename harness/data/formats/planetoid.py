@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.formats.files import as_labels, built, mask, reading, spool_features
-from harness.data.graph import GraphData, csr_from_edges
-from harness.data.store import Array, chunk_rows
+from harness.data.formats.files import as_labels, csr, dense_chunks, mask, reading, spool_features
+from harness.data.graph import Array, GraphData
 from harness.errors import DataError
 
 _OPCODES = """
@@ -37,9 +36,11 @@ _DTYPES = frozenset(f"{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8) i
 class _Record:
     """Stands for an object of the pickle: keeps what it was made from, does nothing with it."""
 
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
-        self.state: Any = None
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -51,11 +52,7 @@ class _NdArray(_Record): ...
 class _Dtype(_Record): ...
 
 
-class _Csr(_Record):
-    def __new__(cls, *_: Any) -> _Csr:
-        instance = super().__new__(cls)
-        instance.arguments, instance.state = (), None
-        return instance
+class _Csr(_Record): ...
 
 
 def _reconstruct(kind: Any, *_: Any) -> _NdArray:
@@ -107,8 +104,7 @@ class _Unpickler(pickle.Unpickler):
 def load_pickle(path: Path) -> Any:
     """Return what the pickle `path` holds: an array, a scipy CSR matrix, or a dict of lists.
 
-    Raises:
-        DataError: missing, damaged, or a pickle that names or does anything else.
+    DataError if it is missing, damaged, or names or does anything else.
     """
     if not path.is_file():
         raise DataError("no such file, expected a file of a Planetoid set", file=path)
@@ -192,26 +188,13 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     one_hot[: len(ally)], one_hot[test] = ally, ty
     labels, classes, _ = as_labels(np.where(one_hot.any(1), one_hot.argmax(1), -1), files["ally"], classes=ty.shape[1])
     pairs = _edges(files["graph"], nodes)
-    indptr, indices = built(
-        files["graph"],
-        "neighbour lists",
-        lambda: csr_from_edges(lambda: iter([(pairs[:, 0], pairs[:, 1])]), nodes, symmetrise=True),
-    )
-    step = chunk_rows(features.shape, 4)
-    dense = (features[k : k + step].toarray() for k in range(0, nodes, step))
+    indptr, indices = csr(lambda: iter([(pairs[:, 0], pairs[:, 1])]), nodes, files["graph"], "neighbour lists")
+    dense = spool_features(dense_chunks(features), features.shape, work, files["allx"])
     last = min(len(y) + _VALIDATION, allx.shape[0])
-    return GraphData(
-        name=name,
-        indptr=indptr,
-        indices=indices,
-        features=spool_features(dense, features.shape, work, files["allx"]),
-        labels=labels,
-        train_mask=mask(np.arange(len(y)), nodes, files["y"], "training"),
-        val_mask=mask(np.arange(len(y), last), nodes, files["ally"], "validation"),
-        test_mask=mask(test, nodes, files["test.index"], "test"),
-        num_classes=classes,
-        multilabel=False,
-    )
+    train = mask(np.arange(len(y)), nodes, files["y"], "training")
+    val = mask(np.arange(len(y), last), nodes, files["ally"], "validation")
+    test_mask = mask(test, nodes, files["test.index"], "test")
+    return GraphData(name, indptr, indices, dense, labels, train, val, test_mask, classes, multilabel=False)
 
 
 def _matrix(file: Path, *, dense: bool) -> Any:

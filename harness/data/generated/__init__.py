@@ -1,9 +1,15 @@
-"""What the generators share: their options, communities, features, labels and splits."""
+"""What the generators share: their options, communities, features, labels and splits.
+
+A generator is a module of a data set that is made, not read. `make(**options)` returns the graph, the same for
+equal options, and raises UserError for an option that is unknown, ill-typed or out of range; every generator also
+takes `work: Path`, a directory in which it may keep a feature matrix that it then returns memory-mapped.
+`info(options)` says what `make` would return, without making it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -11,26 +17,11 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from harness.data.catalog import DatasetInfo, Option
-from harness.data.graph import GraphData
+from harness.data.catalog import DatasetInfo, Option, Sizes
+from harness.data.partition.view import Ints
 from harness.errors import UserError, nearest
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Generator:
-    """A data set that is made, not read.
-
-    `make(**options)` returns the graph, the same for equal options, and raises UserError for an option
-    that is unknown, ill-typed or out of range; every generator also takes `work: Path`, a directory in which
-    it may keep a feature matrix that it then returns memory-mapped. `info(options)` says what
-    `make` would return, without making it.
-    """
-
-    make: Callable[..., GraphData]
-    options: dict[str, Option]
-    info: Callable[[Mapping[str, Any]], DatasetInfo]
 
 
 def option(default: Any, summary: str, low: float | None = None, high: float | None = None) -> Any:
@@ -42,6 +33,12 @@ def options_of(settings: type) -> dict[str, Option]:
     """Read the options off a dataclass whose fields are made by `option`."""
     hints = get_type_hints(settings)
     return {f.name: Option(hints[f.name], f.default, f.metadata["summary"]) for f in fields(settings)}
+
+
+def made(name: str, sizes: Sizes, settings: type, summary: str, **others: Any) -> DatasetInfo:
+    """What is known of a set that is made with `settings`; `others`: fields that are not those of most."""
+    others = {"source": "generated here", "origin": "generated"} | others
+    return DatasetInfo(name, *sizes, options=options_of(settings), summary=summary, size_bytes=0, **others)
 
 
 def resolve(settings: type[T], name: str, options: Mapping[str, Any]) -> T:
@@ -67,8 +64,6 @@ def _checked(key: str, value: Any, kind: type, about: Field[Any]) -> Any:
     return kind(value)
 
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 BLOCK = 1 << 14  # feature rows made at a time
 
 
@@ -179,13 +174,15 @@ def split_masks(rng: np.random.Generator, nodes: int, shares: Sequence[float]) -
     return masks
 
 
-def degree_weights(rng: np.random.Generator, nodes: int, shape: str, parameter: float, largest: float) -> Floats:
+def degree_weights(
+    rng: np.random.Generator, nodes: int, shape: str, parameter: float, largest: float
+) -> NDArray[np.float64]:
     """float64 [nodes] with mean about 1, none above `largest`.
 
     shape "lognormal": `parameter` = standard deviation of the logarithm; "powerlaw": density ~ w^-parameter.
     """
     if shape == "lognormal":
-        weight: Floats = np.exp(parameter * rng.standard_normal(nodes))
+        weight: NDArray[np.float64] = np.exp(parameter * rng.standard_normal(nodes))
     else:
         weight = (1.0 - rng.random(nodes)) ** (-1.0 / (parameter - 1.0))
     return np.minimum(weight / float(weight.mean()), largest)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import option, options_of, resolve, split_masks
+from harness.data.generated import made, option, resolve, split_masks
 from harness.data.graph import GraphData, csr_from_edges
 
 NODES, WIDTH, CLASSES = 1797, 64, 10
@@ -37,20 +37,8 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     images = np.repeat(np.arange(NODES), s.k)
     indptr, indices = csr_from_edges(lambda: iter([(near, images)]), NODES, symmetrise=True)
     train, val, test = split_masks(np.random.default_rng(s.seed), NODES, SPLIT)
-    return GraphData(
-        name="digits",
-        indptr=indptr,
-        indices=indices,
-        features=(data.data / 16).astype(np.float32),
-        labels=data.target.astype(np.int64),
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=CLASSES,
-        multilabel=False,
-        origin="real",
-        note="",
-    )
+    features, labels = (data.data / 16).astype(np.float32), data.target.astype(np.int64)
+    return GraphData("digits", indptr, indices, features, labels, train, val, test, CLASSES, multilabel=False)
 
 
 def nearest(points: NDArray[np.float64], k: int) -> NDArray[np.int64]:
@@ -68,18 +56,7 @@ def nearest(points: NDArray[np.float64], k: int) -> NDArray[np.int64]:
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is an estimate (it depends on how many neighbours are mutual)."""
     s = resolve(DigitsSettings, "digits", options)
-    return DatasetInfo(
-        name="digits",
-        nodes=NODES,
-        edges=min(round(NODES * s.k * (1 + ONE_WAY)), NODES * (NODES - 1)),
-        features=WIDTH,
-        classes=CLASSES,
-        multilabel=False,
-        inductive=False,
-        origin="real",
-        normalize="none",
-        options=options_of(DigitsSettings),
-        source="scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)",
-        size_bytes=0,
-        summary="handwritten digits as a k-nearest-neighbour graph; real, embedded",
-    )
+    sizes = NODES, min(round(NODES * s.k * (1 + ONE_WAY)), NODES * (NODES - 1)), WIDTH, CLASSES
+    source = "scikit-learn's load_digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)"
+    summary = "handwritten digits as a k-nearest-neighbour graph; real, embedded"
+    return made("digits", sizes, DigitsSettings, summary, source=source, origin="real")

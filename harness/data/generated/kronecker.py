@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import communities, noisy_features, option, options_of, resolve, split_masks
-from harness.data.graph import GraphData, csr_from_edges
-from harness.data.partition.view import compiled
+from harness.data.generated import communities, made, noisy_features, option, resolve, split_masks
+from harness.data.graph import GraphData, compiled, csr_from_edges
+from harness.data.partition.view import Ints
 from harness.errors import UserError
 
-Ints = NDArray[np.int64]
 CHUNK = 1 << 18
 
 
@@ -54,40 +53,18 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     community = communities(rng, nodes, s.classes)
     other = (1 - s.train) / 2
     train, val, test = split_masks(rng, nodes, (s.train, other, other))
+    features = noisy_features(community, s.features, s.noise, s.seed, work)
     return GraphData(
-        name="kronecker",
-        indptr=indptr,
-        indices=indices,
-        features=noisy_features(community, s.features, s.noise, s.seed, work),
-        labels=community,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=s.classes,
-        multilabel=False,
-        origin="generated",
-        note="generated",
+        "kronecker", indptr, indices, features, community, train, val, test, s.classes, False, "generated", "generated"
     )
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is before duplicates are dropped."""
     s = _settings(options)
-    return DatasetInfo(
-        name="kronecker",
-        nodes=2**s.scale,
-        edges=2 * s.edge_factor * 2**s.scale,
-        features=s.features,
-        classes=s.classes,
-        multilabel=False,
-        inductive=False,
-        origin="generated",
-        normalize="none",
-        options=options_of(KroneckerSettings),
-        source="generated here (R-MAT)",
-        size_bytes=0,
-        summary="R-MAT graph with random labels, to measure how time grows",
-    )
+    sizes = 2**s.scale, 2 * s.edge_factor * 2**s.scale, s.features, s.classes
+    summary = "R-MAT graph with random labels, to measure how time grows"
+    return made("kronecker", sizes, KroneckerSettings, summary, source="generated here (R-MAT)")
 
 
 def _settings(options: Mapping[str, Any]) -> KroneckerSettings:

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import communities, label_sets, noisy_features, option, options_of, resolve, split_masks
-from harness.data.graph import GraphData, csr_from_edges
-from harness.data.partition.view import compiled
+from harness.data.generated import communities, label_sets, made, noisy_features, option, resolve, split_masks
+from harness.data.graph import GraphData, compiled, csr_from_edges
+from harness.data.partition.view import Floats, Ints
 from harness.errors import UserError
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 CHUNK = 1 << 20  # edges drawn at a time
 PROBES = 1 << 18  # node pairs that estimate how many drawn edges coincide
 
@@ -93,7 +91,7 @@ class PlantedGraph:
         for chunk, start in enumerate(range(0, self.draws, CHUNK)):
             rng = np.random.default_rng([self.seed, 0, chunk])
             random = rng.random((3, min(CHUNK, self.draws - start)))
-            u = self._pick(random[0] * self.total)
+            u = pick(self.bounds, self.guide, random[0] * self.total)
             yield self.order[u], self.order[self._partner(u, self._level(random[1]), random[2])]
         if lone is not None:
             rng = np.random.default_rng([self.seed, 1])
@@ -110,10 +108,7 @@ class PlantedGraph:
     def _partner(self, u: Ints, level: Ints, random: Floats) -> Ints:
         own: Ints = self.community[u]
         low, high = self.low[level, own], self.high[level, own]
-        return self._pick(low + random * (high - low))
-
-    def _pick(self, key: Floats) -> Ints:
-        return pick(self.bounds, self.guide, key)
+        return pick(self.bounds, self.guide, low + random * (high - low))
 
     def _solve(self, target: float, coarser: list[float]) -> float:
         """Number of draws at the next level after which `target` distinct edges of it are expected.
@@ -126,7 +121,7 @@ class PlantedGraph:
         if target <= 0:
             return 0.0
         rng = np.random.default_rng([self.seed, 2, level])
-        u = self._pick(rng.random(PROBES) * self.total)
+        u = pick(self.bounds, self.guide, rng.random(PROBES) * self.total)
         v = self._partner(u, np.full(PROBES, level), rng.random(PROBES))
         own: Ints = self.community[u]
         product = self.weight[u] * self.weight[v] / self.total
@@ -201,37 +196,16 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     )
     indptr, indices = planted.csr()
     train, val, test = split_masks(rng, s.nodes, SPLIT)
+    features = noisy_features(community, s.features, s.noise, s.seed, work)
+    labels = label_sets(rng, community, s.classes) if s.multilabel else community
     return GraphData(
-        name="sbm",
-        indptr=indptr,
-        indices=indices,
-        features=noisy_features(community, s.features, s.noise, s.seed, work),
-        labels=label_sets(rng, community, s.classes) if s.multilabel else community,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=s.classes,
-        multilabel=s.multilabel,
-        origin="generated",
-        note="generated",
+        "sbm", indptr, indices, features, labels, train, val, test, s.classes, s.multilabel, "generated", "generated"
     )
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is what it aims at."""
     s = resolve(SBMSettings, "sbm", options)
-    return DatasetInfo(
-        name="sbm",
-        nodes=s.nodes,
-        edges=round(s.nodes * s.degree),
-        features=s.features,
-        classes=s.classes,
-        multilabel=s.multilabel,
-        inductive=False,
-        origin="generated",
-        normalize="none",
-        options=options_of(SBMSettings),
-        source="generated here",
-        size_bytes=0,
-        summary="planted partition, class-dependent noisy features",
-    )
+    sizes = s.nodes, round(s.nodes * s.degree), s.features, s.classes
+    summary = "planted partition, class-dependent noisy features"
+    return made("sbm", sizes, SBMSettings, summary, multilabel=s.multilabel)

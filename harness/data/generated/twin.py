@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from harness.data import generated
 from harness.data.catalog import DatasetInfo, published
-from harness.data.generated import (
-    Floats,
-    Ints,
-    class_labels,
-    communities,
-    degree_weights,
-    group_features,
-    group_members,
-    label_sets,
-    noisy_features,
-    option,
-    options_of,
-    resolve,
-    split_masks,
-)
 from harness.data.generated.sbm import PlantedGraph
-from harness.data.graph import GraphData
+from harness.data.graph import Array, GraphData
 from harness.errors import UserError, nearest
-
-Array = NDArray[Any]
 
 SPARSE = 10.0  # no twin has a mean degree capped below this
 LABEL_RATE, LABEL_STRAYS = 0.4, 0.002  # a user's chance to be in a label group of its community, in another
@@ -41,10 +24,10 @@ LABEL_RATE, LABEL_STRAYS = 0.4, 0.002  # a user's chance to be in a label group 
 class Shape:
     """What a twin imitates beside the published counts.
 
-    `degrees`, `parameter`: degree distribution, see `attributes.degree_weights`; `homophily`: share of edges
+    `degrees`, `parameter`: degree distribution, see `generated.degree_weights`; `homophily`: share of edges
     whose ends have one label (multi-label: come from one community); `split`: train, val, test shares, the
     rest is in no mask; `flipped`: share of labels that nothing explains, so that the best score is near
-    the published one; `noise`: see `attributes.noisy_features`;
+    the published one; `noise`: see `generated.noisy_features`;
     `far`: share of edges that cross regions (pairs of communities): what partitioning has to cut; `groups`:
     labels and features are memberships in groups, which only the nodes of the split have any of.
     """
@@ -85,10 +68,10 @@ SHAPES: dict[str, Shape] = {
 class TwinSettings:
     """Options of `twin`."""
 
-    of: str = option("reddit", "the published set to imitate: " + ", ".join(SHAPES))
-    scale: float = option(0.02, "share of its nodes, above 0 and at most 1", 1e-9, 1)
-    noise: float = option(1.0, "factor on the feature noise", 0)
-    seed: int = option(0, "seed", 0)
+    of: str = generated.option("reddit", "the published set to imitate: " + ", ".join(SHAPES))
+    scale: float = generated.option(0.02, "share of its nodes, above 0 and at most 1", 1e-9, 1)
+    noise: float = generated.option(1.0, "factor on the feature noise", 0)
+    seed: int = generated.option(0, "seed", 0)
 
 
 def make(*, work: Path | None = None, **options: Any) -> GraphData:
@@ -114,9 +97,9 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     nodes, degree = _size(s, real)
     rng = np.random.default_rng([s.seed, 0])
     count = max(2, real.classes // 2) if real.multilabel else real.classes
-    community = communities(rng, nodes, count, skew=0.5)
+    community = generated.communities(rng, nodes, count, skew=0.5)
     # a hub reaches half the graph at most
-    weight = degree_weights(rng, nodes, shape.degrees, shape.parameter, nodes / (2 * degree))
+    weight = generated.degree_weights(rng, nodes, shape.degrees, shape.parameter, nodes / (2 * degree))
     homophily = shape.homophily if real.multilabel else _community_homophily(shape, count)
     planted = PlantedGraph(
         weight,
@@ -128,81 +111,36 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
         far=min(shape.far * real.edges / real.nodes / degree, 0.9 * (1 - homophily)),
     )
     indptr, indices = planted.csr()
+    noise = s.noise * shape.noise
     if shape.groups:
-        features, labels, masks = _in_groups(s, real, shape, rng, community, work, weight)
+        users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
+        labels: Array = np.zeros((nodes, real.classes), np.uint8)
+        labels[users] = generated.group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
+        features = generated.group_features(community, users, real.features, noise, s.seed, work)
+        drawn = generated.split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
+        train, val, test = (np.isin(np.arange(nodes), users[own]) for own in drawn)
     else:
-        features, labels, masks = _everywhere(s, real, shape, rng, community, work)
-    train, val, test = masks
-    return GraphData(
-        name="twin",
-        indptr=indptr,
-        indices=indices,
-        features=features,
-        labels=labels,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=real.classes,
-        multilabel=real.multilabel,
-        origin="twin",
-        note=_note(s, real, degree),
-    )
-
-
-def _everywhere(
-    s: TwinSettings, real: DatasetInfo, shape: Shape, rng: np.random.Generator, community: Ints, work: Path | None
-) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
-    """Features, labels and split of a twin all of whose nodes have them."""
-    if real.multilabel:
-        labels: Array = label_sets(rng, community, real.classes)
-    else:
-        labels = class_labels(rng, community, int(community.max()) + 1, shape.flipped)
-    masks = split_masks(rng, community.size, shape.split)
-    return noisy_features(community, real.features, s.noise * shape.noise, s.seed, work), labels, masks
-
-
-def _in_groups(
-    s: TwinSettings,
-    real: DatasetInfo,
-    shape: Shape,
-    rng: np.random.Generator,
-    community: Ints,
-    work: Path | None,
-    weight: Floats,
-) -> tuple[Array, Array, list[NDArray[np.bool_]]]:
-    """Features, labels and split of a twin in which some nodes, by `weight`, are in groups."""
-    nodes = community.size
-    users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
-    labels = np.zeros((nodes, real.classes), np.uint8)
-    labels[users] = group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
-    features = group_features(community, users, real.features, s.noise * shape.noise, s.seed, work)
-    masks = [np.zeros(nodes, np.bool_) for _ in shape.split]
-    drawn = split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
-    for mask, own in zip(masks, drawn, strict=True):
-        mask[users[own]] = True
-    return features, labels, masks
+        if real.multilabel:
+            labels = generated.label_sets(rng, community, real.classes)
+        else:
+            labels = generated.class_labels(rng, community, count, shape.flipped)
+        train, val, test = generated.split_masks(rng, nodes, shape.split)
+        features = generated.noisy_features(community, real.features, noise, s.seed, work)
+    about = real.classes, real.multilabel, "twin", _note(s, real, degree)
+    return GraphData("twin", indptr, indices, features, labels, train, val, test, *about)
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:
     """What `make` would return; `edges` is what it aims at."""
     s, real, _ = _settings(options)
     nodes, degree = _size(s, real)
-    return replace(
-        real,
-        name="twin",
-        nodes=nodes,
-        edges=round(nodes * degree),
-        origin="twin",
-        normalize="none",
-        options=options_of(TwinSettings),
-        source="generated here",
-        size_bytes=0,
-        summary=_note(s, real, degree),
-    )
+    sizes, summary = (nodes, round(nodes * degree), real.features, real.classes), _note(s, real, degree)
+    modes = {"multilabel": real.multilabel, "inductive": real.inductive}
+    return generated.made("twin", sizes, TwinSettings, summary, origin="twin", **modes)
 
 
 def _settings(options: Mapping[str, Any]) -> tuple[TwinSettings, DatasetInfo, Shape]:
-    s = resolve(TwinSettings, "twin", options)
+    s = generated.resolve(TwinSettings, "twin", options)
     if s.of not in SHAPES:
         raise UserError(f"no twin of '{s.of}'", key="dataset twin: of", fix=nearest(s.of, SHAPES))
     real = published()[s.of].info

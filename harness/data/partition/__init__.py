@@ -86,8 +86,8 @@ def partition_nodes(
 def extend_parts(indptr: Ints, indices: Ints, placed: NDArray[np.int32], spec: PartitionSpec) -> NDArray[np.int32]:
     """Return int32 [N] in which the nodes that `placed` (int32 [N]) leaves at -1 have joined a part.
 
-    In ascending order, each joins the part most of its in-neighbours placed so far are in; ties and nodes
-    without placed in-neighbours join the least loaded part (by nodes or by edges, as `spec.balance` says).
+    In ascending order, each joins the part most of its in-neighbours placed so far are in; ties and nodes without
+    placed in-neighbours join the least loaded part (by nodes or by edges, as `spec.balance` says), of those the first.
     """
     parts = placed.copy()
     weight = node_weights(indptr, spec)

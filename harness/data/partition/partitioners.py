@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pymetis
@@ -53,9 +52,6 @@ def _edge_chunks(indptr: Ints, indices: Ints, rows: int = 1 << 16) -> Iterator[t
         yield (indices[bounds[0] : bounds[-1]], np.repeat(np.arange(start, start + bounds.size - 1), np.diff(bounds)))
 
 
-VECTOR = "np.save an integer vector [N]"
-
-
 class Random(Partitioner[Spec]):
     """Balanced parts of randomly drawn nodes (the worst case for communication)."""
 
@@ -91,19 +87,29 @@ class File(Partitioner[Spec]):
 
     def parts(self, indptr: Ints, indices: Ints) -> NDArray[np.int32]:
         """See `Partitioner`."""
-        return _read_parts(self.spec.file, indptr.size - 1, self.spec.parts)
+        path, n, count, key = self.spec.file, indptr.size - 1, self.spec.parts, "partition.file"
+        if path is None:
+            raise UserError("method 'file' needs a vector", key=key, fix="file: path of a .npy")
+        try:
+            vector = np.load(path, mmap_mode="r", allow_pickle=False)
+        except OSError as error:
+            what = f"cannot be read ({error.strerror or error})"
+            raise UserError(what, file=path, key=key, fix="a .npy of integers") from error
+        except (ValueError, EOFError) as error:
+            raise DataError("not a whole .npy vector", file=path, key=key, fix="np.save an integer vector") from error
+        if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind not in "iu":
+            raise UserError("not a vector of integers", file=path, key=key, fix="np.save an integer vector [N]")
+        if vector.size != n:
+            raise UserError(f"{vector.size} entries for {n} nodes", file=path, key=key, fix="one entry per node")
+        if n and (vector.min() < 0 or vector.max() >= count):
+            found = f"values {vector.min()}..{vector.max()}"
+            raise UserError(f"{found} for {count} parts", file=path, key=key, fix=f"0..{count - 1}")
+        return vector.astype(np.int32)
 
 
 def _in_order(weight: NDArray[np.int64], order: NDArray[np.int64], count: int) -> NDArray[np.int32]:
-    """Cut the nodes in an order into `count` ranges of nearly equal weight."""
-    parts = np.empty(order.size, np.int32)
-    parts[order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(_even_bounds(weight[order], count)))
-    return parts
-
-
-def _even_bounds(weight: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """int64 [count+1]: cut 0..len(weight) into `count` non-empty ranges of nearly equal weight."""
-    total = np.concatenate([[0], np.cumsum(weight)])
+    """Cut the nodes in an order into `count` non-empty ranges of nearly equal weight."""
+    total = np.concatenate([[0], np.cumsum(weight[order])])
     goal = np.arange(count + 1) * total[-1] / count
     after = np.searchsorted(total, goal).clip(1, weight.size)
     bounds = after - (goal - total[after - 1] < total[after] - goal)
@@ -111,26 +117,7 @@ def _even_bounds(weight: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     bounds = np.maximum.accumulate(bounds - step) + step
     bounds[0], bounds[-1] = 0, weight.size
     # a heavy node can swallow several goals: leave one node for each part before and after
-    return np.asarray(np.clip(bounds, step, weight.size - count + step), np.int64)
-
-
-def _read_parts(path: Path | None, n: int, count: int) -> NDArray[np.int32]:
-    key = "partition.file"
-    if path is None:
-        raise UserError("method 'file' needs a vector", key=key, fix="file: path of a .npy")
-    try:
-        vector = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise UserError(
-            f"cannot be read ({error.strerror or error})", file=path, key=key, fix="a .npy of integers"
-        ) from error
-    except (ValueError, EOFError) as error:
-        raise DataError("not a whole .npy vector", file=path, key=key, fix="np.save an integer vector") from error
-    if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind not in "iu":
-        raise UserError("not a vector of integers", file=path, key=key, fix=VECTOR)
-    if vector.size != n:
-        raise UserError(f"{vector.size} entries for {n} nodes", file=path, key=key, fix="one entry per node")
-    if n and (vector.min() < 0 or vector.max() >= count):
-        found = f"values {vector.min()}..{vector.max()}"
-        raise UserError(f"{found} for {count} parts", file=path, key=key, fix=f"0..{count - 1}")
-    return vector.astype(np.int32)
+    bounds = np.clip(bounds, step, weight.size - count + step)
+    parts = np.empty(order.size, np.int32)
+    parts[order] = np.repeat(np.arange(count, dtype=np.int32), np.diff(bounds))
+    return parts

@@ -42,10 +42,9 @@ def ensure_partitioned(
 ) -> PartitionPaths:
     """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
 
-    They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training
-    mask, what of `spec` matters to its partitioner, the code of a plugin's (`source`), and the format.
-    Processes that ask at the same time wait for the one that builds; a build that is killed leaves nothing a
-    later call would take.
+    They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training mask, what of
+    `spec` matters to its partitioner, the code of a plugin's (`source`), and the format. Processes that ask at the
+    same time wait for the one that builds; a build that is killed leaves nothing a later call would take.
 
     Inductive: the training subgraph is partitioned, then the other nodes join parts as `extend_parts`
     says. With `method: file` the vector has an entry for every node of the data set and its restriction
@@ -97,12 +96,6 @@ def partition_table(view_dir: Path) -> list[dict[str, Any]]:
     return table
 
 
-def _target(
-    graph_dir: Path, spec: PartitionSpec, inductive: bool, cache: Path | None, source: PluginSource | None
-) -> Path:
-    return (cache or cache_root()).resolve() / "partitions" / _key(graph_dir, spec, inductive, source)
-
-
 def _paths(target: Path, inductive: bool) -> PartitionPaths:
     return PartitionPaths(train=target / ("train" if inductive else "full"), full=target / "full")
 
@@ -143,7 +136,9 @@ def _inductive_parts(
     return parts
 
 
-def _key(graph_dir: Path, spec: PartitionSpec, inductive: bool, source: PluginSource | None) -> str:
+def _target(
+    graph_dir: Path, spec: PartitionSpec, inductive: bool, cache: Path | None, source: PluginSource | None
+) -> Path:
     what: dict[str, Any] = {"parts": spec.parts, "method": spec.method}
     found = PARTITIONERS.load(spec.method, source)
     if spec.parts == 1 and not found.of_all_nodes:
@@ -159,7 +154,8 @@ def _key(graph_dir: Path, spec: PartitionSpec, inductive: bool, source: PluginSo
     if inductive:
         what["inductive"] = spec.balance  # extend_parts balances with every method
     what |= {"topology": _topology_hash(graph_dir), "format": FORMAT}
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    return (cache or cache_root()).resolve() / "partitions" / key
 
 
 def _topology_hash(graph_dir: Path) -> str:

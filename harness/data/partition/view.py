@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
+
+from harness.data.graph import compiled
 
 META = "meta.json"
 TOTAL = "total"
@@ -149,13 +149,13 @@ def write_induced(
     np.save(directory / "indptr.npy", pointer)
     shape = (int(pointer[-1]),)
     columns = open_memmap(directory / "indices.npy", mode="w+", dtype=indices.dtype, shape=shape)
-    induced_rows(indptr, indices, nodes, position, columns)
+    none = np.empty(0, np.float32)
+    kept_weights = none if weights is None else np.empty(shape, np.float32)
+    induced_rows(indptr, indices, nodes, position, columns, none if weights is None else weights, kept_weights)
     columns.flush()
-    kept_weights = None
-    if weights is not None:
-        kept_weights = np.empty(shape, np.float32)
-        induced_weights(indptr, indices, nodes, position >= 0, weights, kept_weights)
-        np.save(directory / "weights.npy", kept_weights)
+    if weights is None:
+        return pointer, columns, None
+    np.save(directory / "weights.npy", kept_weights)
     return pointer, columns, kept_weights
 
 
@@ -163,15 +163,9 @@ def _pointer(sizes: Ints) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
 Ints = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.floating[Any]]
-
-
-def compiled(function: F) -> F:
-    """Compile with numba on first call; the machine code is kept beside the source."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
 
 
 @compiled
@@ -185,14 +179,21 @@ def count_selected(indptr: Ints, indices: Ints, rows: Ints, selected: Bools) -> 
 
 
 @compiled
-def induced_rows(indptr: Ints, indices: Ints, rows: Ints, position: Ints, out: Ints) -> None:
-    """Fill `out` with the entries of `rows` that have a `position` (int32 [N], -1 = left out), renumbered."""
+def induced_rows(
+    indptr: Ints, indices: Ints, rows: Ints, position: Ints, out: Ints, weights: Floats, out_weights: Floats
+) -> None:
+    """Fill `out` with the entries of `rows` that have a `position` (int32 [N], -1 = left out), renumbered.
+
+    `out_weights` gets their `weights` [E]; both are empty for a graph without weights.
+    """
     w = 0
     for i in rows:
         for e in range(indptr[i], indptr[i + 1]):
             p = position[indices[e]]
             if p >= 0:
                 out[w] = p
+                if weights.size:
+                    out_weights[w] = weights[e]
                 w += 1
 
 
@@ -242,17 +243,6 @@ def local_weights(indptr: Ints, indices: Ints, inner: Ints, position: Ints, weig
 
 
 @compiled
-def induced_weights(indptr: Ints, indices: Ints, nodes: Ints, kept: Bools, weights: Floats, out: Floats) -> None:
-    """Fill `out` with the weights of the entries in the rows of `nodes` whose column is `kept` [N]."""
-    w = 0
-    for i in nodes:
-        for e in range(indptr[i], indptr[i + 1]):
-            if kept[indices[e]]:
-                out[w] = weights[e]
-                w += 1
-
-
-@compiled
 def row_sums(indptr: Ints, weights: Floats, out: Floats) -> None:
     """Fill `out` float64 [N] with the sum of each row's weights."""
     for i in range(out.size):
@@ -264,12 +254,7 @@ def row_sums(indptr: Ints, weights: Floats, out: Floats) -> None:
 
 @compiled
 def join_neighbours(indptr: Ints, indices: Ints, parts: Ints, weight: Ints, load: Ints) -> None:
-    """Give every node with `parts[i] < 0` the part most of its placed in-neighbours are in.
-
-    Nodes are taken in ascending order and count as placed from then on. Ties and nodes without placed
-    neighbours go to the part with the smallest `load` (int64 [P], updated by `weight` int64 [N]), then to
-    the lowest-numbered one.
-    """
+    """Place the nodes with `parts[i] < 0` as `extend_parts` says; `load` int64 [P] grows by `weight` int64 [N]."""
     votes = np.zeros(load.size, np.int64)
     for i in range(parts.size):
         if parts[i] >= 0:
