@@ -64,11 +64,9 @@ def random_graph(
 
 def dense_adjacency(graph: GraphData) -> np.ndarray:
     """Return the matrix float64 [N, N] of 0 and 1, or of weights; row i the in-neighbours of i."""
-    nodes = graph.indptr.size - 1
+    nodes, counts = graph.indptr.size - 1, np.diff(graph.indptr)
     dense = np.zeros((nodes, nodes))
-    for i in range(nodes):
-        entries = slice(graph.indptr[i], graph.indptr[i + 1])
-        dense[i, graph.indices[entries]] = 1 if graph.weights is None else graph.weights[entries]
+    dense[np.repeat(np.arange(nodes), counts), graph.indices] = 1 if graph.weights is None else graph.weights
     return dense
 
 
