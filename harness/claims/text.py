@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from harness.metrics import Formula, Metric, find_metric
 from harness.results.stats import Interval
 from harness.results.text import byte_unit, show_value, significant, time_unit
 from harness.suite.schema import Claim
 
+By = Literal["ratio", "difference"]
 _SIGNS = {"increasing": " < ", "decreasing": " > "}
 
 
@@ -31,7 +32,7 @@ def unit_of(claim: Claim, declared: Iterable[Metric] = ()) -> str:
     return unit if unit in ("s", "B") else ""
 
 
-def compares(claim: Claim) -> str | None:
+def compares(claim: Claim) -> By | None:
     """Return how a claim compares: by ratio, by difference, or not (None)."""
     return (claim.by or "ratio") if claim.over is not None else None
 

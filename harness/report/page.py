@@ -21,7 +21,7 @@ from harness.registry import PluginKey
 from harness.report.drawing import Picture
 from harness.report.notes import Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.report.sections import Section, make_sections
-from harness.report.summary import Summary, claims_tables, make_summaries, overview_table
+from harness.report.summary import Summary, claims_table, make_summaries, overview_table
 from harness.report.sweeps import Networks, Swept, find_networks, sweeps
 from harness.report.table import Table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, show
@@ -145,7 +145,7 @@ def make_report(
             *(shown("networks", each, each.section) for each in networks),
         ],
         networks=networks,
-        claims=tuple(claims_tables(judge(inputs.results, inputs.epochs, known, inputs.declared))),
+        claims=tuple(map(claims_table, judge(inputs.results, inputs.epochs, known, inputs.declared))),
     )
 
 

@@ -210,19 +210,18 @@ def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dic
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
     setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
     for key, value in flatten(config).items():
-        # Older records do not have these keys.
-        is_default = key in LATER and value == LATER[key]
+        is_default = key in LATER and value == LATER[key]  # older records do not have these keys
         shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
         if shared and not is_default:
             setting[key] = value
-    if row["parts"] == 1:  # one part is the same whatever the partitioner, and has no network
-        setting = {k: v for k, v in setting.items() if not _between_parts(k)}
     setting.pop(ignoring, None)
-    return setting
+    return _of_one_part(setting) if row["parts"] == 1 else setting
 
 
-def _between_parts(key: str) -> bool:
-    return key in ("partitioner", "network") or key.startswith("partition.")
+def _of_one_part(setting: dict[str, Any]) -> dict[str, Any]:
+    """Return what is left of a setting where there is one part: the same whatever the partitioner and the network."""
+    between = "partitioner", "network", "partition."
+    return {key: value for key, value in setting.items() if not key.startswith(between)}
 
 
 def _group(inputs: ResultInputs, ignoring: str) -> list[tuple[dict[str, Any], list[int]]]:
@@ -235,11 +234,7 @@ def _group(inputs: ResultInputs, ignoring: str) -> list[tuple[dict[str, Any], li
         key = json.dumps(setting, sort_keys=True, default=str)
         target.setdefault(key, (setting, []))[1].append(position)
     for key, (setting, rows) in singles.items():
-        hosts = [
-            (host, members)
-            for host, members in groups.values()
-            if {k: v for k, v in host.items() if not _between_parts(k)} == setting
-        ]
+        hosts = [each for each in groups.values() if _of_one_part(each[0]) == setting]
         for _, members in hosts:
             members.extend(rows)
         if not hosts:
@@ -333,14 +328,9 @@ def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         head, _, rest = key.partition(".")
         if rest and value is not None and value is not False and rest != "name":
             groups.setdefault(head, []).append(f"{rest.removeprefix('options.')} {show_value(value)}")
-    names = (
-        ("suite", "network", "device", "timing", "traffic")
-        if "partition" in groups
-        else ("suite", "partitioner", "network", "device", "timing", "traffic")
-    )
-    plain = [(k, setting.get(k)) for k in names]
-    facts = [(k, text(v)) for k, v in plain if text(v)]
-    return (*facts, *((k, ", ".join(v)) for k, v in groups.items() if v))
+    names = ("suite", *(() if "partition" in groups else ("partitioner",)), "network", "device", "timing", "traffic")
+    facts = [(k, value) for k in names if (value := text(setting.get(k)))]
+    return (*facts, *((k, ", ".join(v)) for k, v in groups.items()))
 
 
 Values = dict[tuple[Variant, int], Stat]
