@@ -9,19 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.check.claims import (
-    DRAWS,
-    bytes_check,
-    exact_check,
-    limit_runs,
-    options_finding,
-    repeat_check,
-    training_check,
-    trouble_check,
-    unbiased_check,
-    unbiased_runs,
-    wrong_options,
-)
+from harness.check import claims
 from harness.check.graphs import TinyGraphs
 from harness.check.runs import Check, CheckFinding, CheckReport, Subject, execute, find_all
 from harness.errors import UserError
@@ -30,6 +18,11 @@ from harness.runtime.method import METHODS, Method
 
 WORLDS = (2, 3)
 LIMIT_S = 20.0
+CLAIMS = {  # that a method may make, and by what
+    "exact": "`exact`: options at which it is full-graph training",
+    "unbiased": "`unbiased`: options at which its sampling is",
+    "bytes": "`bytes_per_epoch`: what it sends, in closed form",
+}
 
 
 def check_method(
@@ -78,7 +71,7 @@ def check_methods(
         runs = [run for checks, _ in plans.values() for check in checks for run in check.runs]
         results = execute(runs, limit_s=limit_s)
         return [
-            CheckReport(s.name, (options_finding(methods[s]), *find_all(checks, results), *not_claimed))
+            CheckReport(s.name, (claims.options_finding(methods[s]), *find_all(checks, results), *not_claimed))
             for s, (checks, not_claimed) in plans.items()
         ]
 
@@ -89,27 +82,21 @@ def _plan(
     """Return what is held against a method, and what it does not claim."""
     # Unknown options are reported with the other findings; they cannot be run.
     declared = method.exact, method.unbiased
-    exact, unbiased = (own if own is not None and not wrong_options(method, own) else None for own in declared)
+    exact, unbiased = (None if own is None or claims.wrong_options(method, own) else own for own in declared)
     settings = [options] if unbiased is None else [options, unbiased]
-    checks, missing = [training_check(subject, options, graphs, worlds)], []
-    if exact is None:
-        missing.append(CheckFinding("exact", "not claimed", "`exact`: options at which it is full-graph training"))
-    else:
-        runs = [run for world in worlds for run in limit_runs(subject, exact, graphs, world)]
-        checks.append(exact_check(runs, exact))
+    checks = [claims.training_check(subject, options, graphs, worlds)]
+    if exact is not None:
+        runs = [run for world in worlds for run in claims.limit_runs(subject, exact, graphs, world)]
+        checks.append(claims.exact_check(runs, exact))
     trained = [run for check in checks for run in check.runs]
-    if unbiased is None:
-        missing.append(CheckFinding("unbiased", "not claimed", "`unbiased`: options at which its sampling is"))
-    else:
-        runs = list(unbiased_runs(subject, unbiased, graphs, DRAWS[method.family]))
-        checks.append(unbiased_check(runs, unbiased))
-    twice = repeat_check(subject, settings, graphs, worlds[0])
+    if unbiased is not None:
+        runs = list(claims.unbiased_runs(subject, unbiased, graphs, claims.DRAWS[method.family]))
+        checks.append(claims.unbiased_check(runs, unbiased))
+    twice = claims.repeat_check(subject, settings, graphs, worlds[0])
     # Of two ranks none has a boundary, or both; three can be stuck in every way that two can.
-    stuck = trouble_check(subject, settings, graphs, worlds[-1])
+    stuck = claims.trouble_check(subject, settings, graphs, worlds[-1])
     checks += [twice, stuck]
-    sent = bytes_check(method, [*trained, *twice.runs, *stuck.runs])
-    if sent is None:
-        missing.append(CheckFinding("bytes", "not claimed", "`bytes_per_epoch`: what it sends, in closed form"))
-    else:
+    if sent := claims.bytes_check(method, [*trained, *twice.runs, *stuck.runs]):
         checks.append(sent)
-    return checks, missing
+    held = {check.name for check in checks}
+    return checks, [CheckFinding(name, "not claimed", what) for name, what in CLAIMS.items() if name not in held]

@@ -103,7 +103,10 @@ def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str,
                 group = stack.enter_context(rank_group(world))
                 allowed_s = limit_s + WARM_S
             try:
-                found[run.key] = _do(group, run, allowed_s)
+                if run.draws:
+                    found[run.key] = group.call(aggregations, run.case, run.draws, timeout_s=allowed_s)
+                else:
+                    found[run.key] = [seen for (seen,) in group.call(train, [run.case], timeout_s=allowed_s)]
                 allowed_s = limit_s
                 hopeless[run.subject] = -1
             except RankError as error:
@@ -112,12 +115,6 @@ def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str,
                 stack.pop_all().close()
                 group = None
     return found
-
-
-def _do(group: RankGroup, run: CheckRun, limit_s: float) -> Result:
-    if run.draws:
-        return group.call(aggregations, run.case, run.draws, timeout_s=limit_s)
-    return [outcome for (outcome,) in group.call(train, [run.case], timeout_s=limit_s)]
 
 
 def _told(output: str) -> str:

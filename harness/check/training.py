@@ -31,7 +31,6 @@ from harness.runtime.job import Job
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
 from harness.runtime.spec import MethodSpec, RunConfig, TrainSpec
-from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 from harness.runtime.worker import Worker, evaluate
 from harness.spec import PluginSource
@@ -127,23 +126,17 @@ def aggregations(rank: int, world: int, case: Case, draws: int) -> Moments:
     times = np.zeros(nodes)
     for epoch in range(draws):
         for step in trainer.method.steps(epoch):
-            reached, values = _aggregate(worker, step)
+            (block,) = step.blocks
+            reached = (np.asarray(worker.partition.inner) if step.nodes is None else step.nodes)[: block.num_dst]
+            h = step.inputs if isinstance(step.inputs, torch.Tensor) else step.inputs()
+            h = h if step.exchange is None else step.exchange(h, 0)
+            values = block.aggregate(h, worker.model.propagation).numpy()
             total[reached] += values
             square[reached] += values**2
             times[reached] += 1
     trainer.method.close()
     mean = total / np.maximum(times, 1)[:, None]
     return Moments(mean, square / np.maximum(times, 1)[:, None] - mean**2, times)
-
-
-def _aggregate(worker: Worker, step: Step) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the destinations and the aggregation of their neighbours' features."""
-    (block,) = step.blocks
-    nodes = np.asarray(worker.partition.inner) if step.nodes is None else step.nodes
-    h = step.inputs if isinstance(step.inputs, torch.Tensor) else step.inputs()
-    if step.exchange is not None:
-        h = step.exchange(h, 0)
-    return nodes[: block.num_dst], block.aggregate(h, worker.model.propagation).numpy()
 
 
 START_S = 120  # on a busy machine imports alone take half a minute

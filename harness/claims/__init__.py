@@ -151,10 +151,9 @@ TWIN = "twin"  # as data set, and as origin of a record's data
 class Finding:
     """One trial, pair or order that a claim speaks of.
 
-    `label`: what sets it apart from the claim's others; `values`: of its cells, None where not measured;
-    `value`: what is held against the expectation (None: not measured, or an order), with its 95 % interval;
-    `shown`: these as text. `sure`: whether the interval is all on one side of what is expected; None without
-    an interval.
+    `label`: what sets it apart from the claim's others; `values`: of its cells, None where not measured; `value`:
+    what is held against the expectation (None: not measured, or an order), with its 95 % interval; `shown`: these
+    as text. `sure`: whether the interval is all on one side of what is expected; None without an interval.
     """
 
     label: str
@@ -171,9 +170,8 @@ class Finding:
 class Verdict:
     """Whether a claim holds: it fails if one of its rows does, and holds if some are measured and none fails.
 
-    `expected`, `measured`: as text; `why`: what a reader must know of a verdict, "" if nothing; `twin`: some
-    of it was (or is to be) measured on a generated twin of a data set, so that it says nothing of a paper's
-    absolute numbers.
+    `expected`, `measured`: as text; `why`: what a reader must know of a verdict, "" if nothing; `twin`: some of it
+    was (or is to be) measured on a generated twin of a data set: it says nothing of a paper's absolute numbers.
     """
 
     claim: Claim

@@ -46,33 +46,24 @@ class Flag:
         return f"{section.title}: {'; '.join(found)}" if found else ""
 
 
-def _interval_width(frame: pd.DataFrame) -> pd.Series[float]:
-    return (frame["epoch_time_high_s"] - frame["epoch_time_low_s"]) / frame["epoch_time_s"]
-
-
 FLAGS = (
     Flag(
-        "†",
-        "Too short",
+        "†", "Too short",
         f"fewer than {ENOUGH} timed epochs after warm-up, too few for a 95 % interval of their median",
-        lambda frame: frame["too_short"].eq(True),
-        lambda bad: f"{bad['timed_epochs'].min():.0f}",
+        lambda frame: frame["too_short"].eq(True), lambda bad: f"{bad['timed_epochs'].min():.0f}",
     ),
     Flag(
-        "‡",
-        "Noisy timing",
+        "‡", "Noisy timing",
         f"95 % bootstrap interval of the median epoch time wider than {NOISY:.0%} of it".replace("%", " %"),
         lambda frame: frame["noisy"].eq(True),
-        lambda bad: _worst(_interval_width(bad)),
+        lambda bad: _worst((bad["epoch_time_high_s"] - bad["epoch_time_low_s"]) / bad["epoch_time_s"]),
     ),
     Flag(
-        "§",
-        "Phases do not add up",
+        "§", "Phases do not add up",
         f"more than {CLOSURE:.0%} of a rank's mean epoch is in no named phase".replace("%", " %"),
-        lambda frame: frame["residue"] > CLOSURE,
-        lambda bad: _worst(bad["residue"]),
+        lambda frame: frame["residue"] > CLOSURE, lambda bad: _worst(bad["residue"]),
     ),
-)
+)  # fmt: skip
 
 
 def _worst(shares: pd.Series[float]) -> str:
@@ -98,18 +89,10 @@ def flagged(flag: Flag, sections: Iterable[Section]) -> int:
 
 
 _LABELS = {
-    "gpu": "GPU",
-    "gpus": "GPU",
-    "driver": "GPU driver",
-    "cuda": "CUDA",
-    "nccl": "NCCL",
-    "cpu": "CPU",
-    "cores": "CPU cores",
-    "logical_cores": "logical cores",
-    "dirty": "uncommitted changes",
-    "omp_num_threads": "OMP_NUM_THREADS",
-    "threads": "threads a rank",
-}
+    "gpu": "GPU", "gpus": "GPU", "driver": "GPU driver", "cuda": "CUDA", "nccl": "NCCL",
+    "cpu": "CPU", "cores": "CPU cores", "logical_cores": "logical cores",
+    "dirty": "uncommitted changes", "omp_num_threads": "OMP_NUM_THREADS", "threads": "threads a rank",
+}  # fmt: skip
 _REASON_LENGTH = 300
 PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
 
@@ -252,8 +235,7 @@ def failure_table(sections: list[Section]) -> Table | None:
     rows: list[Row] = []
     for section in sections:
         bad = section.frame[section.frame["status"] != "ok"]
-        bad = bad.assign(reason=bad["reason"].map(_one_line))
-        for (status, reason), group in bad.groupby(["status", "reason"], sort=True):
+        for (status, reason), group in bad.groupby(["status", bad["reason"].map(_one_line)], sort=True):
             methods = [v.label for v in section.variants if v.key in set(group["variant"])]
             cells = (
                 Cell(str(status), number=False),
@@ -292,10 +274,14 @@ def _merged_remarks(inputs: ResultInputs) -> Iterable[Note]:
             said.setdefault(kind, {}).setdefault(key, []).append(remark)
     for (method, _), found in said.items():
         remarks = [remark for own in found.values() for remark in own]
-        ranges = map(_number_range, zip(*map(_NUMBER.findall, remarks), strict=True))
-        merged = _NUMBER.sub(lambda _, ranges=ranges: next(ranges), remarks[0])
         scope = "" if len(found) == asked[method] else f" ({len(found)} of {trials(asked[method])})"
-        yield Note(f"{method}:", merged + scope)
+        yield Note(f"{method}:", _merge(remarks) + scope)
+
+
+def _merge(remarks: list[str]) -> str:
+    """Return remarks that differ in numbers only as one, with the range of each number."""
+    ranges = map(_number_range, zip(*map(_NUMBER.findall, remarks), strict=True))
+    return _NUMBER.sub(lambda _: next(ranges), remarks[0])
 
 
 def _number_range(numbers: tuple[str, ...]) -> str:

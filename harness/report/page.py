@@ -173,7 +173,7 @@ def render_html(report: Report) -> str:
     """
     environment = _environment(autoescape=True)
     drawn = {picture.name: inline_svg(picture) for picture in report.pictures}
-    colours = set().union(*map(colours_of, drawn.values()))
+    colours = {found for svg in drawn.values() for found in _COLOUR.findall(svg)}
     colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
     assert environment.loader
     css, script = (environment.loader.get_source(environment, name)[0] for name in ("report.css", "report.js"))
@@ -231,6 +231,7 @@ def to_csv(frame: pd.DataFrame) -> bytes:
     return flat.to_csv(index=False).encode()
 
 
+_COLOUR = re.compile(r'(?:fill|stroke)="(#[0-9a-f]{6})"')
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 _UNUSED = ("metadata", "style")  # its one rule is in the page's style sheet, which holds for this element only
 
@@ -255,11 +256,6 @@ def inline_svg(picture: Picture) -> str:
     view = root.attrib["viewBox"]
     root.attrib = {"viewBox": view, "class": "plot", "role": "img", "aria-label": picture.alt}
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def colours_of(svg: str) -> set[str]:
-    """Return the colours (as #rrggbb) of an inline figure."""
-    return set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{6})"', svg))
 
 
 def _local(name: str) -> str:

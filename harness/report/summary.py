@@ -86,12 +86,11 @@ def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
         text += f": {speed_up:.2f} times as fast as {base.label} ({_how_sure(sure, seeds)})"
     if second != base:
         ratio, sure = _speed_up(section, parts, second, best)
-        behind = f"takes {ratio:.2f} times as long"
+        text += f". Next is {second.label}: takes {ratio:.2f} times as long"
         if sure is None:
-            behind += f", {_UNSURE}"
+            text += f", {_UNSURE}"
         elif sure.has(1.0):
-            behind += ", which cannot be told from a tie"
-        text += f". Next is {second.label}: {behind}"
+            text += ", which cannot be told from a tie"
     return Win("Fastest epoch", f"{text}.", best)
 
 
@@ -258,8 +257,8 @@ def _lines(suite: Judged) -> Iterator[str]:
         yield f"      source:   {verdict.claim.source}{twin}"
         yield f"      measures: {subject(verdict.claim)}"
         yield f"      expected: {verdict.expected}"
-        told = {"measured:": verdict.measured, "why:": verdict.why}
-        yield from (f"      {key:<9} {words}" for key, words in told.items() if words)
+        results = {"measured:": verdict.measured, "why:": verdict.why}
+        yield from (f"      {key:<9} {words}" for key, words in results.items() if words)
         if len(verdict.rows) > 1 and (verdict.why or verdict.state == "fails"):
             for row in verdict.rows:
                 told = ", ".join(part for part in (row.shown, _why(row)) if part)

@@ -258,6 +258,7 @@ _WRITTEN = {
     **{each: f"{{{each}}}" for each in "[]*"},  # after \\ they would begin an argument
     **dict.fromkeys("\u2009\u202f", r"\,"),
     "−": "$-$",
+    "\0": "{}",
 }
 _UNSET = set("ĦħĸĿŀŉŦŧſ")  # of the Latin letters those that the T1 fonts lack
 _PLAIN = set("–—‘’“”…†‡•€‰→↑↓")
@@ -274,8 +275,6 @@ def escape(value: object) -> str:
 
 
 def _character(each: str) -> str:
-    if each == "\0":
-        return "{}"
     if each in _WRITTEN:
         return _WRITTEN[each]
     latin = "¡" <= each <= "ſ" and each not in _UNSET
