@@ -129,9 +129,6 @@ def _unequal(results: Judged) -> list[str]:
     return found
 
 
-ITEMSIZE = {"float32": 4, "float64": 8}
-
-
 def bytes_check(method: type[Method[Any]], runs: Sequence[CheckRun]) -> Check | None:
     """Return the check of all that `runs` sent; None if the method states its bytes for none of them."""
     distinct = list({run.key: run for run in runs}.values())
@@ -200,7 +197,7 @@ def lost_bytes(run: CheckRun, ranks: Result) -> list[str]:
 
 def _case(run: CheckRun) -> BytesCase:
     """Return the sizes of a run, which are those of all its epochs; of an epoch nothing yet."""
-    graph, itemsize = run.tiny.graph, ITEMSIZE[run.spec.precision]
+    graph, itemsize = run.tiny.graph, np.dtype(run.spec.precision).itemsize
     return BytesCase(
         epoch=0,
         parts=run.world,

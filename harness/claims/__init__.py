@@ -219,8 +219,7 @@ def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], unit
     rows = tuple(replace(_finding(claim, row, results, unit), label=label) for (_, row), label in named)
     states = {row.state for row in rows}
     state: State = "fails" if "fails" in states else "holds" if "holds" in states else "not measured"
-    trials_of = [trial for cell, _ in pairs for trial in cell]
-    twin = any(TWIN in (trial.dataset.name, results.origin(trial)) for trial in trials_of)
+    twin = any(TWIN in (trial.dataset.name, results.origin(trial)) for cell, _ in pairs for trial in cell)
     return Verdict(claim, expectation(claim, unit), _summary(claim, rows, unit), rows, state, _why(rows, state), twin)
 
 
@@ -235,15 +234,11 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str) ->
     if claim.expect.order is not None:
         return _ordered(claim, cells, lacking, unit)
     by = compares(claim)
-    if by is None:
-        value, interval = values[0], interval_of(cells[0])
-    else:
-        value = against(cells[0], cells[1], by)
-        if value is None and None not in values:
-            lacking = "what it is compared with is 0"
-        interval = None if value is None else interval_against(cells[0], cells[1], by)
+    value = values[0] if by is None else against(cells[0], cells[1], by)
     if value is None:
-        return Finding("", values, None, None, "", "not measured", lacking)
+        why = lacking if None in values else "what it is compared with is 0"
+        return Finding("", values, None, None, "", "not measured", why)
+    interval = interval_of(cells[0]) if by is None else interval_against(cells[0], cells[1], by)
     low, high = _bounds(claim.expect)
     shown = with_interval(value, interval, unit, (low, high))
     state: State = "holds" if low <= value <= high else "fails"

@@ -66,9 +66,8 @@ def make_filters(sections: Sequence[Section]) -> list[Filter]:
 
 
 def _methods(sections: Sequence[Section]) -> tuple[Choice, ...]:
-    variants = {variant.key: variant for section in sections for variant in section.variants}
     own: dict[str, dict[str, str]] = {}
-    for variant in variants.values():
+    for variant in (variant for section in sections for variant in section.variants):
         own.setdefault(variant.method, {})[variant.label] = variant.style.colour
     return tuple(
         Choice(method, under=tuple(Choice(label, colour) for label, colour in labels.items()))

@@ -71,11 +71,10 @@ RecordOf = Callable[[Mapping[Any, Any]], Record | None]
 def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
     """Name and colour every method variant of a report.
 
-    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before
-    true and smaller numbers before larger ones. See `variant_styles` for colours.
-    Shown are the options that vary among a method's variants, those that are not the default, and a few
-    numbers. Of more than `MOST` not those that are everywhere the default, nor, where there are several
-    variants, what these have in common: `common` has that.
+    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before true
+    and smaller numbers before larger ones. See `variant_styles` for colours. Shown are the options that vary among a
+    method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
+    everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
     """
     found: dict[str, tuple[str, dict[str, Any], Json]] = {}
     shown: dict[str, set[str]] = {}
@@ -269,8 +268,7 @@ def _extras(settings: list[dict[str, Any]]) -> list[str]:
         twins = [s for s in settings if all(s[k] == setting[k] for k in ("dataset", "model"))]
         keys = sorted(k for k in setting if any(s.get(k) != setting[k] for s in twins))
         keys = [k for k in keys if k not in ("partition.method", "dataset_note") and setting[k] is not None]
-        named = [(k.removeprefix("dataset.options."), setting[k]) for k in keys]
-        extras.append(", ".join(f"{k}={show_value(v)}" for k, v in named))
+        extras.append(", ".join(f"{k.removeprefix('dataset.options.')}={show_value(setting[k])}" for k in keys))
     return extras
 
 
