@@ -292,7 +292,7 @@ def _summary(claim: Claim, rows: Sequence[Finding], unit: str) -> str:
     bounds = _bounds(claim.expect)
     low, high = min(values), max(values)
     alike = number(low, unit, bounds) == number(high, unit, bounds)
-    return f"{number(low, unit, bounds) if alike else span(low, high, unit, bounds=bounds)} ({count})"
+    return f"{number(low, unit, bounds) if alike else span(low, high, unit, bounds)} ({count})"
 
 
 def _why(rows: Sequence[Finding], state: State) -> str:

@@ -252,8 +252,7 @@ def inline_svg(picture: Picture) -> str:
     for element in root.iter():
         element.attrib = dict(_attributes(element.attrib, picture.name))
         element.text = element.tail = (element.text or "").strip() or None
-    view = root.attrib["viewBox"]
-    root.attrib = {"viewBox": view, "class": "plot", "role": "img", "aria-label": picture.alt}
+    root.attrib = {"viewBox": root.attrib["viewBox"], "class": "plot", "role": "img", "aria-label": picture.alt}
     return ElementTree.tostring(root, encoding="unicode")
 
 

@@ -228,8 +228,7 @@ def by_parts(
     rows: list[Row] = []
     for parts in section.parts:
         variants = sorted(section.tried(parts), key=lambda variant: -amounts.get((variant, parts), -math.inf))
-        found = [(variant, tuple(cells(variant, parts))) for variant in variants]
-        shown = [Row(variant.label, own, variant) for variant, own in found if own]
+        shown = [Row(variant.label, own, variant) for variant in variants if (own := tuple(cells(variant, parts)))]
         rows += [parts_heading(parts), *shown] if shown else []
     return tuple(rows)
 

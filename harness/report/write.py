@@ -194,8 +194,7 @@ def _widths(table: Table) -> list[int]:
     """Return about how many characters wide each column is, the labels' first, space between included."""
     heads = [max(map(len, _broken(c)), default=0) for group in table.groups for c in group.columns]
     filled = [row for row in table.rows if row.cells]
-    cells = [[len(row.cells[i].text) + len(row.cells[i].note) for row in filled] for i in range(len(heads))]
-    own = [max([head, *lengths]) for head, lengths in zip(heads, cells, strict=True)]
+    own = [max([head, *(len(row.cells[i].text + row.cells[i].note) for row in filled)]) for i, head in enumerate(heads)]
     return [width + 2 for width in (max([len(table.stub), *(len(row.label) for row in filled)]), *own)]
 
 
