@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -35,67 +35,64 @@ NETWORKS = {
 }
 ON = {"sage": "transductive", "gcn": "inductive", "gat": "weighted", "mixhop": "multilabel"}
 SPEC = TrainSpec(epochs=4, threads=1)
+Options = dict[str, Any]
 
 
 def options_finding(method: type[Method[Any]]) -> CheckFinding:
     """Check what a user reads of the method: its line, its options, their defaults."""
     fields = method.Options.model_fields
-    problems = [
-        f"option {name}: expected a description (Field(..., description=...)), seen none"
-        for name, field in fields.items()
-        if not field.description
-    ]
+    what = "expected a description (Field(..., description=...)), seen none"
+    problems = [f"option {name}: {what}" for name, field in fields.items() if not field.description]
     if method.summary() in ("", Method.summary()) or "__doc__" not in vars(method):
         problems.append("expected a docstring whose first line says what the method does, seen none")
     if getattr(method, "family", None) not in get_args(Family):
         problems.append(f"family: expected one of {', '.join(get_args(Family))}")
-    for name in ("exact", "unbiased"):
-        declared = getattr(method, name)
-        try:
-            if declared is not None:
-                method.Options(**declared)
-        except (ValueError, TypeError) as error:
-            problems.append(f"{name}: expected valid options, seen: {' '.join(str(error).split())}")
-    try:
-        method.Options()
-    except ValueError as error:
-        problems.append(f"expected valid defaults, seen: {' '.join(str(error).split())}")
+    declared = {"exact: expected valid options": method.exact, "unbiased: expected valid options": method.unbiased}
+    for expects, options in (declared | {"expected valid defaults": {}}).items():
+        if options is not None and (wrong := wrong_options(method, options)):
+            problems.append(f"{expects}, seen: {wrong}")
     claim = f"{len(fields)} described, defaults valid"
     return CheckFinding("options", "FAIL" if problems else "ok", claim, tuple(problems))
 
 
-def model_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
-    """Yield a run of every model, each on a graph of another kind."""
-    for model, network in NETWORKS.items():
-        yield CheckRun(subject, options, graphs.get(ON[model], world), world, model, network, SPEC)
+def wrong_options(method: type[Method[Any]], options: Mapping[str, Any]) -> str:
+    """Return why a method does not take options, in one line; "" if it does."""
+    try:
+        method.Options(**options)
+    except (ValueError, TypeError) as error:
+        return " ".join(str(error).split())
+    return ""
 
 
-def trouble_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
-    """Yield runs that leave a rank with little to do."""
-    for name in TROUBLES:
-        yield CheckRun(subject, options, graphs.get(name, world), world, "sage", NETWORKS["sage"], SPEC)
-
-
-def repeated_runs(subject: Subject, options: dict[str, Any], graphs: TinyGraphs, world: int) -> Iterator[CheckRun]:
-    """Yield the same run twice; the first is that of `model_runs`."""
-    for again in (0, 1):
-        tiny = graphs.get(ON["sage"], world)
-        yield CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], SPEC, again=again)
-
-
-def training_check(runs: list[CheckRun]) -> Check:
-    """Return the check that every model trains, alike on all ranks."""
+def training_check(subject: Subject, options: Options, graphs: TinyGraphs, worlds: Sequence[int]) -> Check:
+    """Return the check that every model, each on a graph of another kind, trains, alike on all ranks."""
+    runs = [
+        CheckRun(subject, options, graphs.get(ON[model], world), world, model, network, SPEC)
+        for world in worlds
+        for model, network in NETWORKS.items()
+    ]
     claim = f"{', '.join(NETWORKS)} train, all ranks' replicas alike ({len(runs)} runs)"
     return Check("runs", claim, runs, _unlike)
 
 
-def trouble_check(runs: list[CheckRun]) -> Check:
+def trouble_check(subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int) -> Check:
     """Return the check that no rank waits for one that has little to do."""
+    runs = [
+        CheckRun(subject, options, graphs.get(name, world), world, "sage", NETWORKS["sage"], SPEC)
+        for options in settings
+        for name in TROUBLES
+    ]
     return Check("trouble", f"ends with {'; '.join(TROUBLES.values())} ({len(runs)} runs)", runs, _unlike)
 
 
-def repeat_check(runs: list[CheckRun]) -> Check:
-    """Return the check that each two runs that follow each other are the same, bit for bit."""
+def repeat_check(subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int) -> Check:
+    """Return the check that a run of `training_check` is the same when it is done again, bit for bit."""
+    tiny = graphs.get(ON["sage"], world)
+    runs = [
+        CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], SPEC, again=again)
+        for options in settings
+        for again in (0, 1)
+    ]
     return Check("deterministic", "one seed, the same losses and weights bit for bit", runs, _unequal)
 
 
@@ -130,9 +127,6 @@ def _unequal(results: Judged) -> list[str]:
             if any(not np.array_equal(one.after[name], two.after[name]) for name in one.after):
                 found.append(f"{run}: expected equal weights after {len(one.rows)} epochs, seen others")
     return found
-
-
-ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def bytes_check(method: type[Method[Any]], runs: Sequence[CheckRun]) -> Check | None:
@@ -203,7 +197,7 @@ def lost_bytes(run: CheckRun, ranks: Result) -> list[str]:
 
 def _case(run: CheckRun) -> BytesCase:
     """Return the sizes of a run, which are those of all its epochs; of an epoch nothing yet."""
-    graph, itemsize = run.tiny.graph, ITEMSIZE[run.spec.precision]
+    graph, itemsize = run.tiny.graph, np.dtype(run.spec.precision).itemsize
     return BytesCase(
         epoch=0,
         parts=run.world,
@@ -244,7 +238,6 @@ def unbiased_check(runs: Sequence[CheckRun], options: dict[str, Any]) -> Check:
 def _judge_unbiased(results: Judged) -> list[str]:
     found = []
     for run, ranks in results:
-        assert isinstance(ranks, list)
         moments = [rank for rank in ranks if isinstance(rank, Moments)]
         if wrong := bias(moments, full_aggregation(run)):
             found.append(f"{run}: {wrong}")
@@ -313,11 +306,8 @@ def _judge_exact(results: Judged) -> list[str]:
     found = []
     for run, ranks in results:
         want = expected(run.tiny.name, run.model)
-        for outcome in ranks if isinstance(ranks, list) else []:
-            assert isinstance(outcome, RankOutcome)
-            if wrong := difference(outcome, want):
-                found.append(f"{run}: {wrong}")
-                break
+        if wrong := next(filter(None, (difference(outcome, want) for outcome in outcomes_of(ranks))), ""):
+            found.append(f"{run}: {wrong}")
     return found
 
 
@@ -348,13 +338,10 @@ def expected(graph_name: str, model_name: str) -> Expected:
 
 
 def train_dense(graph: GraphData, inductive: bool, network: GNN, logits: DenseLogits) -> Expected:
-    """Train for `EPOCHS` in one process, in float64.
+    """Train for `EPOCHS` in one process, in float64, from a network's weights; the whole graph is evaluated.
 
-    Args:
-        graph: what is trained on and, the whole of it, evaluated.
-        inductive: it is trained on its training subgraph.
-        network: gives the weights.
-        logits: returns those of all nodes, from a dense adjacency, features and weights.
+    `inductive`: it is trained on its training subgraph; `logits`: returns those of all nodes, from a dense
+    adjacency, features and weights.
     """
     adjacency, x = dense_adjacency(graph), torch.from_numpy(graph.features.astype(np.float64))
     seen = np.flatnonzero(graph.train_mask) if inductive else np.arange(len(x))

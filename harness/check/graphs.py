@@ -64,11 +64,9 @@ def random_graph(
 
 def dense_adjacency(graph: GraphData) -> np.ndarray:
     """Return the matrix float64 [N, N] of 0 and 1, or of weights; row i the in-neighbours of i."""
-    nodes = graph.indptr.size - 1
+    nodes, counts = graph.indptr.size - 1, np.diff(graph.indptr)
     dense = np.zeros((nodes, nodes))
-    for i in range(nodes):
-        entries = slice(graph.indptr[i], graph.indptr[i + 1])
-        dense[i, graph.indices[entries]] = 1 if graph.weights is None else graph.weights[entries]
+    dense[np.repeat(np.arange(nodes), counts), graph.indices] = 1 if graph.weights is None else graph.weights
     return dense
 
 
@@ -156,11 +154,8 @@ class TinyGraphs:
 
     def get(self, name: str, world: int) -> Tiny:
         """Return a graph dealt to `world` ranks."""
-        if (name, world) not in self._made:
-            self._made[name, world] = self._make(name, world)
-        return self._made[name, world]
-
-    def _make(self, name: str, world: int) -> Tiny:
+        if made := self._made.get((name, world)):
+            return made
         graph, inductive = tiny_graph(name), is_inductive(name)
         node = np.arange(NODES)
         parts = np.minimum(node * world // NODES, world - 1)
@@ -170,7 +165,9 @@ class TinyGraphs:
             parts = np.random.default_rng(1).integers(0, world, NODES)
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        return Tiny(name, graph, inductive, on_disk(graph, parts, world, inductive, folder), parts)
+        stored = on_disk(graph, parts, world, inductive, folder)
+        self._made[name, world] = Tiny(name, graph, inductive, stored, parts)
+        return self._made[name, world]
 
 
 def is_inductive(name: str) -> bool:

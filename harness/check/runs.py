@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.check.graphs import Tiny
@@ -30,13 +30,8 @@ class Subject:
 class CheckRun:
     """One method on one graph, trained; or, with `draws`, its aggregations drawn so many times.
 
-    Attributes:
-        subject, options: the method.
-        tiny: the graph, dealt to as many parts as there are ranks.
-        model: in words, and the spec.
-        spec: how it is trained.
-        draws: 0, or how many epochs are drawn.
-        again: tells runs apart that are the same.
+    `tiny`: the graph, dealt to as many parts as there are ranks; `model`: in words, `network`: its spec;
+    `spec`: how it is trained; `draws`: 0, or how many epochs are drawn; `again`: tells runs apart that are the same.
     """
 
     subject: Subject
@@ -58,10 +53,8 @@ class CheckRun:
     @property
     def case(self) -> Case:
         """What its ranks are given."""
-        return Case(
-            self.tiny.stored, self.subject.name, self.options, self.network, self.spec,
-            plugin=self.subject.plugin,
-        )  # fmt: skip
+        name, plugin = self.subject.name, self.subject.plugin
+        return Case(self.tiny.stored, name, self.options, self.network, self.spec, plugin=plugin)
 
     def __str__(self) -> str:
         return f"{self.model}, {self.world} rank{'s' * (self.world > 1)}, graph {self.tiny.name}"
@@ -87,12 +80,7 @@ def outcomes_of(ranks: Result) -> list[RankOutcome]:
 
 
 def execute(runs: Iterable[CheckRun], *, limit_s: float) -> dict[str, Result]:
-    """Do each run once; return the results by key.
-
-    Args:
-        runs: of any methods.
-        limit_s: seconds after which a run counts as one that hangs.
-    """
+    """Do each run once, of any methods; one that takes more than `limit_s` seconds hangs. Return the results by key."""
     wanted = {run.key: run for run in runs}
     found: dict[str, Result] = {}
     for world in sorted({run.world for run in wanted.values()}):
@@ -115,7 +103,10 @@ def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str,
                 group = stack.enter_context(rank_group(world))
                 allowed_s = limit_s + WARM_S
             try:
-                found[run.key] = _do(group, run, allowed_s)
+                if run.draws:
+                    found[run.key] = group.call(aggregations, run.case, run.draws, timeout_s=allowed_s)
+                else:
+                    found[run.key] = [seen for (seen,) in group.call(train, [run.case], timeout_s=allowed_s)]
                 allowed_s = limit_s
                 hopeless[run.subject] = -1
             except RankError as error:
@@ -124,13 +115,6 @@ def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str,
                 stack.pop_all().close()
                 group = None
     return found
-
-
-def _do(group: RankGroup, run: CheckRun, limit_s: float) -> Result:
-    if run.draws:
-        pairs = [(run.case, run.draws)]
-        return [moments for (moments,) in group.call(aggregations, pairs, timeout_s=limit_s)]
-    return [outcome for (outcome,) in group.call(train, [run.case], timeout_s=limit_s)]
 
 
 def _told(output: str) -> str:
@@ -152,29 +136,23 @@ SHOWN_LINES = 3  # problems of a check that are printed
 
 @dataclass(frozen=True)
 class Check:
-    """Something that a method is held to.
+    """Something that a method is held to: its name, and in a line what is held.
 
-    Attributes:
-        name: one word or two.
-        claim: what is held, in a line.
-        runs: what has to be run for it.
-        judge: returns what is wrong, a line each, from the results of those runs that came to one.
+    `runs`: what has to be run for it; `judge`: returns what is wrong, a line each, from the results of those
+    runs that came to one.
     """
 
     name: str
     claim: str
-    runs: Sequence[CheckRun] = ()
-    judge: Callable[[Judged], list[str]] = field(default=lambda results: [])
+    runs: Sequence[CheckRun]
+    judge: Callable[[Judged], list[str]]
 
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """What came of a check.
+    """What came of a check: its name, its state, what was held.
 
-    Attributes:
-        check: its name.
-        state: "FAIL" with `problems`, a line each, and the `output` of the first run that came to no result.
-        claim: what was held.
+    `state`: "FAIL" with `problems`, a line each, and the `output` of the first run that came to no result.
     """
 
     check: str
@@ -213,14 +191,11 @@ class CheckReport:
     @property
     def lines(self) -> list[str]:
         """The report as text, for people."""
-        body = [line for finding in self.findings for line in finding.lines]
-        held = sum(finding.state == "ok" for finding in self.findings)
-        end = f"{self.method}: {held} checks hold"
-        if self.failed:
-            end = f"{self.method}: {len(self.failed)} of {held + len(self.failed)} checks failed: " + ", ".join(
-                self.failed
-            )
-        return [*body, end]
+        held, failed = sum(finding.state == "ok" for finding in self.findings), self.failed
+        end = f"{held} checks hold"
+        if failed:
+            end = f"{len(failed)} of {held + len(failed)} checks failed: {', '.join(failed)}"
+        return [*(line for finding in self.findings for line in finding.lines), f"{self.method}: {end}"]
 
 
 def find_all(checks: Sequence[Check], results: Mapping[str, Result]) -> list[CheckFinding]:
@@ -232,11 +207,8 @@ def find_all(checks: Sequence[Check], results: Mapping[str, Result]) -> list[Che
 def _find(check: Check, results: Mapping[str, Result], told: set[str]) -> CheckFinding:
     done = [(run, results[run.key]) for run in check.runs]
     ended = [(run, result) for run, result in done if not isinstance(result, RunFailure)]
-    failures = [
-        (run, result)
-        for run, result in done
-        if isinstance(result, RunFailure) and not result.left_out and run.key not in told
-    ]
+    failed = [(run, result) for run, result in done if isinstance(result, RunFailure) and not result.left_out]
+    failures = [(run, failure) for run, failure in failed if run.key not in told]
     told.update(run.key for run, _ in failures)
     if not ended and not failures:
         return CheckFinding(check.name, "not run", "nothing of it runs")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import json
 import multiprocessing
 import os
 import signal
@@ -12,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
@@ -31,7 +31,6 @@ from harness.runtime.job import Job
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
 from harness.runtime.spec import MethodSpec, RunConfig, TrainSpec
-from harness.runtime.step import Step
 from harness.runtime.trainer import Trainer
 from harness.runtime.worker import Worker, evaluate
 from harness.spec import PluginSource
@@ -55,34 +54,15 @@ class Case:
 
     def trainer(self, rank: int, world: int) -> Trainer:
         """Make the rank's trainer, with its worker and its method."""
-        config = RunConfig.model_validate(
-            {
-                "model": self.model,
-                "train": self.train,
-                "method": MethodSpec(name=self._name, options=self.options),
-                "plugin": self.plugin,
-                "plugins": self.plugins,
-                "seed": self.seed,
-                "device": self.device,
-            }
-        )
+        name = self.method if self.plugin is not None else _class_path(self.method)
+        config = RunConfig.model_validate(vars(self) | {"method": MethodSpec(name=name, options=self.options)})
         out = Path(tempfile.mkdtemp())
+        graph, parts, inductive = self.data.graph, self.data.parts, self.data.inductive
         job = Job(
-            config=config,
-            graph=self.data.graph,
-            train_view=self.data.parts.train,
-            full_view=self.data.parts.full,
-            inductive=self.data.inductive,
-            store=out / "store",
-            out=out,
-            attempt="check",
-            threads=self.train.threads or 1,
-        )
+            config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
+            store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
+        )  # fmt: skip
         return Trainer(Worker(job, rank, world), RankReport(out, rank))
-
-    @property
-    def _name(self) -> str:
-        return self.method if self.plugin is not None else _class_path(self.method)
 
 
 @functools.cache
@@ -96,12 +76,8 @@ def _class_path(name: str) -> str:
 class RankOutcome:
     """What a rank saw of a case.
 
-    Attributes:
-        before, after: the weights by name.
-        gradients: of the last step.
-        rows: of the record, by epoch.
-        traffic: bytes by scope, purpose, layer, direction and peer.
-        scores: of the exact evaluation, by split.
+    `before`, `after`: the weights by name; `gradients`: of the last step; `rows`: of the record, by epoch;
+    `traffic`: bytes by scope, purpose, layer, direction and peer; `scores`: of the exact evaluation, by split.
     """
 
     before: Weights
@@ -113,7 +89,7 @@ class RankOutcome:
 
 
 def train(rank: int, world: int, cases: list[Case]) -> list[RankOutcome]:
-    """Train each case for its epochs; the gradients are those of the last step."""
+    """Train each case for its epochs."""
     return [outcome(case.trainer(rank, world)) for case in cases]
 
 
@@ -141,12 +117,8 @@ class Moments:
     times: NDArray[np.float64]
 
 
-def aggregations(rank: int, world: int, cases: list[tuple[Case, int]]) -> list[Moments]:
-    """Aggregate the input features once for each draw of each one-layer method, so many draws."""
-    return [_aggregations(rank, world, case, draws) for case, draws in cases]
-
-
-def _aggregations(rank: int, world: int, case: Case, draws: int) -> Moments:
+def aggregations(rank: int, world: int, case: Case, draws: int) -> Moments:
+    """Aggregate the input features of a method of one layer, in every step of so many epochs."""
     trainer = case.trainer(rank, world)
     worker = trainer.worker
     nodes, width = worker.view.topology.num_nodes, worker.features.inner.shape[1]
@@ -154,38 +126,17 @@ def _aggregations(rank: int, world: int, case: Case, draws: int) -> Moments:
     times = np.zeros(nodes)
     for epoch in range(draws):
         for step in trainer.method.steps(epoch):
-            reached, values = _aggregate(worker, step)
+            (block,) = step.blocks
+            reached = (np.asarray(worker.partition.inner) if step.nodes is None else step.nodes)[: block.num_dst]
+            h = step.inputs if isinstance(step.inputs, torch.Tensor) else step.inputs()
+            h = h if step.exchange is None else step.exchange(h, 0)
+            values = block.aggregate(h, worker.model.propagation).numpy()
             total[reached] += values
             square[reached] += values**2
             times[reached] += 1
     trainer.method.close()
     mean = total / np.maximum(times, 1)[:, None]
     return Moments(mean, square / np.maximum(times, 1)[:, None] - mean**2, times)
-
-
-def _aggregate(worker: Worker, step: Step) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the destinations and the aggregation of their neighbours' features."""
-    (block,) = step.blocks
-    nodes = np.asarray(worker.partition.inner) if step.nodes is None else step.nodes
-    h = step.inputs if isinstance(step.inputs, torch.Tensor) else step.inputs()
-    if step.exchange is not None:
-        h = step.exchange(h, 0)
-    return nodes[: block.num_dst], block.aggregate(h, worker.model.propagation).numpy()
-
-
-def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
-    """Run a whole trial; returns the rank's report."""
-    trainer = case.trainer(rank, world)
-    with trainer.report.concluding():
-        trainer.report.setup(trainer.worker, trainer.method, 0.0)
-        trainer.run()
-    found: dict[str, Any] = json.loads((trainer.worker.job.out / f"rank{rank}.json").read_text())
-    return found
-
-
-def run_all_to_the_end(rank: int, world: int, cases: list[Case]) -> list[dict[str, Any]]:
-    """Run whole trials, one after the other; returns the rank's reports."""
-    return [run_to_the_end(rank, world, case) for case in cases]
 
 
 START_S = 120  # on a busy machine imports alone take half a minute
@@ -195,9 +146,8 @@ END_S = 2
 class RankError(Exception):
     """A rank raised, died or did not return in time.
 
-    Attributes:
-        reason: one line.
-        output: of all ranks; of one that raised its traceback, of those that did not return where they were.
+    `reason`: one line; `output`: of all ranks; of one that raised its traceback, of those that did not return
+    where they were.
     """
 
     def __init__(self, reason: str, output: str) -> None:
@@ -208,11 +158,7 @@ class RankError(Exception):
 def run_ranks(
     function: Callable[..., Any], world: int, *arguments: Any, timeout_s: float = 120, **options: Any
 ) -> list[Any]:
-    """Call `function(rank, world, *arguments, **options)` on every rank of a new group; results by rank.
-
-    Raises:
-        RankError: see `RankGroup.call`.
-    """
+    """Call `function` on every rank of a new group, which ends with it; see `RankGroup.call`."""
     with rank_group(world) as group:
         return group.call(function, *arguments, timeout_s=timeout_s, **options)
 
@@ -244,23 +190,15 @@ def rank_group(world: int) -> Iterator[RankGroup]:
         finally:
             for ours, _ in pipes:
                 ours.close()  # a rank that waits for a call ends
-            _end(processes, 0 if group.failed else END_S)
-
-
-def _end(processes: list[BaseProcess], patience_s: float) -> None:
-    for process in processes:
-        process.join(patience_s)
-        if process.is_alive():
-            process.kill()
-            process.join()
+            for process in processes:
+                process.join(0 if group.failed else END_S)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
 
 
 class RankGroup:
-    """Ranks that wait for calls; see `rank_group`.
-
-    Attributes:
-        failed: a call raised `RankError`; the group is of no use any more.
-    """
+    """Ranks that wait for calls; see `rank_group`. `failed`: a call raised `RankError`; it is of no use any more."""
 
     def __init__(self, pipes: list[Connection], processes: list[BaseProcess], folder: Path) -> None:
         self._pipes, self._processes, self._folder = pipes, processes, folder
@@ -286,7 +224,9 @@ class RankGroup:
         while waiting:
             ready = wait(list(waiting), max(0, deadline - time.monotonic()))
             if not ready:
-                self._dump(waiting.values())
+                for rank in waiting.values():  # each writes its stack, innermost call first
+                    os.kill(self._processes[rank].pid or 0, signal.SIGUSR1)
+                time.sleep(0.5)
                 self._fail(f"ranks {sorted(waiting.values())} did not return within {timeout_s:g} s")
             for pipe in ready:
                 assert isinstance(pipe, Connection)
@@ -298,12 +238,6 @@ class RankGroup:
                 if not ok:
                     self._fail(f"rank {rank}: {results[rank]}")
         return results
-
-    def _dump(self, ranks: Iterable[int]) -> None:
-        """Make ranks write their stacks, innermost call first."""
-        for rank in ranks:
-            os.kill(self._processes[rank].pid or 0, signal.SIGUSR1)
-        time.sleep(0.5)
 
     def _fail(self, reason: str) -> NoReturn:
         self.failed = True
@@ -320,37 +254,22 @@ def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1)
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     tempfile.tempdir = str(folder)
-    import torch
-    from torch.distributed import FileStore  # type: ignore[attr-defined]
-
     torch.set_num_threads(1)
     if world > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.distributed.init_process_group(
-            "gloo",
-            store=FileStore(str(folder / "store"), world),
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=60),
-        )
+        store, timeout = FileStore(str(folder / "store"), world), timedelta(seconds=60)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
     result: tuple[bool, Any] = True, None
     while result[0]:
         pipe.send(result)
         try:
             function, arguments, options = pipe.recv()
         except EOFError:
-            break
-        result = _call(function, rank, world, arguments, options)
-    if not result[0]:
-        pipe.send(result)
+            os._exit(0)
+        try:
+            result = True, function(rank, world, *arguments, **options)
+        except BaseException as error:
+            traceback.print_exc()
+            result = False, f"{type(error).__name__}: {error}"
+    pipe.send(result)
     os._exit(0)
-
-
-def _call(
-    function: Callable[..., Any], rank: int, world: int, arguments: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[bool, Any]:
-    try:
-        return True, function(rank, world, *arguments, **options)
-    except BaseException as error:
-        traceback.print_exc()
-        return False, f"{type(error).__name__}: {error}"

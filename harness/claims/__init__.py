@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from harness.claims.text import compares, differences, expectation, number, span, unit_of, with_interval
+from harness.claims.text import By, compares, differences, expectation, number, span, unit_of, with_interval
 from harness.errors import UserError
 from harness.metrics import METRICS, Formula, Metric
 from harness.results.frames import load_inputs
 from harness.results.record import flatten
-from harness.results.stats import (
-    Interval,
-    Statistic,
-    difference_interval,
-    mean_interval,
-    median_interval,
-    ratio_interval,
-)
+from harness.results.stats import Interval, difference_interval, mean_interval, median_interval, ratio_interval
 from harness.results.store import KeptSuite, kept, kept_suites, timed_epochs
 from harness.results.text import join_unique, text
 from harness.suite.schema import Claim, Expect, TrialConfig
 from harness.suite.select import Cell, Row, pairs_of
 
-By = Literal["ratio", "difference"]
 # Figures that an epoch has, too: medians over epochs, or their inverse.
 TIMED = ("step_time_s", *(name for name, metric in METRICS.items() if metric.by_epoch))
 
@@ -135,14 +127,11 @@ def interval_against(of: Measured, over: Measured, by: By) -> Interval | None:
     interval = ratio_interval if by == "ratio" else difference_interval
     if len(of.by_seed) > 1 and len(over.by_seed) > 1:
         paired = of.by_seed.keys() == over.by_seed.keys()
-        seeds = sorted(of.by_seed), sorted(over.by_seed)
-        samples = [[c.by_seed[s] for s in own] for c, own in zip((of, over), seeds, strict=True)]
-        statistic: Statistic = "mean"
-    elif len(of.epochs) > 1 and len(over.epochs) > 1:
-        samples, paired, statistic = [list(of.epochs), list(over.epochs)], False, "median"
-    else:
-        return None
-    return interval(*samples, paired=paired, statistic=statistic)
+        samples = [[cell.by_seed[seed] for seed in sorted(cell.by_seed)] for cell in (of, over)]
+        return interval(*samples, paired=paired, statistic="mean")
+    if len(of.epochs) > 1 and len(over.epochs) > 1:
+        return interval(of.epochs, over.epochs, paired=False)
+    return None
 
 
 def against(of: Measured, over: Measured, by: By) -> float | None:
@@ -162,10 +151,9 @@ TWIN = "twin"  # as data set, and as origin of a record's data
 class Finding:
     """One trial, pair or order that a claim speaks of.
 
-    `label`: what sets it apart from the claim's others; `values`: of its cells, None where not measured;
-    `value`: what is held against the expectation (None: not measured, or an order), with its 95 % interval;
-    `shown`: these as text. `sure`: whether the interval is all on one side of what is expected; None without
-    an interval.
+    `label`: what sets it apart from the claim's others; `values`: of its cells, None where not measured; `value`:
+    what is held against the expectation (None: not measured, or an order), with its 95 % interval; `shown`: these
+    as text. `sure`: whether the interval is all on one side of what is expected; None without an interval.
     """
 
     label: str
@@ -182,9 +170,8 @@ class Finding:
 class Verdict:
     """Whether a claim holds: it fails if one of its rows does, and holds if some are measured and none fails.
 
-    `expected`, `measured`: as text; `why`: what a reader must know of a verdict, "" if nothing; `twin`: some
-    of it was (or is to be) measured on a generated twin of a data set, so that it says nothing of a paper's
-    absolute numbers.
+    `expected`, `measured`: as text; `why`: what a reader must know of a verdict, "" if nothing; `twin`: some of it
+    was (or is to be) measured on a generated twin of a data set: it says nothing of a paper's absolute numbers.
     """
 
     claim: Claim
@@ -228,12 +215,11 @@ def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], unit
         twin = all(trial.dataset.name == TWIN for trial in trials)
         return Verdict(claim, expectation(claim, unit), "", (), "not measured", why, twin)
     labels = differences([flatten(cell[0].model_dump(mode="json")) for cell, _ in pairs])
-    rows = tuple(
-        replace(_finding(claim, row, results, unit), label=label) for (_, row), label in zip(pairs, labels, strict=True)
-    )
+    named = zip(pairs, labels, strict=True)
+    rows = tuple(replace(_finding(claim, row, results, unit), label=label) for (_, row), label in named)
     states = {row.state for row in rows}
     state: State = "fails" if "fails" in states else "holds" if "holds" in states else "not measured"
-    twin = any(_on_twin(cell, results) for cell, _ in pairs)
+    twin = any(TWIN in (trial.dataset.name, results.origin(trial)) for cell, _ in pairs for trial in cell)
     return Verdict(claim, expectation(claim, unit), _summary(claim, rows, unit), rows, state, _why(rows, state), twin)
 
 
@@ -247,17 +233,12 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str) ->
     values = tuple(cell.value for cell in cells)
     if claim.expect.order is not None:
         return _ordered(claim, cells, lacking, unit)
-    how = compares(claim)
-    if how is None:
-        value, interval = values[0], interval_of(cells[0])
-    else:
-        by = cast(By, how)
-        value = against(cells[0], cells[1], by)
-        if value is None and None not in values:
-            lacking = "what it is compared with is 0"
-        interval = None if value is None else interval_against(cells[0], cells[1], by)
+    by = compares(claim)
+    value = values[0] if by is None else against(cells[0], cells[1], by)
     if value is None:
-        return Finding("", values, None, None, "", "not measured", lacking)
+        why = lacking if None in values else "what it is compared with is 0"
+        return Finding("", values, None, None, "", "not measured", why)
+    interval = interval_of(cells[0]) if by is None else interval_against(cells[0], cells[1], by)
     low, high = _bounds(claim.expect)
     shown = with_interval(value, interval, unit, (low, high))
     state: State = "holds" if low <= value <= high else "fails"
@@ -287,16 +268,12 @@ def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str, unit: str) -
     right: list[bool] = []
     sure: list[bool | None] = []
     for before, after in itertools.pairwise(cells):
-        if before.value is None or after.value is None:
-            continue
-        least = before.value - slack * abs(before.value)
-        most = before.value + slack * abs(before.value)
-        right.append(after.value >= least if rises else after.value <= most)
-        sure.append(_sure(interval_against(after, before, "ratio"), low, high))
+        if before.value is not None and after.value is not None:
+            room = slack * abs(before.value)
+            right.append(after.value >= before.value - room if rises else after.value <= before.value + room)
+            sure.append(_sure(interval_against(after, before, "ratio"), low, high))
     values = tuple(cell.value for cell in cells)
-    state: State = "holds" if len(right) == len(cells) - 1 else "not measured"
-    if not all(right):
-        state = "fails"
+    state: State = "fails" if not all(right) else "holds" if len(right) == len(cells) - 1 else "not measured"
     shown = ", ".join("?" if value is None else number(value, unit) for value in values)
     known = None if None in sure or not sure else all(sure)
     return Finding("", values, None, None, shown if right else "", state, lacking, known)
@@ -315,7 +292,7 @@ def _summary(claim: Claim, rows: Sequence[Finding], unit: str) -> str:
     bounds = _bounds(claim.expect)
     low, high = min(values), max(values)
     alike = number(low, unit, bounds) == number(high, unit, bounds)
-    return f"{number(low, unit, bounds) if alike else span(low, high, unit, bounds=bounds)} ({count})"
+    return f"{number(low, unit, bounds) if alike else span(low, high, unit, bounds)} ({count})"
 
 
 def _why(rows: Sequence[Finding], state: State) -> str:
@@ -325,26 +302,16 @@ def _why(rows: Sequence[Finding], state: State) -> str:
     if state == "not measured":
         return reasons
     measured = [row for row in rows if row.state != "not measured"]
-    unsure = sum(row.sure is False for row in measured if row.state == state)
-    return "; ".join(_limits(len(rows), len(missing), reasons, measured, unsure, state))
-
-
-def _limits(
-    count: int, missing: int, reasons: str, measured: Sequence[Finding], unsure: int, state: State
-) -> Iterator[str]:
-    if unsure:
-        deciding = sum(row.state == state for row in measured)
-        of = "the interval" if len(measured) == 1 else f"the interval of {unsure} of {deciding}"
-        yield f"not sure: {of} reaches past the bound"
+    deciding = [row for row in measured if row.state == state]
+    limits = []
+    if unsure := sum(row.sure is False for row in deciding):
+        of = "the interval" if len(measured) == 1 else f"the interval of {unsure} of {len(deciding)}"
+        limits.append(f"not sure: {of} reaches past the bound")
     if missing:
-        yield f"{missing} of {count} not measured: {reasons}"
+        limits.append(f"{len(missing)} of {len(rows)} not measured: {reasons}")
     if short := join_unique(row.why for row in measured):
-        yield short
-
-
-def _on_twin(cell: Cell, results: Results) -> bool:
-    """Whether a cell's data set is a twin, by its name or as a record says."""
-    return cell[0].dataset.name == TWIN or any(results.origin(trial) == TWIN for trial in cell)
+        limits.append(short)
+    return "; ".join(limits)
 
 
 @dataclass(frozen=True)
@@ -371,11 +338,15 @@ def judge(
 
     Suites without claims, and without a record, are left out.
     """
-    return [
-        _judged(suite, results[results["suite"] == name], epochs[epochs["suite"] == name], declared)
-        for name, suite in sorted(suites.items())
-        if suite.claims and (results["suite"] == name).any()
-    ]
+    judged = []
+    for name, suite in sorted(suites.items()):
+        own = results[results["suite"] == name]
+        if suite.claims and len(own):
+            verdicts = evaluate(suite.claims, own, epochs[epochs["suite"] == name], suite.trials, declared)
+            ids, known = {trial.id for trial in suite.trials}, set(own["trial"])
+            counts = len(ids), len(ids & known), len(known - ids)
+            judged.append(Judged(suite.name, suite.file, tuple(verdicts), *counts))
+    return judged
 
 
 def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] = ()) -> list[Judged]:
@@ -410,11 +381,3 @@ def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) 
         raise UserError(f"no results of suite '{suite.name}'", file=file, fix=f"suites there: {there}")
     trials = [trial for device in devices for trial in expand(suite, device=str(device), data_dir=data_dir)]
     return kept(suite, trials)
-
-
-def _judged(suite: KeptSuite, results: pd.DataFrame, epochs: pd.DataFrame, declared: Sequence[Metric]) -> Judged:
-    verdicts = evaluate(suite.claims, results, epochs, suite.trials, declared)
-    ids = {trial.id for trial in suite.trials}
-    known = set(results["trial"])
-    finished, others = len(ids & known), len(known - ids)
-    return Judged(suite.name, suite.file, tuple(verdicts), len(ids), finished, others)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from harness.metrics import Formula, Metric, find_metric
 from harness.results.stats import Interval
 from harness.results.text import byte_unit, show_value, significant, time_unit
 from harness.suite.schema import Claim
 
+By = Literal["ratio", "difference"]
 _SIGNS = {"increasing": " < ", "decreasing": " > "}
 
 
@@ -31,7 +32,7 @@ def unit_of(claim: Claim, declared: Iterable[Metric] = ()) -> str:
     return unit if unit in ("s", "B") else ""
 
 
-def compares(claim: Claim) -> str | None:
+def compares(claim: Claim) -> By | None:
     """Return how a claim compares: by ratio, by difference, or not (None)."""
     return (claim.by or "ratio") if claim.over is not None else None
 
@@ -41,14 +42,13 @@ def number(value: float, unit: str, bounds: Sequence[float] = ()) -> str:
     return f"{_digits(value, unit, bounds)} {_scale(value, unit)[1]}".rstrip()
 
 
-def span(low: float, high: float, unit: str, join: str = " to ", bounds: Sequence[float] = ()) -> str:
-    """Write two values, their unit once where it is the same."""
-    texts = _digits(low, unit, bounds), _digits(high, unit, bounds)
-    names = _scale(low, unit)[1], _scale(high, unit)[1]
-    return _spanned(texts, names, join)
+def span(low: float, high: float, unit: str, bounds: Sequence[float]) -> str:
+    """Write two values as `number` does, their unit once where it is the same."""
+    ends = low, high
+    return _spanned([_digits(end, unit, bounds) for end in ends], [_scale(end, unit)[1] for end in ends], " to ")
 
 
-def _spanned(texts: tuple[str, str], names: tuple[str, str], join: str) -> str:
+def _spanned(texts: Sequence[str], names: Sequence[str], join: str) -> str:
     first = texts[0] if names[0] == names[1] else f"{texts[0]} {names[0]}"
     return f"{first}{join}{texts[1]} {names[1]}".rstrip()
 
@@ -103,8 +103,8 @@ def expectation(claim: Claim, unit: str) -> str:
         low, high = expect.between
         if low == high:
             return _bound(low, unit)
-        ends = [_bound(end, unit).partition(" ") for end in (low, high)]
-        return "between " + _spanned((ends[0][0], ends[1][0]), (ends[0][2], ends[1][2]), " and ")
+        texts, _, names = zip(*(_bound(end, unit).partition(" ") for end in (low, high)), strict=True)
+        return "between " + _spanned(texts, names, " and ")
     if expect.at_least is not None:
         return f"at least {_bound(expect.at_least, unit)}"
     return f"at most {_bound(expect.at_most or 0.0, unit)}"
@@ -127,14 +127,10 @@ def selector_text(selector: Mapping[str, Any]) -> str:
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say for each of several flat configurations what sets it apart: as few of its keys as tell them all."""
     chosen: list[str] = []
-    told = 1
-    for key in sorted({key for config in configs for key in config}, key=_rank):
+    told, keys = 1, {key for config in configs for key in config}
+    # Names come before options, and these before what a data set brings with it.
+    for key in sorted(keys, key=lambda key: (not key.endswith((".name", "dataset.options.of")), key)):
         kinds = len({str([config.get(k) for k in (*chosen, key)]) for config in configs})
         if kinds > told:
             chosen, told = [*chosen, key], kinds
     return [selector_text({key: config[key] for key in chosen if config.get(key) is not None}) for config in configs]
-
-
-def _rank(key: str) -> tuple[bool, str]:
-    """Sort names before options, and these before what a data set brings with it."""
-    return not key.endswith((".name", "dataset.options.of")), key

@@ -35,7 +35,7 @@ def write_report(
     Raises `UserError` if there is no trial to report, or no such format.
     """
     from harness.report.page import make_report
-    from harness.report.write import Material, check_formats, write_files
+    from harness.report.write import check_formats, write_files
     from harness.results.frames import load_inputs
 
     check_formats(formats)
@@ -43,7 +43,7 @@ def write_report(
     inputs = load_inputs(listed)
     named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
     target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
-    return write_files(Material(lambda: make_report(inputs, suites, plugins), inputs), target, formats)
+    return write_files(lambda: make_report(inputs, suites, plugins), inputs, target, formats)
 
 
 __all__ = ["FORMATS", "write_report"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,33 +46,24 @@ class Flag:
         return f"{section.title}: {'; '.join(found)}" if found else ""
 
 
-def _interval_width(frame: pd.DataFrame) -> pd.Series[float]:
-    return (frame["epoch_time_high_s"] - frame["epoch_time_low_s"]) / frame["epoch_time_s"]
-
-
 FLAGS = (
     Flag(
-        "†",
-        "Too short",
+        "†", "Too short",
         f"fewer than {ENOUGH} timed epochs after warm-up, too few for a 95 % interval of their median",
-        lambda frame: frame["too_short"].eq(True),
-        lambda bad: f"{bad['timed_epochs'].min():.0f}",
+        lambda frame: frame["too_short"].eq(True), lambda bad: f"{bad['timed_epochs'].min():.0f}",
     ),
     Flag(
-        "‡",
-        "Noisy timing",
+        "‡", "Noisy timing",
         f"95 % bootstrap interval of the median epoch time wider than {NOISY:.0%} of it".replace("%", " %"),
         lambda frame: frame["noisy"].eq(True),
-        lambda bad: _worst(_interval_width(bad)),
+        lambda bad: _worst((bad["epoch_time_high_s"] - bad["epoch_time_low_s"]) / bad["epoch_time_s"]),
     ),
     Flag(
-        "§",
-        "Phases do not add up",
+        "§", "Phases do not add up",
         f"more than {CLOSURE:.0%} of a rank's mean epoch is in no named phase".replace("%", " %"),
-        lambda frame: frame["residue"] > CLOSURE,
-        lambda bad: _worst(bad["residue"]),
+        lambda frame: frame["residue"] > CLOSURE, lambda bad: _worst(bad["residue"]),
     ),
-)
+)  # fmt: skip
 
 
 def _worst(shares: pd.Series[float]) -> str:
@@ -92,26 +84,15 @@ def explain_flags(section: Section) -> str:
 
 def flagged(flag: Flag, sections: Iterable[Section]) -> int:
     """Return how many trials a flag holds for."""
-    return len({
-        (row.suite, row.trial)
-        for section in sections
-        for row in section.ok[flag.chosen(section.ok)].itertuples()
-    })  # fmt: skip
+    frames = (section.ok[flag.chosen(section.ok)] for section in sections)
+    return len({(row.suite, row.trial) for frame in frames for row in frame.itertuples()})
 
 
 _LABELS = {
-    "gpu": "GPU",
-    "gpus": "GPU",
-    "driver": "GPU driver",
-    "cuda": "CUDA",
-    "nccl": "NCCL",
-    "cpu": "CPU",
-    "cores": "CPU cores",
-    "logical_cores": "logical cores",
-    "dirty": "uncommitted changes",
-    "omp_num_threads": "OMP_NUM_THREADS",
-    "threads": "threads a rank",
-}
+    "gpu": "GPU", "gpus": "GPU", "driver": "GPU driver", "cuda": "CUDA", "nccl": "NCCL",
+    "cpu": "CPU", "cores": "CPU cores", "logical_cores": "logical cores",
+    "dirty": "uncommitted changes", "omp_num_threads": "OMP_NUM_THREADS", "threads": "threads a rank",
+}  # fmt: skip
 _REASON_LENGTH = 300
 PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
 
@@ -126,16 +107,11 @@ class Note:
 
 def environment_rows(inputs: ResultInputs) -> list[tuple[str, str]]:
     """Return (name, value) of everything the records say of where they ran; different values side by side."""
-    values: dict[str, list[str]] = {}
-    for record in inputs.records.values():
-        for key, value in flatten(_readable(record.environment)).items():
-            values.setdefault(key, []).append(_show(key, value))
-    rows = [(_name(key), " / ".join(dict.fromkeys(shown))) for key, shown in values.items()]
-    threads = join_unique(
-        (inputs.config(row).get("train") or {}).get("threads") or "cores / ranks" for row in _rows(inputs)
-    )
-    if inputs.records and "threads" not in values:  # of older records what the suite said
-        rows.append((_name("threads"), threads))
+    environments = _environments(inputs)
+    rows = [(_name(key), " / ".join(dict.fromkeys(_show(key, v) for v in own))) for key, own in environments.items()]
+    if inputs.records and "threads" not in environments:  # of older records what the suite said
+        trains = [inputs.config(row).get("train") or {} for row in inputs.results.to_dict("records")]
+        rows.append((_name("threads"), join_unique(train.get("threads") or "cores / ranks" for train in trains)))
     started = inputs.results["started"].dropna().astype(str)
     if len(started):
         first, last = started.min(), started.max()
@@ -143,21 +119,16 @@ def environment_rows(inputs: ResultInputs) -> list[tuple[str, str]]:
     return rows
 
 
-def _rows(inputs: ResultInputs) -> list[dict[Any, Any]]:
-    return inputs.results.to_dict("records")
-
-
-def _readable(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment with lists of mappings (one a GPU, say) as numbered entries."""
-    readable: dict[str, Any] = {}
-    for key, value in environment.items():
-        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            readable[key] = {str(i): item for i, item in enumerate(value)}
-        elif isinstance(value, Mapping) and not value:
-            readable[key] = None
-        else:
-            readable[key] = value
-    return readable
+def _environments(inputs: ResultInputs) -> dict[str, list[Any]]:
+    """Return what the records' environments say by key; lists of mappings (one a GPU, say) as numbered entries."""
+    values: dict[str, list[Any]] = {}
+    for record in inputs.records.values():
+        for key, value in record.environment.items():
+            if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+                value = dict(enumerate(value))
+            for name, own in flatten({key: None if value == {} else value}).items():
+                values.setdefault(name, []).append(own)
+    return values
 
 
 def _name(key: str) -> str:
@@ -181,7 +152,7 @@ def _show(key: str, value: object) -> str:
 def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
     notes = [*_status_notes(inputs), *_data_notes(sections), *_flag_notes(sections)]
-    return [*notes, *_sampling_notes(sections), *_remark_notes(inputs), *_environment_notes(inputs)]
+    return [*notes, *_sampling_notes(sections), *_merged_remarks(inputs), *_environment_notes(inputs)]
 
 
 def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
@@ -239,23 +210,14 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
         yield Note("Fewer edges are not as many fewer bytes:", listed)
 
 
-def _remark_notes(inputs: ResultInputs) -> Iterable[Note]:
-    """What the methods themselves say of their trials' values."""
-    for method, remark in merged_remarks(inputs):
-        yield Note(f"{method}:", remark)
-
-
 def _environment_notes(inputs: ResultInputs) -> Iterable[Note]:
-    seen: dict[str, set[str]] = {}
-    for record in inputs.records.values():
-        for key, value in flatten(_readable(record.environment)).items():
-            seen.setdefault(key, set()).add(json.dumps(value, sort_keys=True, default=str))
+    environments = _environments(inputs)
+    seen = {key: {json.dumps(v, sort_keys=True, default=str) for v in own} for key, own in environments.items()}
     # Threads follow from the cores and the number of ranks.
     differing = [_name(key) for key, values in seen.items() if len(values) > 1 and key != "threads"]
     if differing:
         yield Note("Trials ran in different environments:", f"they differ in {', '.join(differing)}.")
-    dirty = [k for k in seen if "dirty" in k and "true" in seen[k]]
-    if dirty:
+    if any("dirty" in key and "true" in values for key, values in seen.items()):
         yield Note("Uncommitted changes:", "some trials ran from a working tree that differs from its commit.")
 
 
@@ -273,8 +235,7 @@ def failure_table(sections: list[Section]) -> Table | None:
     rows: list[Row] = []
     for section in sections:
         bad = section.frame[section.frame["status"] != "ok"]
-        bad = bad.assign(reason=bad["reason"].map(_one_line))
-        for (status, reason), group in bad.groupby(["status", "reason"], sort=True):
+        for (status, reason), group in bad.groupby(["status", bad["reason"].map(_one_line)], sort=True):
             methods = [v.label for v in section.variants if v.key in set(group["variant"])]
             cells = (
                 Cell(str(status), number=False),
@@ -288,13 +249,8 @@ def failure_table(sections: list[Section]) -> Table | None:
     if not rows:
         return None
     heads = Group("", ("Status", "Trials", "Methods", "P", "Seeds", "Reason"))
-    return Table(
-        "Skipped and failed trials",
-        "Status and reason as recorded; each trial's directory has the end of its log (log.txt).",
-        "Data set · model",
-        (heads,),
-        tuple(rows),
-    )
+    caption = "Status and reason as recorded; each trial's directory has the end of its log (log.txt)."
+    return Table("Skipped and failed trials", caption, "Data set · model", (heads,), tuple(rows))
 
 
 def _one_line(reason: object) -> str:
@@ -305,30 +261,26 @@ def _one_line(reason: object) -> str:
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def merged_remarks(inputs: ResultInputs) -> Iterator[tuple[str, str]]:
-    """Yield (method, remark) of all ranks of all trials; remarks that differ in numbers only are one.
+def _merged_remarks(inputs: ResultInputs) -> Iterable[Note]:
+    """What the methods themselves say of their trials' values; remarks that differ in numbers only are one.
 
     It names the lowest and the highest of the numbers, and how many trials it is of if not of all.
     """
-    said: dict[tuple[str, str], dict[str, None]] = {}
-    where: dict[tuple[str, str], set[RecordKey]] = {}
-    asked: dict[str, int] = {}
+    said: dict[tuple[str, str], dict[RecordKey, list[str]]] = {}
+    asked = Counter(str(record.config["method"]["name"]) for record in inputs.records.values())
     for key, record in inputs.records.items():
-        method = str(record.config["method"]["name"])
-        asked[method] = asked.get(method, 0) + 1
         for remark in (str(remark) for rank in record.ranks for remark in rank.get("remarks") or ()):
-            kind = method, _NUMBER.sub("0", remark)
-            said.setdefault(kind, {})[remark] = None
-            where.setdefault(kind, set()).add(key)
-    for (method, pattern), remarks in said.items():
-        count = len(where[method, pattern])
-        scope = "" if count == asked[method] else f" ({count} of {trials(asked[method])})"
-        yield method, _merge(list(remarks)) + scope
+            kind = str(record.config["method"]["name"]), _NUMBER.sub("0", remark)
+            said.setdefault(kind, {}).setdefault(key, []).append(remark)
+    for (method, _), found in said.items():
+        remarks = [remark for own in found.values() for remark in own]
+        scope = "" if len(found) == asked[method] else f" ({len(found)} of {trials(asked[method])})"
+        yield Note(f"{method}:", _merge(remarks) + scope)
 
 
 def _merge(remarks: list[str]) -> str:
     """Return remarks that differ in numbers only as one, with the range of each number."""
-    ranges = iter([_number_range(numbers) for numbers in zip(*map(_NUMBER.findall, remarks), strict=True)])
+    ranges = map(_number_range, zip(*map(_NUMBER.findall, remarks), strict=True))
     return _NUMBER.sub(lambda _: next(ranges), remarks[0])
 
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import jinja2
 import pandas as pd
+from seaborn.utils import relative_luminance
 
 from harness.claims import judge
 from harness.errors import UserError
@@ -20,10 +21,10 @@ from harness.registry import PluginKey
 from harness.report.drawing import Picture
 from harness.report.notes import Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.report.sections import Section, make_sections
-from harness.report.summary import Summary, claims_tables, make_summaries, overview_table
+from harness.report.summary import Summary, claims_table, make_summaries, overview_table
 from harness.report.sweeps import Networks, Swept, find_networks, sweeps
 from harness.report.table import Table
-from harness.report.views import VIEWS, ReportView, ShownView, show
+from harness.report.views import VIEWS, Kind, ReportView, ShownView, show
 from harness.results.frames import ResultInputs
 from harness.results.store import KeptSuite, kept_suites
 from harness.results.text import join_unique
@@ -65,9 +66,8 @@ def make_filters(sections: Sequence[Section]) -> list[Filter]:
 
 
 def _methods(sections: Sequence[Section]) -> tuple[Choice, ...]:
-    variants = {variant.key: variant for section in sections for variant in section.variants}
     own: dict[str, dict[str, str]] = {}
-    for variant in variants.values():
+    for variant in (variant for section in sections for variant in section.variants):
         own.setdefault(variant.method, {})[variant.label] = variant.style.colour
     return tuple(
         Choice(method, under=tuple(Choice(label, colour) for label, colour in labels.items()))
@@ -82,11 +82,6 @@ def networks_of(section: Section) -> list[str]:
     several = section.frame[section.frame["parts"] > 1]
     frame = section.frame if several.empty else several
     return [str(name) for name in frame["network"].dropna().unique()]
-
-
-def network_list(section: Section) -> str:
-    """Return a section's networks as a JSON list, for its attribute."""
-    return json.dumps(networks_of(section))
 
 
 @dataclass(frozen=True)
@@ -129,46 +124,40 @@ def make_report(
     """
     sections, networks = make_sections(inputs), find_networks(inputs)
     known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
-    views = _Views(plugins)
+    views, not_imported = _find_views(plugins)
+
+    def shown(of: Kind, subject: Section | Swept | Networks, section: Section) -> ShownSection:
+        made = (show(view, subject, own=own) for view, own in views if view.of == of)
+        return ShownSection(section, tuple(each for each in made if each))
+
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
         summaries=make_summaries(sections),
         filters=make_filters(sections),
         environment=environment_rows(inputs),
-        notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known), *views.notes],
+        notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known), *not_imported],
         failures=failure_table(sections),
         overview=overview_table(sections),
         shown=[
-            *(ShownSection(section, tuple(views.of(section)) if len(section.ok) else ()) for section in sections),
-            *(ShownSection(swept.section, tuple(views.of(swept))) for swept in sweeps(inputs)),
-            *(ShownSection(each.section, tuple(views.of(each))) for each in networks),
+            *(shown("section", each, each) if len(each.ok) else ShownSection(each, ()) for each in sections),
+            *(shown("sweep", each, each.section) for each in sweeps(inputs)),
+            *(shown("networks", each, each.section) for each in networks),
         ],
         networks=networks,
-        claims=tuple(claims_tables(judge(inputs.results, inputs.epochs, known, inputs.declared))),
+        claims=tuple(map(claims_table, judge(inputs.results, inputs.epochs, known, inputs.declared))),
     )
 
 
-class _Views:
-    """The views that are installed and those of plugins, in their places; `notes`: which do not import."""
-
-    def __init__(self, plugins: Plugins) -> None:
-        self.notes: list[Note] = []
-        self._found: list[tuple[type[ReportView], bool]] = []
-        for name in [*VIEWS.names(), *(name for kind, name in plugins if kind == ReportView.kind)]:
-            try:
-                found = VIEWS.find(name, plugins)
-            except UserError as error:
-                self.notes.append(Note("A view does not import:", str(error)))
-                continue
-            self._found.append((found.value, found.source is None))
-        self._found.sort(key=lambda each: (each[0].place, each[0].name))
-
-    def of(self, subject: Section | Swept | Networks) -> Iterator[ShownView]:
-        """Yield what they show of a section, a sweep or networks."""
-        kind = "sweep" if isinstance(subject, Swept) else "networks" if isinstance(subject, Networks) else "section"
-        for view, own in self._found:
-            if view.of == kind and (found := show(view, subject, own=own)):
-                yield found
+def _find_views(plugins: Plugins) -> tuple[list[tuple[type[ReportView], bool]], list[Note]]:
+    """Return the views in their places, each with whether it is the tool's own; and which do not import."""
+    views, notes = [], []
+    for name in [*VIEWS.names(), *(name for kind, name in plugins if kind == ReportView.kind)]:
+        try:
+            found = VIEWS.find(name, plugins)
+            views.append((found.value, found.source is None))
+        except UserError as error:
+            notes.append(Note("A view does not import:", str(error)))
+    return sorted(views, key=lambda each: (each[0].place, each[0].name)), notes
 
 
 _POLICY = (
@@ -183,18 +172,19 @@ def render_html(report: Report) -> str:
     """
     environment = _environment(autoescape=True)
     drawn = {picture.name: inline_svg(picture) for picture in report.pictures}
-    colours = set().union(*map(colours_of, drawn.values()))
+    colours = {found for svg in drawn.values() for found in _COLOUR.findall(svg)}
     colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
-    css = f"{_source(environment, 'report.css')}{dark_rules(colours)}\n"
-    script = _source(environment, "report.js")
+    assert environment.loader
+    css, script = (environment.loader.get_source(environment, name)[0] for name in ("report.css", "report.js"))
+    css += f"{dark_rules(colours)}\n"
     return environment.get_template("index.html.j2").render(
         report=report,
         css=css,
         script=script,
         policy=_POLICY.format(style=_hash(css), script=_hash(script)),
         inline=lambda picture: drawn[picture.name],
-        data_uri=_data_uri,
-        networks=network_list,
+        data_uri=lambda picture: f"data:text/csv;charset=utf-8;base64,{_base64(to_csv(picture.data))}",
+        networks=lambda section: json.dumps(networks_of(section)),
     )
 
 
@@ -222,19 +212,13 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     )
 
 
-def _source(environment: jinja2.Environment, name: str) -> str:
-    assert environment.loader
-    return environment.loader.get_source(environment, name)[0]
-
-
 def _hash(text: str) -> str:
     """Return what a policy calls the content of an element."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return f"'sha256-{_base64(hashlib.sha256(text.encode()).digest())}'"
 
 
-def _data_uri(picture: Picture) -> str:
-    """Return a figure's numbers as a file in the page."""
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(picture.data)).decode()
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def to_csv(frame: pd.DataFrame) -> bytes:
@@ -246,6 +230,7 @@ def to_csv(frame: pd.DataFrame) -> bytes:
     return flat.to_csv(index=False).encode()
 
 
+_COLOUR = re.compile(r'(?:fill|stroke)="(#[0-9a-f]{6})"')
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 _UNUSED = ("metadata", "style")  # its one rule is in the page's style sheet, which holds for this element only
 
@@ -262,21 +247,13 @@ def inline_svg(picture: Picture) -> str:
     for element in root.iter():
         element.tag = _local(element.tag)
         element.attrib = {_local(key): value for key, value in element.attrib.items()}
-    for parent in list(root.iter()):
-        for child in [child for child in parent if child.tag in _UNUSED]:
-            parent.remove(child)
+        element[:] = [child for child in element if _local(child.tag) not in _UNUSED]
     _class_axes(root)
     for element in root.iter():
         element.attrib = dict(_attributes(element.attrib, picture.name))
         element.text = element.tail = (element.text or "").strip() or None
-    view = root.attrib["viewBox"]
-    root.attrib = {"viewBox": view, "class": "plot", "role": "img", "aria-label": picture.alt}
+    root.attrib = {"viewBox": root.attrib["viewBox"], "class": "plot", "role": "img", "aria-label": picture.alt}
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def colours_of(svg: str) -> set[str]:
-    """Return the colours (as #rrggbb) of an inline figure."""
-    return set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{6})"', svg))
 
 
 def _local(name: str) -> str:
@@ -298,37 +275,30 @@ def _attributes(attributes: dict[str, str], prefix: str) -> Iterator[tuple[str, 
 
 
 def _class_axes(root: ElementTree.Element) -> None:
-    """Tell apart panels by what their vertical axis and their squares are to others."""
-    panels = [group for group in root.iter("g") if _child(group, "matplotlib.axis_") is not None]
-    labelled = [panel for panel in panels if _lettered(_vertical(panel))]
-    shared = 0 < len(labelled) < len(panels)
-    for panel in panels:
-        if shared and panel in labelled:
+    """Tell apart panels by what their vertical axis, the second of theirs, and their squares are to others."""
+    panels = [(group, axes) for group in root.iter("g") if (axes := _children(group, "matplotlib.axis_"))]
+    labelled = [(panel, axes[1]) for panel, axes in panels if len(axes) > 1 and _lettered(axes[1])]
+    if len(labelled) < len(panels):
+        for panel, vertical in labelled:
             _add_class(panel, "shared")
-            _add_class(_vertical(panel), "keep")
-        if _child(panel, "QuadMesh") is not None or panel.find("image") is not None:
-            for text in (child for child in panel if child.get("id", "").startswith("text_")):
+            _add_class(vertical, "keep")
+    for panel, _ in panels:
+        if _children(panel, "QuadMesh") or panel.find("image") is not None:
+            for text in _children(panel, "text_"):
                 _add_class(text, "fixed")
 
 
-def _vertical(panel: ElementTree.Element) -> ElementTree.Element | None:
-    """Return the panel's vertical axis: the second of its axes."""
-    axes = [child for child in panel if child.get("id", "").startswith("matplotlib.axis_")]
-    return axes[1] if len(axes) > 1 else None
+def _children(group: ElementTree.Element, start: str) -> list[ElementTree.Element]:
+    return [child for child in group if child.get("id", "").startswith(start)]
 
 
-def _lettered(group: ElementTree.Element | None) -> bool:
+def _lettered(group: ElementTree.Element) -> bool:
     """Return whether there is text in a group: glyphs, which are drawn in units of the font."""
-    return group is not None and any(" scale(" in each.get("transform", "") for each in group.iter("g"))
+    return any(" scale(" in each.get("transform", "") for each in group.iter("g"))
 
 
-def _child(group: ElementTree.Element, start: str) -> ElementTree.Element | None:
-    return next((child for child in group if child.get("id", "").startswith(start)), None)
-
-
-def _add_class(element: ElementTree.Element | None, name: str) -> None:
-    if element is not None:
-        element.set("class", f"{element.get('class', '')} {name}".strip())
+def _add_class(element: ElementTree.Element, name: str) -> None:
+    element.set("class", f"{element.get('class', '')} {name}".strip())
 
 
 PAPER = "#14181f"  # the dark page's; its other colours are in the style sheet
@@ -353,10 +323,9 @@ def dark_rules(colours: Iterable[str]) -> str:
 
 def lightened(colour: str) -> str:
     """Return a colour mixed with as much white as it takes to be seen on the dark page."""
-    channels = _channels(colour)
     for step in range(_STEPS + 1):
-        mixed = [round(255 * step / _STEPS + c * (1 - step / _STEPS)) for c in channels]
-        shown = f"#{mixed[0]:02x}{mixed[1]:02x}{mixed[2]:02x}"
+        mixed = (round(255 * step / _STEPS + c * (1 - step / _STEPS)) for c in bytes.fromhex(colour[1:]))
+        shown = f"#{bytes(mixed).hex()}"
         if contrast(shown, PAPER) >= _CONTRAST:
             break
     return shown
@@ -364,17 +333,5 @@ def lightened(colour: str) -> str:
 
 def contrast(a: str, b: str) -> float:
     """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
-    low, high = sorted((_luminance(a), _luminance(b)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    linear = [
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-        for c in (value / 255 for value in _channels(colour))
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _channels(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+    low, high = sorted((relative_luminance(a), relative_luminance(b)))
+    return float((high + 0.05) / (low + 0.05))

@@ -71,11 +71,10 @@ RecordOf = Callable[[Mapping[Any, Any]], Record | None]
 def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
     """Name and colour every method variant of a report.
 
-    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before
-    true and smaller numbers before larger ones. See `variant_styles` for colours.
-    Shown are the options that vary among a method's variants, those that are not the default, and a few
-    numbers. Of more than `MOST` not those that are everywhere the default, nor, where there are several
-    variants, what these have in common: `common` has that.
+    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before true
+    and smaller numbers before larger ones. See `variant_styles` for colours. Shown are the options that vary among a
+    method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
+    everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
     """
     found: dict[str, tuple[str, dict[str, Any], Json]] = {}
     shown: dict[str, set[str]] = {}
@@ -210,19 +209,18 @@ def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dic
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
     setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
     for key, value in flatten(config).items():
-        # Older records do not have these keys.
-        is_default = key in LATER and value == LATER[key]
+        is_default = key in LATER and value == LATER[key]  # older records do not have these keys
         shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
         if shared and not is_default:
             setting[key] = value
-    if row["parts"] == 1:  # one part is the same whatever the partitioner, and has no network
-        setting = {k: v for k, v in setting.items() if not _between_parts(k)}
     setting.pop(ignoring, None)
-    return setting
+    return _of_one_part(setting) if row["parts"] == 1 else setting
 
 
-def _between_parts(key: str) -> bool:
-    return key in ("partitioner", "network") or key.startswith("partition.")
+def _of_one_part(setting: dict[str, Any]) -> dict[str, Any]:
+    """Return what is left of a setting where there is one part: the same whatever the partitioner and the network."""
+    between = "partitioner", "network", "partition."
+    return {key: value for key, value in setting.items() if not key.startswith(between)}
 
 
 def _group(inputs: ResultInputs, ignoring: str) -> list[tuple[dict[str, Any], list[int]]]:
@@ -235,11 +233,7 @@ def _group(inputs: ResultInputs, ignoring: str) -> list[tuple[dict[str, Any], li
         key = json.dumps(setting, sort_keys=True, default=str)
         target.setdefault(key, (setting, []))[1].append(position)
     for key, (setting, rows) in singles.items():
-        hosts = [
-            (host, members)
-            for host, members in groups.values()
-            if {k: v for k, v in host.items() if not _between_parts(k)} == setting
-        ]
+        hosts = [each for each in groups.values() if _of_one_part(each[0]) == setting]
         for _, members in hosts:
             members.extend(rows)
         if not hosts:
@@ -274,8 +268,7 @@ def _extras(settings: list[dict[str, Any]]) -> list[str]:
         twins = [s for s in settings if all(s[k] == setting[k] for k in ("dataset", "model"))]
         keys = sorted(k for k in setting if any(s.get(k) != setting[k] for s in twins))
         keys = [k for k in keys if k not in ("partition.method", "dataset_note") and setting[k] is not None]
-        named = [(k.removeprefix("dataset.options."), setting[k]) for k in keys]
-        extras.append(", ".join(f"{k}={show_value(v)}" for k, v in named))
+        extras.append(", ".join(f"{k.removeprefix('dataset.options.')}={show_value(setting[k])}" for k in keys))
     return extras
 
 
@@ -333,14 +326,9 @@ def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         head, _, rest = key.partition(".")
         if rest and value is not None and value is not False and rest != "name":
             groups.setdefault(head, []).append(f"{rest.removeprefix('options.')} {show_value(value)}")
-    names = (
-        ("suite", "network", "device", "timing", "traffic")
-        if "partition" in groups
-        else ("suite", "partitioner", "network", "device", "timing", "traffic")
-    )
-    plain = [(k, setting.get(k)) for k in names]
-    facts = [(k, text(v)) for k, v in plain if text(v)]
-    return (*facts, *((k, ", ".join(v)) for k, v in groups.items() if v))
+    names = ("suite", *(() if "partition" in groups else ("partitioner",)), "network", "device", "timing", "traffic")
+    facts = [(k, value) for k in names if (value := text(setting.get(k)))]
+    return (*facts, *((k, ", ".join(v)) for k, v in groups.items()))
 
 
 Values = dict[tuple[Variant, int], Stat]

@@ -77,8 +77,7 @@ def _baseline(section: Section, own: Variant, means: dict[Variant, float]) -> Va
 
 
 def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
-    ranked = sorted(times, key=lambda variant: times[variant])
-    best, second = ranked[0], ranked[1]
+    best, second = sorted(times, key=lambda variant: times[variant])[:2]
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
     if base:
@@ -87,12 +86,11 @@ def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
         text += f": {speed_up:.2f} times as fast as {base.label} ({_how_sure(sure, seeds)})"
     if second != base:
         ratio, sure = _speed_up(section, parts, second, best)
-        behind = f"takes {ratio:.2f} times as long"
+        text += f". Next is {second.label}: takes {ratio:.2f} times as long"
         if sure is None:
-            behind += f", {_UNSURE}"
+            text += f", {_UNSURE}"
         elif sure.has(1.0):
-            behind += ", which cannot be told from a tie"
-        text += f". Next is {second.label}: {behind}"
+            text += ", which cannot be told from a tie"
     return Win("Fastest epoch", f"{text}.", best)
 
 
@@ -114,8 +112,7 @@ def _speed_up(section: Section, parts: int, slow: Variant, fast: Variant) -> tup
 
 
 def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> Win:
-    ranked = sorted(scores, key=lambda variant: -scores[variant])
-    best, second = ranked[0], ranked[1]
+    best, second = sorted(scores, key=lambda variant: -scores[variant])[:2]
     own, next_ = (_by_seed(section, variant, parts, "test_at_best_val") for variant in (best, second))
     stat = values_of(section, "test_at_best_val")[best, parts]
     what, text = f"Best test {section.metric}", f"{best.label}, {percent(stat)} % ({_seeds(len(own))})"
@@ -126,10 +123,8 @@ def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> W
     shared = own.index.intersection(next_.index)
     if len(shared) < 2:
         return Win(what, f"{text}, which of one seed may be chance.", best)
-    sure = difference_interval(
-        100 * own[shared].to_numpy(), 100 * next_[shared].to_numpy(), paired=True, statistic="mean"
-    )
-    if sure:
+    samples = 100 * own[shared].to_numpy(), 100 * next_[shared].to_numpy()
+    if sure := difference_interval(*samples, paired=True, statistic="mean"):
         text += f" (95 % interval {sure.low:.2f} to {sure.high:.2f}"
         text += ": may be chance)" if sure.has(0.0) else ")"
     return Win(what, f"{text}.", best)
@@ -177,13 +172,8 @@ def overview_table(sections: list[Section]) -> Table:
         )
         rows.append(Row(section.title, cells, dataset=section.name))
     heads = Group("", ("Trials ok", "Methods", "P", "Best test score (%)", "Fastest epoch (s)"))
-    return Table(
-        "Overview",
-        "Best and fastest: mean over seeds, any number of parts; the rules are under the tables that follow.",
-        "Data set · model",
-        (heads,),
-        tuple(rows),
-    )
+    caption = "Best and fastest: mean over seeds, any number of parts; the rules are under the tables that follow."
+    return Table("Overview", caption, "Data set · model", (heads,), tuple(rows))
 
 
 def _winner(section: Section, column: str, *, highest: bool) -> Cell:
@@ -206,11 +196,6 @@ RULE = (
 )
 
 
-def claims_tables(judged: Sequence[Judged]) -> list[Table]:
-    """Return a table of claims for each suite: below every claim its verdict, then those of its rows."""
-    return [_claims_table(suite) for suite in judged]
-
-
 def claims_text(judged: Sequence[Judged]) -> str:
     """Return the claims summary as lines for a terminal."""
     return "\n".join(_plain(line) for suite in judged for line in _lines(suite))
@@ -225,7 +210,8 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     return f"{what}: {', '.join(told)}"
 
 
-def _claims_table(suite: Judged) -> Table:
+def claims_table(suite: Judged) -> Table:
+    """Return the table of a suite's claims: below every claim its verdict, then those of its rows."""
     rows: list[Row] = []
     for verdict in suite.verdicts:
         expected = _words(verdict.expected, verdict.claim.metric)
@@ -235,7 +221,7 @@ def _claims_table(suite: Judged) -> Table:
             rows += [
                 Row(row.label, (_state(row.state), _words(""), _words(row.shown, _why(row)))) for row in verdict.rows
             ]
-    twin = f" Twin: {ON_TWIN.removeprefix('on a twin: ')}." if any(_twins(suite)) else ""
+    twin = f" Twin: {ON_TWIN.removeprefix('on a twin: ')}." if any(each.twin for each in suite.verdicts) else ""
     caption = f"{counted(suite.verdicts)}; {_finished(suite)}. {RULE}{twin}"
     columns = ("Verdict", "Expected", "Measured")
     return Table(f"Claims of {suite.suite}", caption, "Source", (Group("", columns),), tuple(rows))
@@ -254,10 +240,6 @@ def _why(row: Finding) -> str:
     return "; ".join(part for part in (unsure, row.why) if part)
 
 
-def _twins(suite: Judged) -> list[bool]:
-    return [verdict.twin for verdict in suite.verdicts]
-
-
 def _finished(suite: Judged) -> str:
     others = f", {trials(suite.others)} not of the suite as it is now" if suite.others else ""
     return f"{suite.finished} of {trials(suite.trials)} run{others}"
@@ -266,7 +248,7 @@ def _finished(suite: Judged) -> str:
 def _lines(suite: Judged) -> Iterator[str]:
     """Yield a suite's lines: every claim, and the rows of those that do not plainly hold."""
     yield f"{suite.suite}: {counted(suite.verdicts)}; {_finished(suite)}"
-    everywhere = all(_twins(suite))
+    everywhere = all(verdict.twin for verdict in suite.verdicts)
     if everywhere:
         yield f"  all {ON_TWIN}"
     for verdict in suite.verdicts:
@@ -275,10 +257,8 @@ def _lines(suite: Judged) -> Iterator[str]:
         yield f"      source:   {verdict.claim.source}{twin}"
         yield f"      measures: {subject(verdict.claim)}"
         yield f"      expected: {verdict.expected}"
-        if verdict.measured:
-            yield f"      measured: {verdict.measured}"
-        if verdict.why:
-            yield f"      why:      {verdict.why}"
+        results = {"measured:": verdict.measured, "why:": verdict.why}
+        yield from (f"      {key:<9} {words}" for key, words in results.items() if words)
         if len(verdict.rows) > 1 and (verdict.why or verdict.state == "fails"):
             for row in verdict.rows:
                 told = ", ".join(part for part in (row.shown, _why(row)) if part)

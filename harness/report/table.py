@@ -184,17 +184,14 @@ def ratios(
     section: Section, values: Values, baseline: Variant, ratio: Callable[[float, float], float], places: int
 ) -> Columns:
     """Return `ratio(baseline's mean, own mean)` for each number of parts (outer) and variant (inner)."""
-    columns = []
-    for parts in section.parts:
-        base, cells = values.get((baseline, parts)), []
-        for variant in section.variants:
-            own = values.get((variant, parts))
-            if base and own and base.mean > 0 and own.mean > 0:
-                cells.append(Cell(f"{ratio(base.mean, own.mean):,.{places}f}"))
-            else:
-                cells.append(Cell())
-        columns.append(cells)
-    return columns
+
+    def cell(variant: Variant, parts: int) -> Cell:
+        base, own = values.get((baseline, parts)), values.get((variant, parts))
+        if not (base and own and base.mean > 0 and own.mean > 0):
+            return Cell()
+        return Cell(f"{ratio(base.mean, own.mean):,.{places}f}")
+
+    return [[cell(variant, parts) for variant in section.variants] for parts in section.parts]
 
 
 def grid(section: Section, title: str, caption: str, columns: dict[str, Columns]) -> Table:
@@ -231,8 +228,7 @@ def by_parts(
     rows: list[Row] = []
     for parts in section.parts:
         variants = sorted(section.tried(parts), key=lambda variant: -amounts.get((variant, parts), -math.inf))
-        found = [(variant, tuple(cells(variant, parts))) for variant in variants]
-        shown = [Row(variant.label, own, variant) for variant, own in found if own]
+        shown = [Row(variant.label, own, variant) for variant in variants if (own := tuple(cells(variant, parts)))]
         rows += [parts_heading(parts), *shown] if shown else []
     return tuple(rows)
 
@@ -295,9 +291,8 @@ def metrics_table(
         if sparse and not any(stats.values()):
             return ()
         gap = missing(section, variant, parts)
-        return [
-            Cell(f"{stat.mean / scales[name][0]:,.{places[name]}f}") if stat else gap for name, stat in stats.items()
-        ]
+        units = ((stat, scales[name][0], places[name]) for name, stat in stats.items())
+        return [Cell(f"{stat.mean / unit:,.{digits}f}") if stat else gap for stat, unit, digits in units]
 
     heads = [heading(section.metric_of(name), "" if shared else scales[name][1]) for name in names]
     caption += _reasons(section, dict(zip(names, heads, strict=True)))

@@ -7,8 +7,9 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
@@ -22,26 +23,10 @@ PAGE = "index.html"
 TEXT = "report.md"
 
 
-class Material:
-    """What the formats are written from.
-
-    Args:
-        make: puts the report together, its figures in the style of where it is called.
-        inputs: what it is made from.
-    """
-
-    def __init__(self, make: Callable[[], Report], inputs: ResultInputs) -> None:
-        self._make, self.inputs = make, inputs
-
-    @functools.cached_property
-    def report(self) -> Report:
-        """The report for a screen; not made for a format without it."""
-        return self._make()
-
-    def printed(self) -> list[Picture]:
-        """Return the figures as PDF and SVG, a column or two wide, without titles."""
-        with style(PRINT):
-            return self._make().pictures
+Drawn = Callable[[Literal["screen", "print"]], Report]
+"""Returns the report with its figures as they are for a medium; not made for formats without it."""
+Files = Iterator[tuple[str, bytes]]
+"""Paths in the report's directory, and contents."""
 
 
 def check_formats(formats: Sequence[str]) -> None:
@@ -53,62 +38,61 @@ def check_formats(formats: Sequence[str]) -> None:
         raise UserError("names no format", key="--format", fix=f"known: {', '.join(WRITERS)}")
 
 
-def write_files(material: Material, out: Path, formats: Sequence[str]) -> Path:
-    """Write a report into `out` (made if absent) and return its page, else its Markdown, else `out`."""
-    for name in dict.fromkeys(formats):
-        WRITERS[name](material, out)
+def write_files(make: Callable[[], Report], inputs: ResultInputs, out: Path, formats: Sequence[str]) -> Path:
+    """Write a report into `out` (made if absent), each file whole or not at all.
+
+    `make`: puts it together, its figures in the style of where it is called; `inputs`: what it is made from.
+    Returns its page, else its Markdown, else `out`.
+    """
+
+    @functools.cache
+    def drawn(medium: Literal["screen", "print"]) -> Report:
+        with style(PRINT if medium == "print" else None):
+            return make()
+
+    for path, content in (file for name in dict.fromkeys(formats) for file in WRITERS[name](drawn, inputs)):
+        target = out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary.write_bytes(content)
+        temporary.replace(target)
     main = {"html": PAGE, "md": TEXT}
     return next((out / file for name, file in main.items() if name in formats), out)
 
 
-def _write_page(material: Material, out: Path) -> None:
-    _write(out / PAGE, render_html(material.report).encode())
+def _page(report: Drawn, inputs: ResultInputs) -> Files:
+    yield PAGE, render_html(report("screen")).encode()
 
 
-def _write_markdown(material: Material, out: Path) -> None:
-    for picture in material.report.pictures:
-        _write(out / "figures" / f"{picture.name}.svg", picture.svg)
-    _write(out / TEXT, render_markdown(material.report).encode())
+def _markdown(report: Drawn, inputs: ResultInputs) -> Files:
+    for picture in report("screen").pictures:
+        yield f"figures/{picture.name}.svg", picture.svg
+    yield TEXT, render_markdown(report("screen")).encode()
 
 
-def _write_csv(material: Material, out: Path) -> None:
-    """Write what the report is made from, and the numbers that each figure shows."""
-    _write(out / "results.csv", to_csv(material.inputs.results))
-    _write(out / "epochs.csv", to_csv(material.inputs.epochs))
-    for picture in material.report.pictures:
-        _write(out / "figures" / f"{picture.name}.csv", to_csv(picture.data))
-    if networks := material.report.networks:
-        compared = pd.concat([network.frame for network in networks], ignore_index=True)
-        _write(out / "network.csv", to_csv(compared))
+def _csv(report: Drawn, inputs: ResultInputs) -> Files:
+    """Yield what the report is made from, and the numbers that each figure shows."""
+    yield "results.csv", to_csv(inputs.results)
+    yield "epochs.csv", to_csv(inputs.epochs)
+    for picture in report("screen").pictures:
+        yield f"figures/{picture.name}.csv", to_csv(picture.data)
+    if networks := report("screen").networks:
+        yield "network.csv", to_csv(pd.concat([network.frame for network in networks], ignore_index=True))
 
 
-def _write_latex(material: Material, out: Path) -> None:
-    for name, text in latex_files(material.report).items():
-        _write(out / "latex" / name, text.encode())
+def _latex(report: Drawn, inputs: ResultInputs) -> Files:
+    for name, text in latex_files(report("screen")).items():
+        yield f"latex/{name}", text.encode()
 
 
-def _write_figures(material: Material, out: Path) -> None:
-    """Write each figure as a paper prints it."""
-    for picture in material.printed():
-        _write(out / CAMERA_READY / f"{picture.name}.pdf", picture.pdf)
-        _write(out / CAMERA_READY / f"{picture.name}.svg", picture.svg)
+def _figures(report: Drawn, inputs: ResultInputs) -> Files:
+    """Yield each figure as a paper prints it: a column or two wide, without a title."""
+    for picture in report("print").pictures:
+        yield f"{CAMERA_READY}/{picture.name}.pdf", picture.pdf
+        yield f"{CAMERA_READY}/{picture.name}.svg", picture.svg
 
 
-WRITERS: Mapping[str, Callable[[Material, Path], None]] = {
-    "html": _write_page,
-    "md": _write_markdown,
-    "csv": _write_csv,
-    "latex": _write_latex,
-    "pdf-figures": _write_figures,
-}
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+WRITERS = {"html": _page, "md": _markdown, "csv": _csv, "latex": _latex, "pdf-figures": _figures}
 
 
 HEADING = 14  # characters of a column's heading in one line
@@ -174,15 +158,12 @@ def _figure(picture: Picture) -> str:
     r"""Return a figure's float; nothing where it was not drawn for print."""
     file = f"../{CAMERA_READY}/{picture.name}.pdf"
     caption = rf"\caption{{\textbf{{{escape(picture.title)}.}} {escape(picture.caption)}}}"
-    drawn = [
-        r"\begin{figure}[htbp]",
-        r"\centering",
-        rf"\includegraphics[max width=\linewidth]{{{file}}}",
-        caption,
-        rf"\label{{fig:{picture.name}}}",
-        r"\end{figure}",
-    ]
-    return rf"\IfFileExists{{{file}}}{{" + "\n".join(drawn) + "}{}"
+    return rf"""\IfFileExists{{{file}}}{{\begin{{figure}}[htbp]
+\centering
+\includegraphics[max width=\linewidth]{{{file}}}
+{caption}
+\label{{fig:{picture.name}}}
+\end{{figure}}}}{{}}"""
 
 
 def render_table(table: Table, name: str) -> str:
@@ -191,14 +172,16 @@ def render_table(table: Table, name: str) -> str:
     A table that is too wide breaks long text into lines, and is set smaller if that is not enough.
     """
     widths = _widths(table)
-    most = [min(width, own) for width, own in zip(widths, _most(table), strict=True)]
+    numbers = [cell.number for cell in next((row.cells for row in table.rows if row.cells), ())]
+    # How many characters each column may have in a table that is too wide.
+    bounds = [LABEL if all(numbers) else BESIDE, *(math.inf if number else BROKEN for number in numbers)]
+    most = [min(width, own) for width, own in zip(widths, bounds, strict=True)]
     broken = [sum(widths) > LINE and width > own for width, own in zip(widths, most, strict=True)]
     rows = [_row(row, len(table.columns)) for row in table.rows]
     body = [r"\toprule", *_heads(table), r"\midrule", *rows, r"\bottomrule"]
     caption = rf"\caption{{\textbf{{{escape(table.title)}.}} {escape(table.caption)}}}"
-    kinds = "".join(
-        r">{\raggedright\arraybackslash}X" if wrap else kind for kind, wrap in zip(_kinds(table), broken, strict=True)
-    )
+    aligned = zip(["l", *("r" if number else "l" for number in numbers)], broken, strict=True)
+    kinds = "".join(r">{\raggedright\arraybackslash}X" if wrap else kind for kind, wrap in aligned)
     begin, end = rf"\begin{{tabular}}{{@{{}}{kinds}@{{}}}}", r"\end{tabular}"
     if any(broken):
         scale = f"{max(1.0, sum(most) / LINE):.2f}"
@@ -211,24 +194,8 @@ def _widths(table: Table) -> list[int]:
     """Return about how many characters wide each column is, the labels' first, space between included."""
     heads = [max(map(len, _broken(c)), default=0) for group in table.groups for c in group.columns]
     filled = [row for row in table.rows if row.cells]
-    cells = [[len(row.cells[i].text) + len(row.cells[i].note) for row in filled] for i in range(len(heads))]
-    own = [max([head, *lengths]) for head, lengths in zip(heads, cells, strict=True)]
+    own = [max([head, *(len(row.cells[i].text + row.cells[i].note) for row in filled)]) for i, head in enumerate(heads)]
     return [width + 2 for width in (max([len(table.stub), *(len(row.label) for row in filled)]), *own)]
-
-
-def _first(table: Table) -> Sequence[Cell]:
-    return next((row.cells for row in table.rows if row.cells), ())
-
-
-def _most(table: Table) -> list[float]:
-    """Return how many characters each column may have in a table that is too wide."""
-    numbers = [cell.number for cell in _first(table)]
-    return [LABEL if all(numbers) else BESIDE, *(math.inf if number else BROKEN for number in numbers)]
-
-
-def _kinds(table: Table) -> list[str]:
-    """Return the columns' alignment: numbers to the right."""
-    return ["l", *("r" if cell.number else "l" for cell in _first(table))]
 
 
 def _heads(table: Table) -> list[str]:
@@ -275,39 +242,22 @@ def _cell(cell: Cell) -> str:
     return f"{mark}{text}{note}"
 
 
+_TEXT = {
+    "\\": "backslash", "^": "asciicircum", "~": "asciitilde", "`": "asciigrave", '"': "quotedbl",
+    "<": "less", ">": "greater", "|": "bar",
+}  # fmt: skip
+_MATH = {
+    "±": "pm", "×": "times", "≤": "leq", "≥": "geq", "≈": "approx", "∞": "infty",
+    "α": "alpha", "β": "beta", "τ": "tau", "μ": "mu", "Δ": "Delta",
+}  # fmt: skip
 _WRITTEN = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "`": r"\textasciigrave{}",
-    "[": "{[}",  # after \\ it would begin an argument
-    "]": "{]}",
-    "*": "{*}",  # so would this
-    "±": r"$\pm$",
-    "×": r"$\times$",
+    **{each: f"\\{each}" for each in "{}$&#%_"},
+    **{each: rf"\text{name}{{}}" for each, name in _TEXT.items()},
+    **{each: rf"$\{name}$" for each, name in _MATH.items()},
+    **{each: f"{{{each}}}" for each in "[]*"},  # after \\ they would begin an argument
+    **dict.fromkeys("\u2009\u202f", r"\,"),
     "−": "$-$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≈": r"$\approx$",
-    "∞": r"$\infty$",
-    "\u2009": r"\,",
-    "\u202f": r"\,",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "τ": r"$\tau$",
-    "μ": r"$\mu$",
-    "Δ": r"$\Delta$",
+    "\0": "{}",
 }
 _UNSET = set("ĦħĸĿŀŉŦŧſ")  # of the Latin letters those that the T1 fonts lack
 _PLAIN = set("–—‘’“”…†‡•€‰→↑↓")
@@ -324,8 +274,6 @@ def escape(value: object) -> str:
 
 
 def _character(each: str) -> str:
-    if each == "\0":
-        return "{}"
     if each in _WRITTEN:
         return _WRITTEN[each]
     latin = "¡" <= each <= "ſ" and each not in _UNSET

@@ -15,8 +15,6 @@ from harness.runtime.method import METHODS, Family
 
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 50
-MODULES: dict[Family, str] = {"full-graph": "full_graph.py", "mini-batch": "mini_batch.py"}
-TEST = "test_method.py"
 
 
 def new_method(name: str, family: Family, directory: Path) -> list[Path]:
@@ -25,10 +23,14 @@ def new_method(name: str, family: Family, directory: Path) -> list[Path]:
     Raises:
         UserError: a name that is none or is taken, a directory that is there already or cannot be written to.
     """
-    module = _module_of(name)
+    module, template = _module_of(name), f"{family.replace('-', '_')}.py"
     cls = "".join(part.capitalize() for part in module.split("_"))
-    files = _files(family, {"new-method": name, "new_method": module, "NewMethod": cls})
-    _check_class(cls, family)
+    _check_class(cls, template)
+    words = {"new-method": name, "new_method": module, "NewMethod": cls}
+    pattern = re.compile("|".join(words))
+    templates = {f"{module}.py": template, f"tests/test_{module}.py": "test_method.py"}
+    templates |= {file: file for file in ("pyproject.toml", "README.md")}
+    files = {path: pattern.sub(lambda found: words[found.group()], _text(own)) for path, own in templates.items()}
     home = directory / name
     if home.exists() or home.is_symlink():
         raise UserError("is there already", file=home, fix="choose another name, or another --dir")
@@ -58,27 +60,14 @@ def _module_of(name: str) -> str:
     return module
 
 
-def _check_class(cls: str, family: Family) -> None:
+def _check_class(cls: str, template: str) -> None:
     """Refuse a class's name that the template's own code uses for something else."""
-    nodes = ast.walk(ast.parse(_template(MODULES[family])))
+    nodes = ast.walk(ast.parse(_text(template)))
     taken = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     if clash := {cls, f"{cls}Options", f"{cls}Sampler"} & taken:
         what = f"its class would be called {clash.pop()}, as one that it needs"
         raise UserError(what, fix="choose another name")
 
 
-def _files(family: Family, words: dict[str, str]) -> dict[str, str]:
-    """Return the text of each file of the package, by its path in it."""
-    module = words["new_method"]
-    templates = {
-        f"{module}.py": MODULES[family],
-        f"tests/test_{module}.py": TEST,
-        "pyproject.toml": "pyproject.toml",
-        "README.md": "README.md",
-    }
-    pattern = re.compile("|".join(words))
-    return {path: pattern.sub(lambda found: words[found.group()], _template(name)) for path, name in templates.items()}
-
-
-def _template(name: str) -> str:
-    return (resources.files("harness.scaffold") / "templates" / name).read_text(encoding="utf-8")
+def _text(template: str) -> str:
+    return (resources.files("harness.scaffold") / "templates" / template).read_text(encoding="utf-8")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from support.training import run_all_to_the_end
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_all_to_the_end, run_ranks
+from harness.check.training import Case, run_ranks
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.training import run_all_to_the_end
 
 from harness.check.graphs import TinyGraphs
-from harness.check.training import Case, run_all_to_the_end, run_ranks
+from harness.check.training import Case, run_ranks
 from harness.metrics import EPOCH_METRICS, METRICS, STAT
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS

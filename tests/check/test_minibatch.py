@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.training import read_inputs
+from support.training import read_inputs, run_all_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_all_to_the_end, run_ranks, train
+from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.spec import TrainSpec

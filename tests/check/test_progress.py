@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.training import run_all_to_the_end
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_all_to_the_end, run_ranks
+from harness.check.training import Case, run_ranks
 from harness.data.graph import GraphData
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec

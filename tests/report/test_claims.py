@@ -5,7 +5,7 @@ import math
 from claims.made import claim, epochs, frame, trial
 
 from harness.claims import judge
-from harness.report.summary import claims_tables, claims_text
+from harness.report.summary import claims_table, claims_text
 from harness.results.store import KeptSuite
 
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
@@ -27,7 +27,7 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
     )
     results["best_val"] = math.nan
     judged = judge(results, epochs(), {"demo": kept, "not run": kept.model_copy(update={"name": "not run"})})
-    [table] = claims_tables(judged)
+    [table] = map(claims_table, judged)
     assert table.caption.startswith("3 claims: 1 holds, 1 fails, 1 not measured; 4 of 6 trials run.")
     assert "says nothing of the paper's absolute numbers" in table.caption
     assert [(row.label, *((c.mark + c.text, c.note) for c in row.cells)) for row in table.rows] == [

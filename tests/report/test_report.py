@@ -237,7 +237,7 @@ def test_a_trial_without_figures(tmp_path: Path) -> None:
 def test_default_place(results_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.report.write.write_files", lambda material, out, formats: seen.append(out) or out)
+    monkeypatch.setattr("harness.report.write.write_files", lambda make, inputs, out, formats: seen.append(out) or out)
     write_report(results_dir / "demo")
     assert seen == [Path("reports/demo")]
 

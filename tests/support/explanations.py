@@ -12,8 +12,9 @@ from harness_methods.dgs import DGS, explainer
 from harness_methods.dgs.explainer import ExplainSpec, Masks, explain
 from harness_methods.dgs.guided_sampling import ExplanationGraph
 from numpy.typing import NDArray
+from support.training import run_to_the_end
 
-from harness.check.training import Case, run_to_the_end
+from harness.check.training import Case
 from harness.models.gnn import GNN
 
 Explain = Callable[[GNN, ExplanationGraph, ExplainSpec, Callable[[], bool]], Masks | None]

@@ -1,10 +1,12 @@
-"""What ranks of tests do beside training: watch graphs, inputs, waits and memory."""
+"""What ranks of tests do beside training: watch graphs, inputs, waits and memory, and run whole trials."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -80,6 +82,21 @@ def _read_inputs(rank: int, world: int, case: Case) -> list[tuple[np.ndarray, np
     steps = list(trainer.method.steps(0))
     trainer.method.close()
     return [(worker.view.nodes[step.nodes], step.inputs.numpy()) for step in steps]  # type: ignore[union-attr]
+
+
+def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
+    """Run a whole trial; returns the rank's report."""
+    trainer = case.trainer(rank, world)
+    with trainer.report.concluding():
+        trainer.report.setup(trainer.worker, trainer.method, 0.0)
+        trainer.run()
+    found: dict[str, Any] = json.loads((trainer.worker.job.out / f"rank{rank}.json").read_text())
+    return found
+
+
+def run_all_to_the_end(rank: int, world: int, cases: list[Case]) -> list[dict[str, Any]]:
+    """Run whole trials, one after the other; returns the rank's reports."""
+    return [run_to_the_end(rank, world, case) for case in cases]
 
 
 def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:

@@ -14,9 +14,10 @@ import pytest
 import torch
 from harness_methods.full import Full
 from harness_methods.roc import ROC
+from support.training import run_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
-from harness.check.training import Case, RankOutcome, run_ranks, run_to_the_end, train
+from harness.check.training import Case, RankOutcome, run_ranks, train
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
