@@ -9,7 +9,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -369,16 +369,32 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str | dict) else value
 
 
+def grid(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield every combination of options, the first-named (alphabetically) varying slowest.
+
+    A list stands for its items; for the options named in `list_valued` it is one value, and a list that
+    holds lists stands for its items.
+    """
+    keys = sorted(options)  # the order of keys in the file must not change the order of trials
+    axes = [_axis(options[key], key in list_valued) for key in keys]
+    for values in itertools.product(*axes):
+        yield dict(zip(keys, values, strict=True))
+
+
+def _axis(value: Any, list_valued: bool) -> list[Any]:
+    """Return the alternatives that a written value stands for."""
+    if not isinstance(value, list):
+        return [value]
+    if list_valued and not any(isinstance(item, list) for item in value):
+        return [value]
+    return value
+
+
 def _variants(value: Any) -> Any:
     """Expand each mapping whose values are lists into all its combinations, in the order written."""
     variants: list[Any] = []
-    for mapping in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(mapping, dict):
-            variants.append(mapping)
-            continue
-        keys = sorted(mapping)  # the order of keys in the file must not change the order of trials
-        axes = [mapping[key] if isinstance(mapping[key], list) else [mapping[key]] for key in keys]
-        variants += [dict(zip(keys, values, strict=True)) for values in itertools.product(*axes)]
+    for written in value if isinstance(value, list | tuple) else [value]:
+        variants += grid(written) if isinstance(written, dict) else [written]
     return variants
 
 
