@@ -83,9 +83,9 @@ class Registry(Generic[T]):
         self.base, self._package, self.kind = base, own, base.kind
         base.registry = self
 
-    def names(self) -> list[str]:
-        """Names of what is installed, sorted."""
-        return sorted({*self._own, *self._points()})
+    def names(self, plugins: Mapping[PluginKey, PluginSource] | None = None) -> list[str]:
+        """Return the names of what is installed, and of what plugins bring, sorted."""
+        return sorted({*self._own, *self._points(), *(name for kind, name in plugins or {} if kind == self.kind)})
 
     def hidden(self) -> list[str]:
         """Return a line for each installed one whose name another package's has."""
@@ -120,8 +120,7 @@ class Registry(Generic[T]):
             return Found(value, source_of(value, name))
         points = self._points()
         if name not in points:
-            known = {*self.names(), *(key for kind, key in plugins if kind == self.kind)}
-            raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, known))
+            raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, self.names(plugins)))
         point = points[name]
         value = self._import(point.value, name)
         return Found(value, None if _package_of(point) == OWN else source_of(value, point.value))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed, bytes_text, table
+from harness.cli.options import Printed, bytes_text, option, print_csv, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,17 +22,13 @@ def compare(
         Path, typer.Argument(metavar="A", help="Results of before: a directory of results, or a suite's in it.")
     ],
     after: Annotated[Path, typer.Argument(metavar="B", help="Results of after.")],
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="COLUMN", help="Metric to compare: a column of load_results.")
-    ] = "epoch_time_s",
+    metric: Annotated[str, option("--metric COLUMN", "Metric to compare: a column of load_results.")] = "epoch_time_s",
     fail_on: Annotated[
         str | None,
-        typer.Option(
-            "--fail-on",
-            metavar="PERCENT",
-            help="Exit with 1 if B is surely worse, and by this or more, e.g. 5% (of scores: points), "
+        option(
+            "--fail-on PERCENT",
+            "Exit with 1 if B is surely worse, and by this or more, e.g. 5% (of scores: points), "
             "or if a trial failed that was ok in A.",
-            show_default=False,
         ),
     ] = None,
     any_machine: Annotated[
@@ -126,11 +120,9 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
     how = "B - A" if metric.difference else "B / A"
     columns = ["trial", "seeds", "A", "B", how, "95 % interval", "verdict", "p"]
     if format == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "p"])
-        for row in rows:
-            writer.writerow([row.label, row.trials, row.before, row.after, *_numbers(row), row.p])
-        writer.writerow(["all", whole.trials, None, None, *_numbers(whole), None])
+        lines = [[row.label, row.trials, row.before, row.after, *_numbers(row), row.p] for row in rows]
+        lines.append(["all", whole.trials, None, None, *_numbers(whole), None])
+        print_csv(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "p"], lines)
         return
     shown = [[row.label, row.trials, *_cells(row, metric), row.verdict, _p(row)] for row in rows]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], whole.verdict, None])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
     from harness.launch.rendezvous import Cluster
 
 
-SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YAML).", show_default=False)]
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where records are kept.")]
+def option(usage: str, help: str, **others: Any) -> Any:
+    """Return an option, its flags and metavar as the help shows them: `option("-o --out FILE", "...")`."""
+    *flags, metavar = usage.split()
+    return typer.Option(*flags, metavar=metavar, help=help, **others)
+
+
+SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YAML).")]
+Results = Annotated[Path, option("--results DIR", "Where records are kept.")]
 DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", envvar="HARNESS_DATA", help="Where graphs of your own are looked up."),
+    Path | None, option("--data-dir DIR", "Where graphs of your own are looked up.", envvar="HARNESS_DATA")
 ]
 ResultDirs = Annotated[
     list[Path] | None,
@@ -30,86 +36,42 @@ ResultDirs = Annotated[
 ]
 ClaimingSuite = Annotated[
     Path | None,
-    typer.Option(
-        "--suite",
-        metavar="FILE",
-        help="Take the claims of this suite file, not those of its name kept with the results.",
-        show_default=False,
-    ),
+    option("--suite FILE", "Take the claims of this suite file, not those of its name kept with the results."),
 ]
-Printed = Annotated[Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")]
-Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="cpu|cuda|auto", help="Overrides the suite's device.", show_default=False),
-]
+Printed = Annotated[Literal["table", "csv"], option("--format table|csv", "How to print.")]
+Device = Annotated[str | None, option("--device cpu|cuda|auto", "Overrides the suite's device.")]
 Only = Annotated[
     str | None,
-    typer.Option(
-        "--only",
-        metavar="EXPR",
-        help="Only the trials that match, e.g. 'method=bns-gcn|full,parts=2,rate=0.1' (comma: and).",
-        show_default=False,
-    ),
+    option("--only EXPR", "Only the trials that match, e.g. 'method=bns-gcn|full,parts=2,rate=0.1' (comma: and)."),
 ]
 Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key of the suite, e.g. train.epochs=10; may be repeated.",
-        show_default=False,
-    ),
+    list[str] | None, option("--set KEY=VALUE", "Override a key of the suite, e.g. train.epochs=10; may be repeated.")
 ]
 Plugin = Annotated[
     list[str] | None,
-    typer.Option(
-        "--plugin",
-        metavar="FILE",
-        help="Methods of a file (or of a module) that are not installed; may be repeated.",
-        show_default=False,
-    ),
+    option("--plugin FILE", "Methods of a file (or of a module) that are not installed; may be repeated."),
 ]
-Retry = Annotated[
-    str, typer.Option("--retry", metavar="STATUS,...", help="Run trials again that ended so, e.g. error,timeout.")
-]
+Retry = Annotated[str, option("--retry STATUS,...", "Run trials again that ended so, e.g. error,timeout.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all selected trials again.")]
 DatasetOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        "-o",
-        metavar="KEY=VALUE",
-        help="Option of the data set, e.g. of=reddit; may be repeated.",
-        show_default=False,
-    ),
+    list[str] | None, option("--option -o KEY=VALUE", "Option of the data set, e.g. of=reddit; may be repeated.")
 ]
-
 Nodes = Annotated[
     str | None,
-    typer.Option(
-        "--nnodes",
-        metavar="N",
-        envvar="PET_NNODES",
-        help="Run on N machines: the same command on each of them, see docs/cluster.md.",
-        show_default=False,
+    option(
+        "--nnodes N", "Run on N machines: the same command on each of them, see docs/cluster.md.", envvar="PET_NNODES"
     ),
 ]
 Rendezvous = Annotated[
     str | None,
-    typer.Option(
-        "--rdzv",
-        metavar="HOST[:PORT]",
+    option(
+        "--rdzv HOST[:PORT]",
+        "Where the nodes meet; HOST is the node that keeps the results.",
         envvar="PET_RDZV_ENDPOINT",
-        help="Where the nodes meet; HOST is the node that keeps the results.",
-        show_default=False,
     ),
 ]
-RendezvousTimeout = Annotated[
-    float, typer.Option("--rdzv-timeout", metavar="S", min=1, help="How long to wait for the nodes of a trial.")
-]
-NodeTimeout = Annotated[
-    float, typer.Option("--node-timeout", metavar="S", min=1, help="A node that is silent for so long is lost.")
-]
+RendezvousTimeout = Annotated[float, option("--rdzv-timeout S", "How long to wait for the nodes of a trial.", min=1)]
+NodeTimeout = Annotated[float, option("--node-timeout S", "A node that is silent for so long is lost.", min=1)]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -241,6 +203,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
             for text, width, to_right in zip(line, widths, right, strict=True)
         ]
         print("  ".join(padded).rstrip())
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as CSV."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
 
 
 def _rich_table(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed, table
+from harness.cli.options import Printed, option, print_csv, table
 from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -35,21 +33,15 @@ def project(
         Path, typer.Argument(metavar="RESULTS", help="Results directory, or one suite's directory in it.")
     ] = Path("results"),
     network: Annotated[
-        str,
-        typer.Option(
-            "--network", metavar="NAME,...", help="Rates of a host's link (10gbit), or nvlink, pcie4, pcie5, hdr, ndr."
-        ),
+        str, option("--network NAME,...", "Rates of a host's link (10gbit), or nvlink, pcie4, pcie5, hdr, ndr.")
     ] = "1gbit,10gbit,100gbit",
-    latency: Annotated[str, typer.Option("--latency", metavar="TIME", help="From host to host, e.g. 50us.")] = "0",
-    ranks_per_host: Annotated[
-        int, typer.Option("--ranks-per-host", metavar="K", min=1, help="Ranks that share a link.")
-    ] = 1,
+    latency: Annotated[str, option("--latency TIME", "From host to host, e.g. 50us.")] = "0",
+    ranks_per_host: Annotated[int, option("--ranks-per-host K", "Ranks that share a link.", min=1)] = 1,
     base: Annotated[
         str | None,
-        typer.Option(
-            "--base",
-            metavar="NETWORK",
-            help="Project from the trials on this network (none: the loopback).",
+        option(
+            "--base NETWORK",
+            "Project from the trials on this network (none: the loopback).",
             show_default="of each trial's twins the one on the fastest",
         ),
     ] = None,
@@ -79,7 +71,7 @@ def project(
     else:
         rows = _projections([found for found, _ in groups], links, latency_s, ranks_per_host)
         notes = _notes(links, latency, ranks_per_host)
-    _print(VALIDATION if validate else COLUMNS, rows, format)
+    (table if format == "table" else print_csv)(VALIDATION if validate else COLUMNS, rows)
     left_out = Counter(reason for record in records if (reason := why_not(record)))
     notes += [f"Left out: {count} where the trial {reason}." for reason, count in left_out.items()]
     for note in [MODEL, *notes]:
@@ -160,12 +152,3 @@ def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path
         )
     largest = max(errors, key=lambda pair: pair[0])[1]
     return rows, [f"Largest error: {100 * largest.error:+.1f} % ({largest.trial.label})."]
-
-
-def _print(columns: Sequence[str], rows: Sequence[Row], format: str) -> None:
-    if format == "table":
-        table(columns, rows)
-        return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)

@@ -28,6 +28,7 @@ from harness.cli.options import (
     bytes_text,
     cluster_of,
     device_of,
+    option,
     statuses_of,
     table,
     use_data_dir,
@@ -117,9 +118,7 @@ def _show_components(planned: PlannedTrial) -> None:
 
 
 def schema(
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it there instead of printing it.")
-    ] = None,
+    out: Annotated[Path | None, option("--out -o FILE", "Write it there instead of printing it.")] = None,
 ) -> None:
     """Print the JSON schema of suite files, installed methods' options included.
 
@@ -255,10 +254,6 @@ def select_trials(
 
 
 def _summarise(trials: list[TrialConfig], store: ResultStore) -> None:
-    from collections import Counter
-
-    from harness.cli.options import table
-
     finished = store.finished()
     counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
     typer.echo("")
