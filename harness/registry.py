@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import operator
 import pkgutil
 import re
 import sys
@@ -197,9 +198,7 @@ class Registry(Generic[T]):
 
         Raises UserError, naming `where`, if it is not a complete one of this kind.
         """
-        found: Any = module
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        found: Any = operator.attrgetter(attribute)(module)
         if not (isinstance(found, self.base) or (isinstance(found, type) and issubclass(found, self.base))):
             base = self.base.__name__
             raise UserError(f"'{where}' is not a subclass of harness.{base}", fix=f"name a {base} class")
@@ -314,13 +313,13 @@ def import_file(file: Path, sha256: str) -> ModuleType:
         return sys.modules[name]
     if sha256_of(file) != sha256:
         raise UserError("changed since the run began", file=file, fix="start the run again")
-    spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, str(file)))
+    loader = _Uncached(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # pydantic looks up there what the annotations of a class mean
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
         del sys.modules[name]
         raise _broken(error, file) from error

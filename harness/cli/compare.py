@@ -124,7 +124,10 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
         lines.append(["all", whole.trials, None, None, *_numbers(whole), None])
         print_csv(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "p"], lines)
         return
-    shown = [[row.label, row.trials, *_cells(row, metric), row.verdict, _p(row)] for row in rows]
+    shown = [
+        [row.label, row.trials, *_cells(row, metric), row.verdict, None if row.p is None else f"{row.p:.2g}"]
+        for row in rows
+    ]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], whole.verdict, None])
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
@@ -147,7 +150,3 @@ def _cells(row: Compared, metric: Metric) -> list[object]:
 
     interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
     return [amount(row.before), amount(row.after), text(row.change), interval]
-
-
-def _p(row: Compared) -> str | None:
-    return None if row.p is None else f"{row.p:.2g}"

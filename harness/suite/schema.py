@@ -155,14 +155,10 @@ def _text(value: float, units: dict[str, Any]) -> str:
 
 
 def _rate(value: Any) -> str:
-    text = rate_text(parse_rate(value if isinstance(value, str) else f"{value!r}"))
+    text = rate_text(parse_rate(str(value)))
     if text == "0bit":
         raise ValueError("a rate must be more than 0")
     return text
-
-
-def _latency(value: Any) -> str:
-    return latency_text(parse_latency(value if isinstance(value, str) else f"{value!r}"))
 
 
 class NetworkSpec(Spec):
@@ -171,7 +167,7 @@ class NetworkSpec(Spec):
     rate: Annotated[str, BeforeValidator(_rate)] = Field(
         UNLIMITED, description="bits a second of a host's link, each direction, e.g. 1gbit; or unlimited"
     )
-    latency: Annotated[str, BeforeValidator(_latency)] = Field(
+    latency: Annotated[str, BeforeValidator(lambda written: latency_text(parse_latency(str(written))))] = Field(
         "0", description="delay added to each packet on its way between hosts, e.g. 50us"
     )
     ranks_per_host: int = Field(1, ge=1, description="ranks that share a host and its link")

@@ -58,11 +58,9 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     known |= {f"dataset.{option}": value for option, value in trial.dataset.options.items()}
     known |= {f"model.{field}": value for field, value in trial.model.model_dump().items()}
     known |= {f"train.{field}": value for field, value in trial.train.model_dump().items()}
-    if key not in known and key not in trial.method.options:
-        key = RENAMED.get(key, key)
-        if key not in trial.method.options:
-            return False
-    return (known[key] if key in known else trial.method.options[key]) in values
+    known = trial.method.options | known
+    key = key if key in known else RENAMED.get(key, key)
+    return key in known and known[key] in values
 
 
 def rule(written: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
@@ -132,10 +130,12 @@ def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell
     Raises:
         UserError: `of`, `over` or an item of the order selects no trial at all.
     """
-    first, *others = [(where, _select(trials, where, selector)) for where, selector in _selectors(claim)]
-    free = {key.split(".")[0] for named in (claim.over or {}, *(claim.expect.order or ())) for key in named}
+    of, *named = _selectors(claim)
+    free = {key.split(".")[0] for _, selector in named for key in selector}
     if "dataset" in free:
         free |= {"model", "train"}  # a data set may bring its own
+    wanted = [of, *named] if claim.expect.order is None else [(where, claim.of | item) for where, item in named]
+    first, *others = [(where, _select(trials, where, selector)) for where, selector in wanted]
     for cell in _cells(first[1]):
         try:
             yield cell, (cell, *(_partner(cell, where, selected, free) for where, selected in others))
@@ -173,10 +173,9 @@ def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserEr
 
 
 def _selectors(claim: Claim) -> list[tuple[str, Selector]]:
-    """Return where each selector is written, and all that it asks for."""
-    if claim.expect.order is not None:
-        return [(f"expect.order.{i}", claim.of | item) for i, item in enumerate(claim.expect.order)]
-    return [("of", claim.of), *([("over", claim.over)] if claim.over is not None else [])]
+    """Return where each selector is written, and what it says; an item of the order is written without `of`."""
+    order = [(f"expect.order.{i}", item) for i, item in enumerate(claim.expect.order or ())]
+    return [("of", claim.of), *([("over", claim.over)] if claim.over is not None else order)]
 
 
 def _unknown_columns(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
@@ -199,9 +198,7 @@ def _declared(trials: Sequence[TrialConfig]) -> list[Metric]:
 
 def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
     options = {key for trial in trials for key in trial.method.options}
-    written = [("of", claim.of), ("over", claim.over or {})]
-    written += [(f"expect.order.{i}", item) for i, item in enumerate(claim.expect.order or ())]
-    for where, selector in written:
+    for where, selector in _selectors(claim):
         try:
             check_keys(selector, options)
         except UserError as error:
@@ -226,11 +223,10 @@ def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:
 def _alike(one: TrialConfig, other: TrialConfig, free: set[str]) -> bool:
     """Whether two trials agree in all but what is free and the seed."""
     mine, yours = _aspects(one), _aspects(other)
+    options = free
     if one.method.name != other.method.name:
         options = one.method.options.keys() | other.method.options.keys()
-        free = free | {f"option {key}" for key in options}
-    else:
-        free = free | {f"option {key}" for key in free}
+    free = free | {f"option {key}" for key in options}
     return all(mine.get(key) == yours.get(key) for key in (mine.keys() | yours.keys()) - free)
 
 
