@@ -202,15 +202,17 @@ def _table() -> Iterable[Metric]:
     ids = "suite, id, one line for people"
     data = "name; what to say beside it; `real`, `generated` or `twin`"
     where = "ranks; name; the network's label, `none` for the loopback; seed; `cpu` or `cuda`"
-    for name in ("suite", "trial"):
-        yield _words_of(name, ids, epoch_doc="`epoch` from 0")
-    yield _words_of("label", ids)
+    for name in ("suite", "trial", "label"):
+        yield _words_of(name, ids, epoch_doc="" if name == "label" else "`epoch` from 0")
     for name in ("dataset", "dataset_note", "origin"):
         yield _words_of(name, data)
     for name in ("model", "method", "options"):
         yield _words_of(name, names)
-    for name in ("parts", "partitioner", "network", "seed", "device"):
-        yield Metric(name, where, value="number" if name in ("parts", "seed") else "words")
+    yield Metric("parts", where)
+    yield _words_of("partitioner", where)
+    yield _words_of("network", where)
+    yield Metric("seed", where)
+    yield _words_of("device", where)
     for name in ("status", "reason"):
         yield _words_of(name, "how it ended (README, Statuses); why it is not ok")
     yield _time("epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
