@@ -103,9 +103,8 @@ class Metric(Registered):
         machine: it says something of the machine too, and is compared between runs on machines alike only.
         exact: the same code gives the same value, bit for bit.
         by_epoch: the time of an epoch decides it, so that epochs tell how sure it is.
-        rerun, drift: how far two runs of the same code are apart (standard deviation of the ratio's
-            logarithm): each trial by itself (None: not known), and all of them together, because the machine
-            is another today.
+        rerun, drift: how far two runs of the same code are apart (standard deviation of the ratio's logarithm): each
+            trial by itself (None: not known), and all of them together, because the machine is another today.
     """
 
     kind = "metric"
@@ -158,22 +157,18 @@ class Metric(Registered):
 
     def word(self, change: float) -> str:
         """Return what to call a change; negative is less."""
-        return _words(self)[change > 0]
+        words = ("faster", "slower") if self.unit in ("s", "s/epoch") else ("less", "more")
+        if self.difference:
+            words = "worse", "better"
+        elif self.better == "more":
+            words = "slower", "faster"
+        elif self.better is None:
+            words = "lower", "higher"
+        return words[change > 0]
 
     def worse(self, change: float) -> bool:
         """Return whether a change is for the worse; never where nothing says which way is better."""
         return change > 0 if self.better == "less" else self.better == "more" and change < 0
-
-
-def _words(metric: Metric) -> tuple[str, str]:
-    """Return what less and more of a metric are called."""
-    if metric.difference:
-        return "worse", "better"
-    if metric.better == "more":
-        return "slower", "faster"
-    if metric.better is None:
-        return "lower", "higher"
-    return ("faster", "slower") if metric.unit in ("s", "s/epoch") else ("less", "more")
 
 
 REGISTERED: Registry[Metric] = Registry(Metric, __name__)

@@ -92,7 +92,7 @@ class Registry(Generic[T]):
         """Return a line for each installed one whose name another package's has."""
         first = self._points()
         lines = []
-        for point in sorted(entry_points(group=self.base.group), key=_precedence):
+        for point in self._entry_points():
             package = OWN if point.name in self._own else _package_of(first[point.name])
             if point.name in self._own or first[point.name] != point:
                 lines.append(
@@ -177,10 +177,11 @@ class Registry(Generic[T]):
 
     def _points(self) -> dict[str, EntryPoint]:
         """Return the entry points by name; another package's does not take the place of the tool's own."""
-        points: dict[str, EntryPoint] = {}
-        for point in sorted(entry_points(group=self.base.group), key=_precedence):
-            points.setdefault(point.name, point)
-        return points
+        return {point.name: point for point in reversed(self._entry_points())}
+
+    def _entry_points(self) -> list[EntryPoint]:
+        """Return all entry points, the tool's own first."""
+        return sorted(entry_points(group=self.base.group), key=_precedence)
 
     def _import(self, path: str, name: str) -> T:
         """Return what is at `package.module:Name`; messages call it `name`."""

@@ -178,15 +178,8 @@ def write_wandb(runs: Iterable[TrackedRun], out: Path) -> int:
         if any(out.glob(f"wandb/offline-run-*-{run.trial}")):
             continue
         settings = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
-        with wandb.init(
-            project=run.suite,
-            id=run.trial,
-            name=run.label,
-            config=dict(run.params),
-            dir=str(out),
-            mode="offline",
-            settings=settings,
-        ) as logged:
+        about = {"project": run.suite, "id": run.trial, "name": run.label, "config": dict(run.params)}
+        with wandb.init(**about, dir=str(out), mode="offline", settings=settings) as logged:
             for epoch, now, metrics in run.steps():
                 logged.log(metrics | {"training_s": now - run.started}, step=epoch)
             logged.summary.update({f"final/{name}": value for name, value in run.metrics.items()})

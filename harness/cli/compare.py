@@ -86,11 +86,8 @@ def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: P
         return []
     apart = differences(pairs)
     if apart.hardware and metric.machine and not any_machine:
-        raise UserError(
-            f"times of different machines: {'; '.join(apart.hardware)}",
-            file=after,
-            fix="run both on one machine, or say --any-machine",
-        )
+        what = f"times of different machines: {'; '.join(apart.hardware)}"
+        raise UserError(what, file=after, fix="run both on one machine, or say --any-machine")
     notes = [f"code: {line}" for line in apart.code]
     busy = busier(pairs) if metric.machine else None
     warnings = (*apart.hardware, *apart.software, *([busy] if busy else []))
@@ -112,13 +109,10 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
 
 
 def _status(trial: Trial) -> str:
-    reason = f", {trial.record.reason}" if trial.record.reason else ""
-    return f"{trial.record.status}{reason}"
+    return ", ".join(filter(None, (trial.record.status, trial.record.reason)))
 
 
 def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
-    how = "B - A" if metric.difference else "B / A"
-    columns = ["trial", "seeds", "A", "B", how, "95 % interval", "verdict", "p"]
     if format == "csv":
         lines = [[row.label, row.trials, row.before, row.after, *_numbers(row), row.p] for row in rows]
         lines.append(["all", whole.trials, None, None, *_numbers(whole), None])
@@ -129,6 +123,7 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
         for row in rows
     ]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], whole.verdict, None])
+    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "95 % interval", "verdict", "p"]
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
         typer.echo(f"verdicts allow for {len(rows)} trials being looked at; p (of the paired t-test) does not")

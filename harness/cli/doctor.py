@@ -54,9 +54,7 @@ def _machine(facts: dict[str, Any]) -> list[tuple[str, object]]:
     dirty = " with changes" if facts["dirty"] else ""
     return [
         ("harness", f"{facts['harness']}, commit {facts['commit'] or 'unknown'}{dirty}"),
-        ("python", facts["python"]),
-        ("platform", facts["platform"]),
-        ("cpu", facts["cpu"]),
+        *((name, facts[name]) for name in ("python", "platform", "cpu")),
         ("cores", f"{facts['usable_cores']} usable of {facts['logical_cores']}"),
         ("memory", bytes_text(facts["memory_bytes"])),
     ]

@@ -192,16 +192,24 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
     cells = [[_cell(value) for value in row] for row in rows]
     right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
     if is_terminal():
-        _rich_table(columns, cells, right, title)
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+        for name, to_right in zip(columns, right, strict=True):
+            drawn.add_column(name, justify="right" if to_right else "left", overflow="fold")
+        for line in cells:
+            drawn.add_row(*map(Text, line))
+        Console().print(drawn)
         return
     if title:
         print(title)
-    widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
-    for line in [list(columns), *cells]:
-        padded = [
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
-        ]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    pads = [str.rjust if to_right else str.ljust for to_right in right]
+    for texts in (columns, *cells):
+        padded = (pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True))
         print("  ".join(padded).rstrip())
 
 
@@ -210,22 +218,6 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
-
-
-def _rich_table(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], title: str | None
-) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name, to_right in zip(columns, right, strict=True):
-        drawn.add_column(name, justify="right" if to_right else "left", overflow="fold")
-    for line in cells:
-        drawn.add_row(*[Text(text) for text in line])
-    Console().print(drawn)
 
 
 def _is_number(value: object) -> bool:

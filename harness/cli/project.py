@@ -99,12 +99,8 @@ def _projections(
 
     rows: list[Row] = []
     for link in links:
-        projected = {
-            record.trial: project_trial(
-                record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets
-            )
-            for record in bases
-        }
+        on_it = {"ranks_per_host": ranks_per_host, "sockets": link.sockets}
+        projected = {record.trial: project_trial(record, link.bits_s, latency_s, **on_it) for record in bases}
         for record in bases:
             found, full = projected[record.trial], _full(record, bases)
             head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
@@ -145,10 +141,7 @@ def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path
             rows.append((*head, each.projection.epoch_time_s, 100 * each.error))
             errors.append((abs(each.error), each))
     if not errors:
-        raise UserError(
-            "holds no trials that differ only in network",
-            file=results,
-            fix="run a suite whose `network` lists several, e.g. suites/network.yaml",
-        )
+        fix = "run a suite whose `network` lists several, e.g. suites/network.yaml"
+        raise UserError("holds no trials that differ only in network", file=results, fix=fix)
     largest = max(errors, key=lambda pair: pair[0])[1]
     return rows, [f"Largest error: {100 * largest.error:+.1f} % ({largest.trial.label})."]

@@ -31,6 +31,7 @@ def report(
 
     HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page.
     """
+    from harness.claims import suite_of
     from harness.registry import find_plugins
 
     places = results or [Path("results")]
@@ -38,11 +39,7 @@ def report(
         if not place.is_dir():
             raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
     asked = [name.strip() for name in formats.split(",") if name.strip()]
-    given = []
-    if suite is not None:
-        from harness.claims import suite_of
-
-        given.append(suite_of(suite, places, use_data_dir(data_dir)))
+    given = [] if suite is None else [suite_of(suite, places, use_data_dir(data_dir))]
     typer.echo(str(write_report(places, out, asked, given, find_plugins(plugin or []))))
 
 

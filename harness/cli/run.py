@@ -162,8 +162,7 @@ def run(
 
     On several machines: the same command with --nnodes and --rdzv on each, or under `srun`.
 
-    Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command,
-    130 interrupted.
+    Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.launch.planner import outdated
     from harness.launch.runner import INTERRUPTED, RunOptions

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,21 +115,11 @@ def parse(text: str, name: str) -> Document:
         raise UserError(f"larger than {MAX_BYTES >> 20} MiB", file=name, fix="a suite is a small file")
     document, reader = Document(name), YAML(typ="safe", pure=True)
     reader.max_depth = MAX_DEPTH
-    with _one_line(name):
+    try:
         node = reader.compose(text)
         if node is not None:
             document.data = _build(node, (), document, ())
-    if document.errors:
-        raise gather(document.errors)
-    return document
-
-
-@contextmanager
-def _one_line(name: str) -> Iterator[None]:
-    """Turn the reader's errors, which are several lines, into a UserError of one."""
-    try:
-        yield
-    except MarkedYAMLError as error:
+    except MarkedYAMLError as error:  # the reader's errors are several lines each
         mark = error.problem_mark or error.context_mark
         said = ", ".join(part for part in (error.context, error.problem) if part).replace("\n", " ")
         if isinstance(error, MaxDepthExceededError):
@@ -140,6 +129,9 @@ def _one_line(name: str) -> Iterator[None]:
         raise UserError(f"not YAML: {error.reason} (position {error.position})", file=name) from error
     except (ValueError, OverflowError) as error:  # a number too long for Python to read
         raise UserError(f"not YAML: {error}".splitlines()[0], file=name) from error
+    if document.errors:
+        raise gather(document.errors)
+    return document
 
 
 def _build(node: Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> Any:

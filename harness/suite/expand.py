@@ -30,12 +30,11 @@ Settings = tuple[list[ModelSpec], list[TrainSpec]]
 
 def takes_list(annotation: Any) -> bool:
     """Return whether a field's type admits a list, e.g. `int | list[int]`."""
-    if members := typing.get_args(annotation):
-        origin = typing.get_origin(annotation)
-        if origin in (typing.Union, types.UnionType, typing.Annotated):
-            return any(takes_list(member) for member in members)
-        annotation = origin
-    return isinstance(annotation, type) and issubclass(annotation, (list, tuple, set, frozenset))
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType, typing.Annotated):
+        return any(takes_list(member) for member in typing.get_args(annotation))
+    kind = origin or annotation
+    return isinstance(kind, type) and issubclass(kind, (list, tuple, set, frozenset))
 
 
 def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:

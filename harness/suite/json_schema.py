@@ -131,10 +131,9 @@ def _datasets() -> dict[str, Json | None]:
     for name in dataset_names():
         try:
             options = dataset_info(DatasetSpec(name=name)).options
+            found[name] = _closed({key: _or_list(_option(option)) for key, option in options.items()})
         except DataError:  # a damaged graph of the data directory
             found[name] = None
-            continue
-        found[name] = _closed({key: _or_list(_option(option)) for key, option in options.items()})
     return found
 
 

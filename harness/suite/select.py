@@ -24,11 +24,10 @@ def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> boo
 
     Args:
         trial: the trial.
-        expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the
-            values after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id
-            (its beginning is enough), the options of methods, and with a dot those of data sets, models and
-            training (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does
-            not match.
+        expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the values
+            after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id (its beginning
+            is enough), the options of methods, and with a dot those of data sets, models and training
+            (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does not match.
         options: known besides those of this trial's method and of installed ones: its suite's plugins'.
 
     Raises:
@@ -95,9 +94,8 @@ def _terms(expr: str) -> dict[str, list[Any]]:
     for term in re.split(r",(?![^\[]*\])", expr):  # a comma inside [10,5] belongs to the value
         key, separator, value = (part.strip() for part in term.partition("="))
         if not separator or not key or not value:
-            raise UserError(
-                f"'{term}' is not of the form key=value", file=f"--only {expr}", fix="e.g. method=bns-gcn|full,parts=2"
-            )
+            what = f"'{term}' is not of the form key=value"
+            raise UserError(what, file=f"--only {expr}", fix="e.g. method=bns-gcn|full,parts=2")
         if key in terms:
             raise UserError(f"'{key}' twice", file=f"--only {expr}", fix=f"{key}=a|b allows both")
         verbatim = key == "id"  # 12e4 is the beginning of an id, not a number
@@ -148,10 +146,9 @@ def _partner(cell: Cell, where: str, selected: Sequence[TrialConfig], free: set[
     partners = _cells([trial for trial in selected if _alike(trial, cell[0], free)])
     if len(partners) != 1:
         said = " and ".join(f"'{partner[0].label}'" for partner in partners[:2])
-        message = f"compares '{cell[0].label}' with " + (
-            f"{len(partners)} trials: {said}" if partners else "no trial of the suite"
-        )
-        raise UserError(message, key=where, fix="select one for each" if partners else None)
+        found = f"{len(partners)} trials: {said}" if partners else "no trial of the suite"
+        what = f"compares '{cell[0].label}' with {found}"
+        raise UserError(what, key=where, fix="select one for each" if partners else None)
     return partners[0]
 
 
