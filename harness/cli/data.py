@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.registry import PluginKey, Registry
-    from harness.spec import DatasetSpec, PartitionSpec, PluginSource, Spec
+    from harness.spec import DatasetSpec, PartitionSpec, PluginSource
 
 
 Row = tuple[object, ...]
@@ -59,54 +59,31 @@ def methods(plugin: Plugin = None) -> None:
     _say_hidden(METHODS)
 
 
-@list_app.command()
-def models(plugin: Plugin = None) -> None:
-    """Models with their options."""
-    from harness.models.layer import MODELS
-    from harness.models.spec import ModelSpec
+def _list_kind(command: str, about: str, section: str, number: int = 0) -> None:
+    """Add the command that lists the `number`-th kind of what a section of a suite names."""
 
-    _kind(MODELS, plugin, ModelSpec, ("name", "options"))
+    @list_app.command(command, help=f"{about} with their options.")
+    def list_kind(plugin: Plugin = None) -> None:
+        from harness.suite.load import SECTIONS
+        from harness.suite.schema import named_in
 
-
-@list_app.command()
-def partitioners(plugin: Plugin = None) -> None:
-    """Partitioners with their options."""
-    from harness.data.partition import PARTITIONERS
-    from harness.spec import PartitionSpec
-
-    _kind(PARTITIONERS, plugin, PartitionSpec, ("method", "options"))
-
-
-@list_app.command()
-def optimizers(plugin: Plugin = None) -> None:
-    """Optimizers with their options."""
-    from harness.runtime.optimizers import OPTIMIZERS
-
-    _kind(OPTIMIZERS, plugin)
-
-
-@list_app.command()
-def schedules(plugin: Plugin = None) -> None:
-    """Schedules of the learning rate with their options."""
-    from harness.runtime.optimizers import SCHEDULES
-
-    _kind(SCHEDULES, plugin)
-
-
-def _kind(
-    registry: Registry[Any], plugin: list[str] | None, spec: type[Spec] | None = None, without: Collection[str] = ()
-) -> None:
-    """Print what there is of a kind, the options that all share, `without` some, and those of each."""
-    found = list(_all(registry, plugin))
-    table(["name", "what it is"], [(name, said if one else f"(broken) {said}") for name, one, said, _ in found])
-    if spec is not None:
-        typer.echo("")
-        table(COLUMNS, _options({k: f for k, f in spec.model_fields.items() if k not in without}))
-    for name, _, _, options in found:
-        if options:
+        registry, *own = named_in(section)[number]
+        found = list(_all(registry, plugin))
+        table(["name", "what it is"], [(name, said if one else f"(broken) {said}") for name, one, said, _ in found])
+        if section != "train":  # its other keys are no optimizer's or schedule's
             typer.echo("")
-            table(COLUMNS, options, title=f"options of {name}")
-    _say_hidden(registry)
+            table(COLUMNS, _options({k: f for k, f in SECTIONS[section].model_fields.items() if k not in own}))
+        for name, _, _, options in found:
+            if options:
+                typer.echo("")
+                table(COLUMNS, options, title=f"options of {name}")
+        _say_hidden(registry)
+
+
+_list_kind("models", "Models", "model")
+_list_kind("partitioners", "Partitioners", "partition")
+_list_kind("optimizers", "Optimizers", "train")
+_list_kind("schedules", "Schedules of the learning rate", "train", 1)
 
 
 def _all(registry: Registry[Any], plugin: list[str] | None) -> Iterator[tuple[str, Any, str, list[Row]]]:

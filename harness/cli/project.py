@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,22 +98,18 @@ def _projections(
     from harness.results.projection import network_label
     from harness.results.projection import project as project_trial
 
+    def on(link: NamedLink, record: Record) -> Projection:
+        return project_trial(record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets)
+
     rows: list[Row] = []
-    for link in links:
-        on_it = {"ranks_per_host": ranks_per_host, "sockets": link.sockets}
-        projected = {record.trial: project_trial(record, link.bits_s, latency_s, **on_it) for record in bases}
-        for record in bases:
-            found, full = projected[record.trial], _full(record, bases)
-            head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
-            rows.append((*head, link.name, *_figures(found, projected[full.trial] if full else None)))
-    return sorted(rows, key=lambda row: [record.trial for record in bases].index(str(row[0])))
-
-
-def _figures(found: Projection, full: Projection | None) -> Row:
-    epoch = found.epoch_time_s
-    speed_up = full.epoch_time_s / epoch if full and epoch else None
-    shown = (found.compute_s + found.wait_s, found.exchange_s, found.reduce_s, epoch)
-    return (*shown, 100 * found.communication, speed_up)
+    for record, link in itertools.product(bases, links):
+        found, full = on(link, record), _full(record, bases)
+        epoch = found.epoch_time_s
+        head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
+        shown = (found.compute_s + found.wait_s, found.exchange_s, found.reduce_s, epoch)
+        speed_up = on(link, full).epoch_time_s / epoch if full and epoch else None
+        rows.append((*head, link.name, *shown, 100 * found.communication, speed_up))
+    return rows
 
 
 def _full(record: Record, bases: Sequence[Record]) -> Record | None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.errors import UserError, nearest
-from harness.metrics import Formula, Metric, find_metric
+from harness.metrics import Formula, find_metric
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import RENAMED
@@ -176,21 +176,17 @@ def _selectors(claim: Claim) -> list[tuple[str, Selector]]:
 
 
 def _unknown_columns(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
-    formula, declared = Formula.parse(claim.metric), _declared(trials)
+    from harness.runtime.method import METHODS
+
+    methods = {(trial.method.name, trial.plugin) for trial in trials}
+    found = [METHODS.loaded(name, source) for name, source in methods]
+    declared = [metric for method in found if method for metric in method.metrics_by_column().values()]
+    formula = Formula.parse(claim.metric)
     for name in (*formula.columns, *formula.per):
         try:
             find_metric(name, declared)
         except UserError as error:
             yield UserError(f"unknown column '{name}'", key="metric", fix=error.fix)
-
-
-def _declared(trials: Sequence[TrialConfig]) -> list[Metric]:
-    """Return the metrics that the trials' methods declare."""
-    from harness.runtime.method import METHODS
-
-    methods = {(trial.method.name, trial.plugin) for trial in trials}
-    found = (METHODS.loaded(name, source) for name, source in methods)
-    return [metric for method in found if method for metric in method.metrics_by_column().values()]
 
 
 def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
@@ -228,13 +224,12 @@ def _alike(one: TrialConfig, other: TrialConfig, free: set[str]) -> bool:
 
 
 def _aspects(trial: TrialConfig) -> dict[str, Any]:
-    partition = trial.partition
     return {
         "dataset": trial.dataset,
         "model": trial.model,
         "method": trial.method.name,
-        "parts": partition.parts,
-        "partitioner": partition.model_copy(update={"parts": 1}),
+        "parts": trial.partition.parts,
+        "partitioner": trial.partition.model_copy(update={"parts": 1}),
         "network": trial.network,
         "train": trial.train,
         **{f"option {key}": value for key, value in trial.method.options.items()},
