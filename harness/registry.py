@@ -93,11 +93,10 @@ class Registry(Generic[T]):
         first = self._points()
         lines = []
         for point in self._entry_points():
-            package = OWN if point.name in self._own else _package_of(first[point.name])
             if point.name in self._own or first[point.name] != point:
-                lines.append(
-                    f"{point.name} of package {_package_of(point)}: package {package} has a {self.kind} of that name"
-                )
+                package = OWN if point.name in self._own else _package_of(first[point.name])
+                taken = f"package {package} has a {self.kind} of that name"
+                lines.append(f"{point.name} of package {_package_of(point)}: {taken}")
         return lines
 
     def find(self, name: str, plugins: Mapping[PluginKey, PluginSource] | None = None) -> Found[T]:

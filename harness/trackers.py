@@ -129,12 +129,12 @@ def write_mlflow(runs: Iterable[TrackedRun], out: Path | None) -> int:
         same = f"tags.trial = '{run.trial}' and tags.started = '{run.started}'"
         if client.search_runs([experiment_id], same, max_results=1):
             continue
-        start, end = _milliseconds(run.started), _milliseconds(run.started)
+        start = end = int(1000 * run.started)  # milliseconds
         tags = {"trial": run.trial, "started": str(run.started), "status": run.status}
         new = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.label).info.run_id
         metrics = [entities.Metric(f"final/{name}", value, start, 0) for name, value in run.metrics.items()]
         for epoch, now, values in run.steps():
-            end = _milliseconds(now)
+            end = int(1000 * now)
             metrics += [entities.Metric(name, value, end, epoch) for name, value in values.items()]
         params = [entities.Param(key, str(value)[:LONGEST]) for key, value in run.params.items()]
         for kind, items in (("params", params), ("metrics", metrics)):
@@ -143,10 +143,6 @@ def write_mlflow(runs: Iterable[TrackedRun], out: Path | None) -> int:
         client.set_terminated(new, "FINISHED" if run.status == "ok" else "FAILED", end_time=end)
         written += 1
     return written
-
-
-def _milliseconds(seconds: float) -> int:
-    return int(1000 * seconds)
 
 
 def write_tensorboard(runs: Iterable[TrackedRun], out: Path) -> int:

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from harness.cli.options import (
-    DataDir,
-    DatasetOptions,
-    Plugin,
-    bytes_text,
-    counts_of,
-    dataset_options,
-    option,
-    table,
-    use_data_dir,
-)
+from harness.cli.options import DataDir, DatasetOption, Plugin, bytes_text, dataset_options, option, table, use_data_dir
 from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -119,9 +110,6 @@ def _options(fields: Mapping[str, Any]) -> list[Row]:
 
 def type_text(annotation: Any) -> str:
     """Write a type as a user would: `a|b` for literals, `int` for a class."""
-    from types import UnionType
-    from typing import Annotated, Literal, Union, get_origin
-
     origin = get_origin(annotation)
     if origin is Annotated:
         return type_text(get_args(annotation)[0])
@@ -152,7 +140,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness li
 
 
 @data_app.command()
-def get(name: Name, options: DatasetOptions = None, data_dir: DataDir = None) -> None:
+def get(name: Name, options: DatasetOption = None, data_dir: DataDir = None) -> None:
     """Download a data set if need be, check it and prepare it; print where it is."""
     from harness.data.registry import dataset_info, prepare
     from harness.spec import DatasetSpec
@@ -165,7 +153,7 @@ def get(name: Name, options: DatasetOptions = None, data_dir: DataDir = None) ->
 
 
 @data_app.command()
-def info(name: Name, options: DatasetOptions = None, data_dir: DataDir = None) -> None:
+def info(name: Name, options: DatasetOption = None, data_dir: DataDir = None) -> None:
     """Print a data set's published sizes, its options, and whether it is on this machine."""
     from harness.data.registry import dataset_info
     from harness.launch.inputs import missing_data
@@ -214,7 +202,7 @@ def partition(
             show_default="the data set's",
         ),
     ] = None,
-    options: DatasetOptions = None,
+    options: DatasetOption = None,
     plugin: Plugin = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -228,7 +216,7 @@ def partition(
     from harness.registry import find_plugins
     from harness.spec import DatasetSpec
 
-    counts, plugins = counts_of(parts, "--parts"), find_plugins(plugin or [])
+    counts, plugins = _counts(parts), find_plugins(plugin or [])
     fixed = {"objective": objective, "balance": balance, "seed": seed}
     specs = [_spec(count, name, fixed) for name in _methods(method, plugins) for count in counts]
     dataset_spec = DatasetSpec(name=dataset, options=dataset_options(options))
@@ -236,6 +224,14 @@ def partition(
     graph = prepare(dataset_spec, data_dir=use_data_dir(data_dir))
     totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
     table(TOTALS, totals, title=f"{dataset}: partitions")
+
+
+def _counts(text: str) -> list[int]:
+    """Parse a list of positive numbers such as `2,4,8`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"'{text}' is not a list of positive numbers", key="--parts", fix="e.g. 2,4,8")
+    return [int(part) for part in parts]
 
 
 def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:

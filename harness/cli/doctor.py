@@ -73,8 +73,7 @@ def _communication() -> list[Check]:
 
     if not distributed.is_available():
         return [("gloo", False, "this torch has no torch.distributed; no trial runs")]
-    gloo = distributed.is_gloo_available()
-    nccl = distributed.is_nccl_available()
+    gloo, nccl = distributed.is_gloo_available(), distributed.is_nccl_available()
     return [
         ("gloo", gloo, "ranks on CPU" if gloo else "no trial runs on CPU"),
         ("nccl", nccl, "a GPU a rank" if nccl else "ranks on GPUs exchange through the host"),
@@ -125,5 +124,4 @@ def _cache() -> Check:
 def _data(directory: Path | None) -> Check:
     if directory is None:
         return "data directory", False, "no graphs of your own; --data-dir or HARNESS_DATA names one"
-    count = sum(1 for _ in directory.glob("*.npz"))
-    return "data directory", True, f"{directory} ({count} .npz)"
+    return "data directory", True, f"{directory} ({len(list(directory.glob('*.npz')))} .npz)"

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -53,7 +53,7 @@ Plugin = Annotated[
 ]
 Retry = Annotated[str, option("--retry STATUS,...", "Run trials again that ended so, e.g. error,timeout.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all selected trials again.")]
-DatasetOptions = Annotated[
+DatasetOption = Annotated[
     list[str] | None, option("--option -o KEY=VALUE", "Option of the data set, e.g. of=reddit; may be repeated.")
 ]
 Nodes = Annotated[
@@ -85,8 +85,6 @@ def device_of(text: str | None) -> str | None:
 
 def statuses_of(text: str) -> frozenset[str]:
     """Parse `--retry`."""
-    from typing import get_args
-
     from harness.results.record import Status
 
     known = get_args(Status)
@@ -159,14 +157,6 @@ def dataset_options(pairs: list[str] | None) -> dict[str, Any]:
             raise UserError(f"'{pair}' is not KEY=VALUE", key="--option", fix="e.g. --option scale=0.02")
         options[key] = parse(value, f"--option {pair}").data
     return options
-
-
-def counts_of(text: str, key: str) -> list[int]:
-    """Parse a list of positive numbers such as `2,4,8`."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"'{text}' is not a list of positive numbers", key=key, fix="e.g. 2,4,8")
-    return [int(part) for part in parts]
 
 
 def use_data_dir(path: Path | None) -> Path | None:

@@ -136,9 +136,9 @@ def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path
         for each in compare_counterparts(group, found):
             head = (each.trial.trial, each.trial.label, network_label(found), each.measured_s)
             rows.append((*head, each.projection.epoch_time_s, 100 * each.error))
-            errors.append((abs(each.error), each))
+            errors.append(each)
     if not errors:
         fix = "run a suite whose `network` lists several, e.g. suites/network.yaml"
         raise UserError("holds no trials that differ only in network", file=results, fix=fix)
-    largest = max(errors, key=lambda pair: pair[0])[1]
+    largest = max(errors, key=lambda each: abs(each.error))
     return rows, [f"Largest error: {100 * largest.error:+.1f} % ({largest.trial.label})."]

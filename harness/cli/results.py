@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -113,8 +114,6 @@ def export(
     Configuration, metrics, and those of every epoch. Trials that are there already are left out. Nothing is
     sent anywhere, but by MLflow to a MLFLOW_TRACKING_URI; `wandb sync` uploads runs of Weights & Biases.
     """
-    import os
-
     from harness.trackers import TRACKERS, read_runs
 
     runs = read_runs(results)

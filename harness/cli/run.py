@@ -43,11 +43,6 @@ if TYPE_CHECKING:
     from harness.suite.schema import Suite, TrialConfig
 
 
-Memory = Annotated[
-    bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
-]
-
-
 def plan(
     suite: SuiteFile,
     results: Results = Path("results"),
@@ -58,7 +53,9 @@ def plan(
     retry: Retry = "",
     fresh: Fresh = False,
     data_dir: DataDir = None,
-    memory: Memory = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
+    ] = False,
 ) -> None:
     """List what a run would do.
 
@@ -110,8 +107,7 @@ def _show_components(planned: PlannedTrial) -> None:
     from harness.launch.memory import total
 
     least, most = planned.memory.least, planned.memory.most
-    names = list(most | least)
-    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in names]
+    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in most | least]
     rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
     typer.echo("")
     table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)
@@ -226,12 +222,7 @@ def _check_writable(directory: Path) -> None:
 
 
 def _select(
-    file: Path,
-    overrides: list[str] | None,
-    device: str | None,
-    only: str | None,
-    data_dir: Path | None,
-    plugins: list[str] | None,
+    file: SuiteFile, overrides: Set, device: Device, only: Only, data_dir: DataDir, plugins: Plugin
 ) -> tuple[Suite, list[TrialConfig]]:
     """Load a suite and return it with the trials that the options select; at least one."""
     from harness.registry import find_plugins, whole_entries

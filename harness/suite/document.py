@@ -181,8 +181,7 @@ def _mapping(node: MappingNode, path: KeyPath, doc: Document, above: tuple[int, 
 
 
 def _line(node: Node) -> int:
-    line: int = node.start_mark.line
-    return line + 1
+    return int(node.start_mark.line) + 1
 
 
 ErrorAt = Callable[[KeyPath, str, str | None], UserError]
