@@ -103,9 +103,8 @@ class Metric(Registered):
         machine: it says something of the machine too, and is compared between runs on machines alike only.
         exact: the same code gives the same value, bit for bit.
         by_epoch: the time of an epoch decides it, so that epochs tell how sure it is.
-        rerun, drift: how far two runs of the same code are apart (standard deviation of the ratio's
-            logarithm): each trial by itself (None: not known), and all of them together, because the machine
-            is another today.
+        rerun, drift: how far two runs of the same code are apart (standard deviation of the ratio's logarithm): each
+            trial by itself (None: not known), and all of them together, because the machine is another today.
     """
 
     kind = "metric"
@@ -158,22 +157,18 @@ class Metric(Registered):
 
     def word(self, change: float) -> str:
         """Return what to call a change; negative is less."""
-        return _words(self)[change > 0]
+        words = ("faster", "slower") if self.unit in ("s", "s/epoch") else ("less", "more")
+        if self.difference:
+            words = "worse", "better"
+        elif self.better == "more":
+            words = "slower", "faster"
+        elif self.better is None:
+            words = "lower", "higher"
+        return words[change > 0]
 
     def worse(self, change: float) -> bool:
         """Return whether a change is for the worse; never where nothing says which way is better."""
         return change > 0 if self.better == "less" else self.better == "more" and change < 0
-
-
-def _words(metric: Metric) -> tuple[str, str]:
-    """Return what less and more of a metric are called."""
-    if metric.difference:
-        return "worse", "better"
-    if metric.better == "more":
-        return "slower", "faster"
-    if metric.better is None:
-        return "lower", "higher"
-    return ("faster", "slower") if metric.unit in ("s", "s/epoch") else ("less", "more")
 
 
 REGISTERED: Registry[Metric] = Registry(Metric, __name__)
@@ -195,6 +190,7 @@ def _memory(name: str, doc: str, heading: str, **others: Any) -> Metric:
     return Metric(name, doc, "B", heading, "less", rerun=MEMORY, **others)
 
 
+# fmt: off
 def _table() -> Iterable[Metric]:
     """Yield the tool's own metrics, in the order of the columns."""
     names = "names; the method's options, complete (dict)"
@@ -214,40 +210,27 @@ def _table() -> Iterable[Metric]:
     yield _words_of("device", where)
     for name in ("status", "reason"):
         yield _words_of(name, "how it ended (README, Statuses); why it is not ok")
-    yield _time(
-        "epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
+    yield _time("epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
         "rank's time of that epoch", "Epoch time", by_epoch=True, rerun=RERUN,
-        epoch_doc="of this rank in this epoch; the phases add up to the epoch",
-    )  # fmt: skip
+        epoch_doc="of this rank in this epoch; the phases add up to the epoch")
     yield Metric("epochs", "epochs trained", heading="Epochs", key="summary.epochs")
-    yield Metric(
-        "throughput_epochs_s", "1 / `epoch_time_s`", "1/s", "Epochs per second", "more",
-        machine=True, by_epoch=True, rerun=RERUN, drift=DRIFT,
-    )  # fmt: skip
-    best = (
-        "best validation score over the evaluations; test score of that evaluation (the first, if several "
-        "are best); none with `train: {eval_every: 0, final_eval: false}`"
-    )
+    yield Metric("throughput_epochs_s", "1 / `epoch_time_s`", "1/s", "Epochs per second", "more", machine=True,
+        by_epoch=True, rerun=RERUN, drift=DRIFT)
+    best = ("best validation score over the evaluations; test score of that evaluation (the first, if several are "
+        "best); none with `train: {eval_every: 0, final_eval: false}`")
     yield _score("best_val", best, "Best validation score", key="summary.best_val")
     yield _score("test_at_best_val", best, "Test score", key="summary.test_at_best_val")
-    yield _time(
-        "time_to_target_s",
-        "training time (evaluations excluded, warm-up included) until `train.target` was reached",
-        "Time to target", key="summary.time_to_target_s",
-    )  # fmt: skip
+    yield _time("time_to_target_s", "training time (evaluations excluded, warm-up included) until `train.target` was "
+        "reached", "Time to target", key="summary.time_to_target_s")
     for phase in PHASES:
-        yield _time(
-            f"time_{phase}_s", "mean over the epochs after warm-up (with `timing: breakdown`: over those "
-            "with barriers), of one rank: the slowest, by median. They add up to its mean epoch. None with "
-            "`timing: wall`", phase, "s/epoch", family="time_PHASE_s", ranks="slowest", epochs="phased",
-            epoch_doc="of this rank in this epoch; the phases add up to the epoch",
-        )  # fmt: skip
+        yield _time(f"time_{phase}_s", "mean over the epochs after warm-up (with `timing: breakdown`: over those "
+            "with barriers), of one rank: the slowest, by median. They add up to its mean epoch. None with `timing: "
+            "wall`", phase, "s/epoch", family="time_PHASE_s", ranks="slowest", epochs="phased",
+            epoch_doc="of this rank in this epoch; the phases add up to the epoch")
     for purpose in PURPOSES:
-        yield Metric(
-            f"bytes_{purpose}", "payload sent, summed over ranks, mean over all epochs", "B/epoch", purpose,
+        yield Metric(f"bytes_{purpose}", "payload sent, summed over ranks, mean over all epochs", "B/epoch", purpose,
             "less", family="bytes_PURPOSE", ranks="sum", epochs="all", exact=True,
-            epoch_doc="sent by this rank in this epoch",
-        )  # fmt: skip
+            epoch_doc="sent by this rank in this epoch")
     yield _memory("peak_memory_bytes", "largest of the ranks; where it was read", "Peak memory")
     yield _words_of("peak_memory_source", "largest of the ranks; where it was read")
     sizes = "sums over ranks, of the graph that is trained on"
@@ -255,10 +238,8 @@ def _table() -> Iterable[Metric]:
     yield Metric("inner_nodes", sizes, heading="Inner nodes", ranks="sum", key="inner")
     yield Metric("imbalance", "largest / mean of the ranks' median epoch times", heading="Imbalance")
     yield _time("wall_s", "from the start of the ranks to the end of the last", "Wall time")
-    yield _time(
-        "setup_s", "reading partition and features, building the model, `precompute`, counting subgraphs; "
-        "largest of the ranks", "Set-up", ranks="max", key="setup_s",
-    )  # fmt: skip
+    yield _time("setup_s", "reading partition and features, building the model, `precompute`, counting subgraphs; "
+        "largest of the ranks", "Set-up", ranks="max", key="setup_s")
     yield _words_of("started", "ISO 8601, UTC")
     interval = "95 % bootstrap interval of that median"
     yield _time("epoch_time_low_s", interval, "Epoch time, lower end")
@@ -267,56 +248,37 @@ def _table() -> Iterable[Metric]:
     last = "scores after the last epoch"
     yield _score("final_val", last, "Last validation score", key="summary.final_val")
     yield _score("final_test", last, "Last test score", key="summary.final_test")
-    yield _words_of(
-        "timing", "`plain`, `breakdown` or `wall`", epoch_doc="how this epoch was timed; barriers waited at"
-    )
+    yield _words_of("timing", "`plain`, `breakdown` or `wall`",
+        epoch_doc="how this epoch was timed; barriers waited at")
     behind = "epochs behind the median; fewer than 6 (no 95 % interval of a median exists then)"
     yield Metric("timed_epochs", behind, heading="Timed epochs")
     yield _words_of("too_short", behind, unit="bool")
-    yield Metric(
-        "residue", "largest over ranks: share of the mean epoch that no named phase covers, `other` included",
-        "fraction", "Residue",
-    )  # fmt: skip
+    yield Metric("residue", "largest over ranks: share of the mean epoch that no named phase covers, `other` "
+        "included", "fraction", "Residue")
     yield Metric("barrier_cost", "median epoch with barriers / median epoch without, - 1", "fraction")
-    overlap = (
-        "time in which exchanges were under way; time the trainer stood still for them (= phase `comm`). "
-        "They differ where transfers go on beside the trainer"
-    )
+    overlap = ("time in which exchanges were under way; time the trainer stood still for them (= phase `comm`). They "
+        "differ where transfers go on beside the trainer")
     for name, heading in (("busy", "Busy"), ("exposed", "Exposed")):
-        yield _time(
-            f"comm_{name}_s", overlap, heading, "s/epoch", ranks="slowest", epochs="phased",
-            key=f"epochs.comm_{name}_s", epoch_doc="as above",
-        )  # fmt: skip
+        yield _time(f"comm_{name}_s", overlap, heading, "s/epoch", ranks="slowest", epochs="phased",
+            key=f"epochs.comm_{name}_s", epoch_doc="as above")
+    sums = "what the papers print, as sums of phases: " + "; ".join(", ".join(phases) for phases in SUMS.values())
     for name in SUMS:
-        yield _time(
-            f"sum_{name}_s", "what the papers print, as sums of phases: "
-            + "; ".join(", ".join(phases) for phases in SUMS.values()), name, "s/epoch",
-        )  # fmt: skip
-    yield Metric(
-        "cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores",
-        "CPU",
-    )  # fmt: skip
+        yield _time(f"sum_{name}_s", sums, name, "s/epoch")
+    yield Metric("cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores",
+        "CPU")
     use = "of this epoch; of ranks that share a device one reports it"
-    yield Metric(
-        "gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of the "
-        "samples in timed epochs, mean over ranks", "fraction", "GPU utilisation", ranks="mean", epochs="plain",
-        key="epochs.gpu_utilisation", epoch_doc=use,
-    )  # fmt: skip
-    yield Metric(
-        "gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, whoever "
-        "uses it", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use,
-    )  # fmt: skip
-    yield Metric(
-        "energy_gpu_j", "difference of the driver's energy counter over an epoch, mean over timed epochs, "
-        "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, drift=DRIFT,
-        ranks="devices", epochs="plain", key="epochs.energy_gpu_j", epoch_doc=use,
-    )  # fmt: skip
-    yield Metric(
-        "energy_cpu_j", "the same of all processor packages (RAPL) of each machine, other processes "
-        "included, DRAM not; needs readable `/sys/class/powercap/intel-rapl:*/energy_uj` (mostly root)",
-        "J/epoch", "CPU energy", "less", machine=True, drift=DRIFT,
-        ranks="devices", epochs="plain", key="epochs.energy_cpu_j", epoch_doc=use,
-    )  # fmt: skip
+    yield Metric("gpu_utilisation", "share of time with a kernel running (NVML averages over 1/6 to 1 s), mean of "
+        "the samples in timed epochs, mean over ranks", "fraction", "GPU utilisation", ranks="mean", epochs="plain",
+        key="epochs.gpu_utilisation", epoch_doc=use)
+    yield Metric("gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, whoever "
+        "uses it", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use)
+    yield Metric("energy_gpu_j", "difference of the driver's energy counter over an epoch, mean over timed epochs, "
+        "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, drift=DRIFT, ranks="devices",
+        epochs="plain", key="epochs.energy_gpu_j", epoch_doc=use)
+    yield Metric("energy_cpu_j", "the same of all processor packages (RAPL) of each machine, other processes "
+        "included, DRAM not; needs readable `/sys/class/powercap/intel-rapl:*/energy_uj` (mostly root)", "J/epoch",
+        "CPU energy", "less", machine=True, drift=DRIFT, ranks="devices", epochs="plain", key="epochs.energy_cpu_j",
+        epoch_doc=use)
     for name, heading, doc in (
         ("peak_rss_bytes", "Peak RSS", "largest of the ranks: the kernel's peak resident set (VmHWM), "
          "interpreter and libraries included, evaluations left out"),
@@ -327,38 +289,25 @@ def _table() -> Iterable[Metric]:
          "it, sampled each 0.1 s: tensors, what the allocator keeps, context, libraries"),
         ("allocator_peak_bytes", "CUDA allocator", "largest of the ranks: the most that torch's CUDA "
          "allocator had handed out: tensors alone"),
-    ):  # fmt: skip
+    ):
         yield _memory(name, doc, heading, ranks="max", key=f"meters.{name}")
-    yield _memory(
-        "memory_model_bytes", "what the method's memory model says of the rank that needs most; its "
-        "components in `result.memory_model` of the record", "Memory model",
-    )  # fmt: skip
-    yield Metric(
-        "wire_estimate_bytes", "payload with the headers of full frames; none on the loopback", "B/epoch",
-        "With headers", "less", rerun=MEMORY,
-    )  # fmt: skip
+    yield _memory("memory_model_bytes", "what the method's memory model says of the rank that needs most; its "
+        "components in `result.memory_model` of the record", "Memory model")
+    yield Metric("wire_estimate_bytes", "payload with the headers of full frames; none on the loopback", "B/epoch",
+        "With headers", "less", rerun=MEMORY)
     seen = "what the interfaces sent, summed over them (`traffic: verify`); its ratio to what was counted"
     yield Metric("wire_bytes", seen, "B/epoch", "Interfaces", "less", rerun=MEMORY)
     yield Metric("wire_ratio", seen, heading="Interfaces / counted")
-    yield _time(
-        "eval_s", "all evaluations; largest of the ranks; 0 where there are none", "Evaluations",
-        ranks="max", key="eval_s", epoch_doc="the evaluation behind this epoch; 0 where none",
-    )  # fmt: skip
+    yield _time("eval_s", "all evaluations; largest of the ranks; 0 where there are none", "Evaluations", ranks="max",
+        key="eval_s", epoch_doc="the evaluation behind this epoch; 0 where none")
     yield Metric("edges", sizes, heading="Edges", ranks="sum", key="edges")
-    yield _score(
-        "sampled_test_at_best_val", "test score by the method's own sampler, of the evaluation with the best "
-        "exact validation score (`train.sampled_eval`)", "Sampled test score",
-        key="summary.sampled_test_at_best_val",
-    )  # fmt: skip
-    yield Metric(
-        "train_nodes_per_s", "training nodes of all ranks / `epoch_time_s` (papers: Knodes/s are thousands "
-        "of it)", "1/s", "Training nodes per second", "more",
-        machine=True, by_epoch=True, rerun=RERUN, drift=DRIFT,
-    )  # fmt: skip
-    steps = (
-        "updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest "
-        "rank's time / them"
-    )
+    yield _score("sampled_test_at_best_val", "test score by the method's own sampler, of the evaluation with the "
+        "best exact validation score (`train.sampled_eval`)", "Sampled test score",
+        key="summary.sampled_test_at_best_val")
+    yield Metric("train_nodes_per_s", "training nodes of all ranks / `epoch_time_s` (papers: Knodes/s are thousands "
+        "of it)", "1/s", "Training nodes per second", "more", machine=True, by_epoch=True, rerun=RERUN, drift=DRIFT)
+    steps = ("updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest "
+        "rank's time / them")
     yield Metric("steps", steps, heading="Steps", epoch_doc="updates of the weights")
     yield _time("step_time_s", steps, "Time of a step")
 
@@ -372,21 +321,17 @@ def _of_epochs() -> Iterable[Metric]:
     yield Metric("cpu_s", unit="s", epoch_doc=cpu)
     for phase in PHASES:
         yield Metric(f"cpu_{phase}_s", unit="s", epoch_doc=cpu, family="cpu_PHASE_s")
-    yield Metric(
-        "loss", epoch_doc="cross-entropy, or binary cross-entropy summed over classes: mean over the "
-        "training rows of all ranks (mini-batches: over the steps, weighted by rows)",
-    )  # fmt: skip
+    yield Metric("loss", epoch_doc="cross-entropy, or binary cross-entropy summed over classes: mean over the "
+        "training rows of all ranks (mini-batches: over the steps, weighted by rows)")
     yield Metric("lr", epoch_doc="learning rate")
     for split in ("train", "val", "test"):
         doc = "exact evaluation; NaN where not evaluated"
         yield Metric(f"{split}_score", unit="fraction", better="more", epoch_doc=doc)
     for split in ("val", "test"):
-        yield Metric(
-            f"sampled_{split}_score", unit="fraction", better="more",
-            epoch_doc="with `train.sampled_eval`: the same nodes scored on blocks that the method draws for "
-            "them, the same draws each time; NaN for methods that draw for no node in particular. Never used "
-            "to choose the best epoch",
-        )  # fmt: skip
+        yield Metric(f"sampled_{split}_score", unit="fraction", better="more", epoch_doc="with `train.sampled_eval`: "
+            "the same nodes scored on blocks that the method draws for them, the same draws each time; NaN for "
+            "methods that draw for no node in particular. Never used to choose the best epoch")
+# fmt: on
 
 
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _table()}
@@ -408,7 +353,8 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
         UserError: it is no number.
     """
     own = {metric.name: metric for metric in (*METRICS.values(), *installed(), *declared)}
-    if name in own and own[name].value == "number" and name not in ("parts", "seed"):
+    known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed")]
+    if name in known:
         return own[name]
     for metric in own.values():
         if "*" in metric.name and fnmatch.fnmatchcase(name, metric.name):
@@ -417,7 +363,6 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
         return Metric.of_method(name.removeprefix(STAT), "a method's own")
     if name.startswith("time_") and name.endswith("_s"):  # a phase of a plugin's
         return _time(name, "a phase of an epoch", unit="s/epoch")
-    known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed")]
     raise UserError(f"'{name}' is no metric of a trial", fix=nearest(name, known))
 
 

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import operator
 import pkgutil
 import re
 import sys
@@ -83,9 +84,9 @@ class Registry(Generic[T]):
         self.base, self._package, self.kind = base, own, base.kind
         base.registry = self
 
-    def names(self) -> list[str]:
-        """Names of what is installed, sorted."""
-        return sorted({*self._own, *self._points()})
+    def names(self, plugins: Mapping[PluginKey, PluginSource] | None = None) -> list[str]:
+        """Return the names of what is installed, and of what plugins bring, sorted."""
+        return sorted({*self._own, *self._points(), *(name for kind, name in plugins or {} if kind == self.kind)})
 
     def load_own(self) -> None:
         """Import those of the tool itself, not other packages'."""
@@ -97,12 +98,11 @@ class Registry(Generic[T]):
         """Return a line for each installed one whose name another package's has."""
         first = self._points()
         lines = []
-        for point in sorted(entry_points(group=self.base.group), key=_precedence):
-            package = OWN if point.name in self._own else _package_of(first[point.name])
+        for point in self._entry_points():
             if point.name in self._own or first[point.name] != point:
-                lines.append(
-                    f"{point.name} of package {_package_of(point)}: package {package} has a {self.kind} of that name"
-                )
+                package = OWN if point.name in self._own else _package_of(first[point.name])
+                taken = f"package {package} has a {self.kind} of that name"
+                lines.append(f"{point.name} of package {_package_of(point)}: {taken}")
         return lines
 
     def find(self, name: str, plugins: Mapping[PluginKey, PluginSource] | None = None) -> Found[T]:
@@ -126,8 +126,7 @@ class Registry(Generic[T]):
             return Found(value, source_of(value, name))
         points = self._points()
         if name not in points:
-            known = {*self.names(), *(key for kind, key in plugins if kind == self.kind)}
-            raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, known))
+            raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, self.names(plugins)))
         point = points[name]
         value = self._import(point.value, name)
         return Found(value, None if _package_of(point) == OWN else source_of(value, point.value))
@@ -183,10 +182,11 @@ class Registry(Generic[T]):
 
     def _points(self) -> dict[str, EntryPoint]:
         """Return the entry points by name; another package's does not take the place of the tool's own."""
-        points: dict[str, EntryPoint] = {}
-        for point in sorted(entry_points(group=self.base.group), key=_precedence):
-            points.setdefault(point.name, point)
-        return points
+        return {point.name: point for point in reversed(self._entry_points())}
+
+    def _entry_points(self) -> list[EntryPoint]:
+        """Return all entry points, the tool's own first."""
+        return sorted(entry_points(group=self.base.group), key=_precedence)
 
     def _import(self, path: str, name: str) -> T:
         """Return what is at `package.module:Name`; messages call it `name`."""
@@ -204,9 +204,7 @@ class Registry(Generic[T]):
 
         Raises UserError, naming `where`, if it is not a complete one of this kind.
         """
-        found: Any = module
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        found: Any = operator.attrgetter(attribute)(module)
         if not (isinstance(found, self.base) or (isinstance(found, type) and issubclass(found, self.base))):
             base = self.base.__name__
             raise UserError(f"'{where}' is not a subclass of harness.{base}", fix=f"name a {base} class")
@@ -321,13 +319,13 @@ def import_file(file: Path, sha256: str) -> ModuleType:
         return sys.modules[name]
     if sha256_of(file) != sha256:
         raise UserError("changed since the run began", file=file, fix="start the run again")
-    spec = importlib.util.spec_from_file_location(name, file, loader=_Uncached(name, str(file)))
+    loader = _Uncached(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # pydantic looks up there what the annotations of a class mean
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
         del sys.modules[name]
         raise _broken(error, file) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,49 +116,33 @@ def write_mlflow(runs: Iterable[TrackedRun], out: Path | None) -> int:
     `out`: a directory that gets an `mlflow.db`; None: wherever MLFLOW_TRACKING_URI says.
     """
     mlflow, entities = import_extra("mlflow", "mlflow"), import_extra("mlflow.entities", "mlflow")
-    client = mlflow.MlflowClient(tracking_uri=None if out is None else _database(out))
+    address = None
+    if out is not None:  # MLflow has given up the store of plain files
+        import_extra("sqlalchemy", "mlflow")
+        out.mkdir(parents=True, exist_ok=True)
+        address = f"sqlite:///{out.resolve() / 'mlflow.db'}"
+    client = mlflow.MlflowClient(tracking_uri=address)
     written = 0
     for run in runs:
         experiment = client.get_experiment_by_name(run.suite)
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(run.suite)
-        if _there(client, experiment_id, run):
+        same = f"tags.trial = '{run.trial}' and tags.started = '{run.started}'"
+        if client.search_runs([experiment_id], same, max_results=1):
             continue
-        start, end = _milliseconds(run.started), _milliseconds(run.started)
+        start = end = int(1000 * run.started)  # milliseconds
         tags = {"trial": run.trial, "started": str(run.started), "status": run.status}
         new = client.create_run(experiment_id, start_time=start, tags=tags, run_name=run.label).info.run_id
         metrics = [entities.Metric(f"final/{name}", value, start, 0) for name, value in run.metrics.items()]
         for epoch, now, values in run.steps():
-            end = _milliseconds(now)
+            end = int(1000 * now)
             metrics += [entities.Metric(name, value, end, epoch) for name, value in values.items()]
         params = [entities.Param(key, str(value)[:LONGEST]) for key, value in run.params.items()]
         for kind, items in (("params", params), ("metrics", metrics)):
-            for some in _batches(items, AT_ONCE[kind]):
-                client.log_batch(new, **{kind: some})
+            for at in range(0, len(items), AT_ONCE[kind]):
+                client.log_batch(new, **{kind: items[at : at + AT_ONCE[kind]]})
         client.set_terminated(new, "FINISHED" if run.status == "ok" else "FAILED", end_time=end)
         written += 1
     return written
-
-
-def _database(out: Path) -> str:
-    """Return the address of a store in a directory; MLflow has given up the one of plain files."""
-    import_extra("sqlalchemy", "mlflow")
-    out.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{out.resolve() / 'mlflow.db'}"
-
-
-def _there(client: Any, experiment_id: str, run: TrackedRun) -> bool:
-    asked = f"tags.trial = '{run.trial}' and tags.started = '{run.started}'"
-    return bool(client.search_runs([experiment_id], asked, max_results=1))
-
-
-def _milliseconds(seconds: float) -> int:
-    return int(1000 * seconds)
-
-
-def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
-    rest = iter(items)
-    while some := list(itertools.islice(rest, size)):
-        yield some
 
 
 def write_tensorboard(runs: Iterable[TrackedRun], out: Path) -> int:
@@ -191,15 +174,8 @@ def write_wandb(runs: Iterable[TrackedRun], out: Path) -> int:
         if any(out.glob(f"wandb/offline-run-*-{run.trial}")):
             continue
         settings = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
-        with wandb.init(
-            project=run.suite,
-            id=run.trial,
-            name=run.label,
-            config=dict(run.params),
-            dir=str(out),
-            mode="offline",
-            settings=settings,
-        ) as logged:
+        about = {"project": run.suite, "id": run.trial, "name": run.label, "config": dict(run.params)}
+        with wandb.init(**about, dir=str(out), mode="offline", settings=settings) as logged:
             for epoch, now, metrics in run.steps():
                 logged.log(metrics | {"training_s": now - run.started}, step=epoch)
             logged.summary.update({f"final/{name}": value for name, value in run.metrics.items()})

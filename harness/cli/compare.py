@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed, bytes_text, table
+from harness.cli.options import Printed, bytes_text, option, print_csv, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,17 +22,13 @@ def compare(
         Path, typer.Argument(metavar="A", help="Results of before: a directory of results, or a suite's in it.")
     ],
     after: Annotated[Path, typer.Argument(metavar="B", help="Results of after.")],
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="COLUMN", help="Metric to compare: a column of load_results.")
-    ] = "epoch_time_s",
+    metric: Annotated[str, option("--metric COLUMN", "Metric to compare: a column of load_results.")] = "epoch_time_s",
     fail_on: Annotated[
         str | None,
-        typer.Option(
-            "--fail-on",
-            metavar="PERCENT",
-            help="Exit with 1 if B is surely worse, and by this or more, e.g. 5% (of scores: points), "
+        option(
+            "--fail-on PERCENT",
+            "Exit with 1 if B is surely worse, and by this or more, e.g. 5% (of scores: points), "
             "or if a trial failed that was ok in A.",
-            show_default=False,
         ),
     ] = None,
     any_machine: Annotated[
@@ -92,11 +86,8 @@ def _machines(pairs: Sequence[Pair], metric: Metric, any_machine: bool, after: P
         return []
     apart = differences(pairs)
     if apart.hardware and metric.machine and not any_machine:
-        raise UserError(
-            f"times of different machines: {'; '.join(apart.hardware)}",
-            file=after,
-            fix="run both on one machine, or say --any-machine",
-        )
+        what = f"times of different machines: {'; '.join(apart.hardware)}"
+        raise UserError(what, file=after, fix="run both on one machine, or say --any-machine")
     notes = [f"code: {line}" for line in apart.code]
     busy = busier(pairs) if metric.machine else None
     warnings = (*apart.hardware, *apart.software, *([busy] if busy else []))
@@ -118,22 +109,21 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
 
 
 def _status(trial: Trial) -> str:
-    reason = f", {trial.record.reason}" if trial.record.reason else ""
-    return f"{trial.record.status}{reason}"
+    return ", ".join(filter(None, (trial.record.status, trial.record.reason)))
 
 
 def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
-    how = "B - A" if metric.difference else "B / A"
-    columns = ["trial", "seeds", "A", "B", how, "95 % interval", "verdict", "p"]
     if format == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "p"])
-        for row in rows:
-            writer.writerow([row.label, row.trials, row.before, row.after, *_numbers(row), row.p])
-        writer.writerow(["all", whole.trials, None, None, *_numbers(whole), None])
+        lines = [[row.label, row.trials, row.before, row.after, *_numbers(row), row.p] for row in rows]
+        lines.append(["all", whole.trials, None, None, *_numbers(whole), None])
+        print_csv(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "p"], lines)
         return
-    shown = [[row.label, row.trials, *_cells(row, metric), row.verdict, _p(row)] for row in rows]
+    shown = [
+        [row.label, row.trials, *_cells(row, metric), row.verdict, None if row.p is None else f"{row.p:.2g}"]
+        for row in rows
+    ]
     shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], whole.verdict, None])
+    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "95 % interval", "verdict", "p"]
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
         typer.echo(f"verdicts allow for {len(rows)} trials being looked at; p (of the paired t-test) does not")
@@ -155,7 +145,3 @@ def _cells(row: Compared, metric: Metric) -> list[object]:
 
     interval = f"{text(row.interval.low)} to {text(row.interval.high)}" if row.interval else None
     return [amount(row.before), amount(row.after), text(row.change), interval]
-
-
-def _p(row: Compared) -> str | None:
-    return None if row.p is None else f"{row.p:.2g}"

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from harness.cli.options import (
-    DataDir,
-    DatasetOptions,
-    Plugin,
-    bytes_text,
-    counts_of,
-    dataset_options,
-    table,
-    use_data_dir,
-)
-from harness.errors import DataUnavailable, UserError, nearest
+from harness.cli.options import DataDir, DatasetOption, Plugin, bytes_text, dataset_options, option, table, use_data_dir
+from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from harness.registry import PluginKey, Registry
-    from harness.spec import DatasetSpec, PartitionSpec, PluginSource, Spec
+    from harness.spec import DatasetSpec, PartitionSpec, PluginSource
 
 
+Row = tuple[object, ...]
 COLUMNS = ("option", "type", "default", "meaning")
 list_app = typer.Typer(no_args_is_help=True, help="List what a suite can name.")
 
@@ -37,7 +29,7 @@ def datasets(data_dir: DataDir = None) -> None:
     from harness.data.registry import dataset_info, dataset_names
     from harness.spec import DatasetSpec
 
-    rows: list[tuple[object, ...]] = []
+    rows: list[Row] = []
     for name in dataset_names(use_data_dir(data_dir)):
         info = dataset_info(DatasetSpec(name=name))
         mode = "inductive" if info.inductive else "transductive"
@@ -48,94 +40,63 @@ def datasets(data_dir: DataDir = None) -> None:
 @list_app.command()
 def methods(plugin: Plugin = None) -> None:
     """Training methods with their options; installed ones that do not work with what is wrong."""
-    from harness.registry import find_plugins
     from harness.runtime.method import METHODS
 
-    plugins = find_plugins(plugin or [])
-    for name in sorted({*METHODS.names(), *(name for kind, name in plugins if kind == METHODS.kind)}):
-        try:
-            title, rows = _method(name, plugins)
-        except Exception as error:  # a package of somebody else's must not hide the others
-            title, rows = f"{name} (broken): {' '.join(str(error).split())}", []
-        typer.echo(title)
-        if rows:
-            table(COLUMNS, rows)
+    for name, method, said, options in _all(METHODS, plugin):
+        typer.echo(f"{name} ({method.family if method else 'broken'}): {said}")
+        if options:
+            table(COLUMNS, options)
         typer.echo("")
-    for line in METHODS.hidden():
-        typer.echo(f"not listed: {line}")
+    _say_hidden(METHODS)
 
 
-def _method(name: str, plugins: Mapping[PluginKey, PluginSource]) -> tuple[str, list[tuple[object, ...]]]:
-    """Return a method's line, and a row for each of its options."""
-    from harness.runtime.method import METHODS
+def _list_kind(command: str, about: str, section: str, number: int = 0) -> None:
+    """Add the command that lists the `number`-th kind of what a section of a suite names."""
 
-    method = METHODS.find(name, plugins).value
-    return f"{name} ({method.family}): {method.summary()}", _options(method.Options.model_fields)
+    @list_app.command(command, help=f"{about} with their options.")
+    def list_kind(plugin: Plugin = None) -> None:
+        from harness.suite.load import SECTIONS
+        from harness.suite.schema import named_in
 
-
-@list_app.command()
-def models(plugin: Plugin = None) -> None:
-    """Models with their options."""
-    from harness.models.layer import MODELS
-    from harness.models.spec import ModelSpec
-
-    _kind(MODELS, plugin, ModelSpec, ("name", "options"))
-
-
-@list_app.command()
-def partitioners(plugin: Plugin = None) -> None:
-    """Partitioners with their options."""
-    from harness.data.partition import PARTITIONERS
-    from harness.spec import PartitionSpec
-
-    _kind(PARTITIONERS, plugin, PartitionSpec, ("method", "options"))
+        registry, *own = named_in(section)[number]
+        found = list(_all(registry, plugin))
+        table(["name", "what it is"], [(name, said if one else f"(broken) {said}") for name, one, said, _ in found])
+        if section != "train":  # its other keys are no optimizer's or schedule's
+            typer.echo("")
+            table(COLUMNS, _options({k: f for k, f in SECTIONS[section].model_fields.items() if k not in own}))
+        for name, _, _, options in found:
+            if options:
+                typer.echo("")
+                table(COLUMNS, options, title=f"options of {name}")
+        _say_hidden(registry)
 
 
-@list_app.command()
-def optimizers(plugin: Plugin = None) -> None:
-    """Optimizers with their options."""
-    from harness.runtime.optimizers import OPTIMIZERS
-
-    _kind(OPTIMIZERS, plugin)
+_list_kind("models", "Models", "model")
+_list_kind("partitioners", "Partitioners", "partition")
+_list_kind("optimizers", "Optimizers", "train")
+_list_kind("schedules", "Schedules of the learning rate", "train", 1)
 
 
-@list_app.command()
-def schedules(plugin: Plugin = None) -> None:
-    """Schedules of the learning rate with their options."""
-    from harness.runtime.optimizers import SCHEDULES
-
-    _kind(SCHEDULES, plugin)
-
-
-def _kind(
-    registry: Registry[Any], plugin: list[str] | None, spec: type[Spec] | None = None, without: Collection[str] = ()
-) -> None:
-    """Print what there is of a kind, the options that all share, `without` some, and those of each."""
+def _all(registry: Registry[Any], plugin: list[str] | None) -> Iterator[tuple[str, Any, str, list[Row]]]:
+    """Yield each name of a kind with what has it, its summary and options; of a broken one what is wrong."""
     from harness.registry import find_plugins
 
     plugins = find_plugins(plugin or [])
-    rows: list[tuple[object, ...]] = []
-    own: dict[str, list[tuple[object, ...]]] = {}
-    for name in sorted({*registry.names(), *(name for kind, name in plugins if kind == registry.kind)}):
+    for name in registry.names(plugins):
         try:
             found = registry.find(name, plugins).value
-            rows.append((name, found.summary()))
-            own[name] = _options(found.Options.model_fields)
+            entry = name, found, found.summary(), _options(found.Options.model_fields)
         except Exception as error:  # a package of somebody else's must not hide the others
-            rows.append((name, f"(broken) {' '.join(str(error).split())}"))
-    table(["name", "what it is"], rows)
-    if spec is not None:
-        typer.echo("")
-        table(COLUMNS, _options({k: f for k, f in spec.model_fields.items() if k not in without}))
-    for name, options in own.items():
-        if options:
-            typer.echo("")
-            table(COLUMNS, options, title=f"options of {name}")
+            entry = name, None, " ".join(str(error).split()), []
+        yield entry
+
+
+def _say_hidden(registry: Registry[Any]) -> None:
     for line in registry.hidden():
         typer.echo(f"not listed: {line}")
 
 
-def _options(fields: Mapping[str, Any]) -> list[tuple[object, ...]]:
+def _options(fields: Mapping[str, Any]) -> list[Row]:
     return [
         (
             key,
@@ -149,9 +110,6 @@ def _options(fields: Mapping[str, Any]) -> list[tuple[object, ...]]:
 
 def type_text(annotation: Any) -> str:
     """Write a type as a user would: `a|b` for literals, `int` for a class."""
-    from types import UnionType
-    from typing import Annotated, Literal, Union, get_origin
-
     origin = get_origin(annotation)
     if origin is Annotated:
         return type_text(get_args(annotation)[0])
@@ -182,12 +140,12 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness li
 
 
 @data_app.command()
-def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> None:
+def get(name: Name, options: DatasetOption = None, data_dir: DataDir = None) -> None:
     """Download a data set if need be, check it and prepare it; print where it is."""
     from harness.data.registry import dataset_info, prepare
     from harness.spec import DatasetSpec
 
-    spec = DatasetSpec(name=name, options=dataset_options(option))
+    spec = DatasetSpec(name=name, options=dataset_options(options))
     info = dataset_info(spec)
     size = f" ({bytes_text(info.size_bytes)} to download unless it is here)" if info.size_bytes else ""
     typer.echo(f"{name}: {info.source}{size}", err=True)
@@ -195,13 +153,13 @@ def get(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> 
 
 
 @data_app.command()
-def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) -> None:
+def info(name: Name, options: DatasetOption = None, data_dir: DataDir = None) -> None:
     """Print a data set's published sizes, its options, and whether it is on this machine."""
     from harness.data.registry import dataset_info
     from harness.launch.inputs import missing_data
     from harness.spec import DatasetSpec
 
-    spec = DatasetSpec(name=name, options=dataset_options(option))
+    spec = DatasetSpec(name=name, options=dataset_options(options))
     known = dataset_info(spec)
     missing = missing_data(spec, use_data_dir(data_dir), None)
     rows: list[tuple[str, object]] = [
@@ -215,20 +173,12 @@ def info(name: Name, option: DatasetOptions = None, data_dir: DataDir = None) ->
         ("normalize", known.normalize),
         ("source", known.source),
         ("download", bytes_text(known.size_bytes) if known.size_bytes else None),
-        ("on this machine", _where(missing)),
+        ("on this machine", "yes, or made when it is needed" if missing is None else f"no: {missing}"),
     ]
     table(["", name], rows)
     if known.options:
         typer.echo("")
-        options = [
-            (key, type_text(kind), default_text(default), summary)
-            for key, (kind, default, summary) in known.options.items()
-        ]
-        table(["option", "type", "default", "meaning"], options)
-
-
-def _where(missing: DataUnavailable | None) -> str:
-    return "yes, or made when it is needed" if missing is None else f"no: {missing}"
+        table(COLUMNS, [(k, type_text(o.type), default_text(o.default), o.summary) for k, o in known.options.items()])
 
 
 PER_PART = ("part", "inner", "boundary", "ratio", "edges", "edges_cut", "train_nodes")
@@ -237,16 +187,12 @@ TOTALS = ("parts", "method", "imbalance", "edge imbalance", "cut edges", "cut sh
 
 def partition(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name of `harness list datasets`.")],
-    parts: Annotated[str, typer.Option("--parts", metavar="P,...", help="Numbers of parts.")] = "2,4,8",
+    parts: Annotated[str, option("--parts P,...", "Numbers of parts.")] = "2,4,8",
     method: Annotated[
-        str, typer.Option("--method", metavar="NAME,...", help="Partitioners (`harness list partitioners`).")
+        str, option("--method NAME,...", "Partitioners (`harness list partitioners`).")
     ] = "metis,random,chunk",
-    objective: Annotated[
-        str, typer.Option("--objective", metavar="volume|cut", help="What METIS minimises.")
-    ] = "volume",
-    balance: Annotated[
-        str, typer.Option("--balance", metavar="nodes|edges", help="What parts have equally much of.")
-    ] = "nodes",
+    objective: Annotated[str, option("--objective volume|cut", "What METIS minimises.")] = "volume",
+    balance: Annotated[str, option("--balance nodes|edges", "What parts have equally much of.")] = "nodes",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the partitioner.")] = 0,
     inductive: Annotated[
         bool | None,
@@ -256,7 +202,7 @@ def partition(
             show_default="the data set's",
         ),
     ] = None,
-    option: DatasetOptions = None,
+    options: DatasetOption = None,
     plugin: Plugin = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -270,20 +216,28 @@ def partition(
     from harness.registry import find_plugins
     from harness.spec import DatasetSpec
 
-    counts, plugins = counts_of(parts, "--parts"), find_plugins(plugin or [])
+    counts, plugins = _counts(parts), find_plugins(plugin or [])
     fixed = {"objective": objective, "balance": balance, "seed": seed}
     specs = [_spec(count, name, fixed) for name in _methods(method, plugins) for count in counts]
-    dataset_spec = DatasetSpec(name=dataset, options=dataset_options(option))
+    dataset_spec = DatasetSpec(name=dataset, options=dataset_options(options))
     mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
     graph = prepare(dataset_spec, data_dir=use_data_dir(data_dir))
     totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
     table(TOTALS, totals, title=f"{dataset}: partitions")
 
 
+def _counts(text: str) -> list[int]:
+    """Parse a list of positive numbers such as `2,4,8`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"'{text}' is not a list of positive numbers", key="--parts", fix="e.g. 2,4,8")
+    return [int(part) for part in parts]
+
+
 def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:
     from harness.data.partition import PARTITIONERS
 
-    known = {*PARTITIONERS.names(), *(name for kind, name in plugins if kind == PARTITIONERS.kind)} - {"file"}
+    known = {*PARTITIONERS.names(plugins)} - {"file"}
     names = [part.strip() for part in text.split(",") if part.strip()]
     for name in names:
         if name not in known:
@@ -311,17 +265,11 @@ def _show(
 
     views = ensure_partitioned(graph, spec, inductive=inductive, source=source)
     *rows, total = partition_table(views.train)
+    rows = [row | {"ratio": row["boundary"] / row["inner"] if row["inner"] else None} for row in rows]
     title = f"{dataset.name}, {spec.method}, {spec.parts} parts" + (", training subgraph" if inductive else "")
-    table(PER_PART, [[_value(row, key) for key in PER_PART] for row in rows], title=title)
+    table(PER_PART, [[row[key] for key in PER_PART] for row in rows], title=title)
     typer.echo("")
     cut, edges = total["edges_cut"], total["edges"]
-    share = cut / edges if edges else 0.0
+    quality = (total["imbalance"], total["edge_imbalance"])
     # A graph is symmetric: both directions of a cut edge are entries.
-    quality = [total["imbalance"], total["edge_imbalance"], cut // 2, share, total["volume"]]
-    return [spec.parts, spec.method, *quality]
-
-
-def _value(row: dict[str, Any], key: str) -> Any:
-    if key == "ratio":
-        return row["boundary"] / row["inner"] if row["inner"] else None
-    return row[key]
+    return [spec.parts, spec.method, *quality, cut // 2, cut / edges if edges else 0.0, total["volume"]]

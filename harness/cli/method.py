@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.cli.options import Plugin, dataset_options
+from harness.cli.options import Plugin, dataset_options, option
 
 
 def check(
@@ -16,19 +16,11 @@ def check(
         str, typer.Argument(metavar="METHOD", help="A name of `harness list methods`, or of a plugin's method.")
     ],
     plugin: Plugin = None,
-    option: Annotated[
+    options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="KEY=VALUE",
-            help="Option of the method in place of its default; may be repeated.",
-            show_default=False,
-        ),
+        option("--option -o KEY=VALUE", "Option of the method in place of its default; may be repeated."),
     ] = None,
-    limit: Annotated[
-        float, typer.Option("--limit", min=1, metavar="SECONDS", help="A run that takes longer hangs.")
-    ] = 20.0,
+    limit: Annotated[float, option("--limit SECONDS", "A run that takes longer hangs.", min=1)] = 20.0,
 ) -> None:
     """Hold a method to what it claims, on tiny graphs with 2 and 3 ranks.
 
@@ -39,7 +31,7 @@ def check(
     """
     from harness.check import check_method
 
-    report = check_method(method, plugin=plugin or [], options=dataset_options(option), limit_s=limit)
+    report = check_method(method, plugin=plugin or [], options=dataset_options(options), limit_s=limit)
     for line in report.lines:
         typer.echo(line)
     if not report.ok:
@@ -54,11 +46,9 @@ def method(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called, e.g. my-method.")],
     family: Annotated[
         Literal["full-graph", "mini-batch"],
-        typer.Option("--family", metavar="full-graph|mini-batch", help="What kind of method to start from."),
+        option("--family full-graph|mini-batch", "What kind of method to start from."),
     ] = "full-graph",
-    directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where the package's directory is made.")
-    ] = Path("."),
+    directory: Annotated[Path, option("--dir DIR", "Where the package's directory is made.")] = Path("."),
 ) -> None:
     """Write a package with a method: one file, a test, a README.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
     from harness.launch.rendezvous import Cluster
 
 
-SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YAML).", show_default=False)]
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where records are kept.")]
+def option(usage: str, help: str, **others: Any) -> Any:
+    """Return an option, its flags and metavar as the help shows them: `option("-o --out FILE", "...")`."""
+    *flags, metavar = usage.split()
+    return typer.Option(*flags, metavar=metavar, help=help, **others)
+
+
+SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YAML).")]
+Results = Annotated[Path, option("--results DIR", "Where records are kept.")]
 DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", metavar="DIR", envvar="HARNESS_DATA", help="Where graphs of your own are looked up."),
+    Path | None, option("--data-dir DIR", "Where graphs of your own are looked up.", envvar="HARNESS_DATA")
 ]
 ResultDirs = Annotated[
     list[Path] | None,
@@ -30,48 +36,22 @@ ResultDirs = Annotated[
 ]
 ClaimingSuite = Annotated[
     Path | None,
-    typer.Option(
-        "--suite",
-        metavar="FILE",
-        help="Take the claims of this suite file, not those of its name kept with the results.",
-        show_default=False,
-    ),
+    option("--suite FILE", "Take the claims of this suite file, not those of its name kept with the results."),
 ]
-Printed = Annotated[Literal["table", "csv"], typer.Option("--format", metavar="table|csv", help="How to print.")]
-Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="cpu|cuda|auto", help="Overrides the suite's device.", show_default=False),
-]
+Printed = Annotated[Literal["table", "csv"], option("--format table|csv", "How to print.")]
+Device = Annotated[str | None, option("--device cpu|cuda|auto", "Overrides the suite's device.")]
 Only = Annotated[
     str | None,
-    typer.Option(
-        "--only",
-        metavar="EXPR",
-        help="Only the trials that match, e.g. 'method=bns-gcn|full,parts=2,rate=0.1' (comma: and).",
-        show_default=False,
-    ),
+    option("--only EXPR", "Only the trials that match, e.g. 'method=bns-gcn|full,parts=2,rate=0.1' (comma: and)."),
 ]
 Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key of the suite, e.g. train.epochs=10; may be repeated.",
-        show_default=False,
-    ),
+    list[str] | None, option("--set KEY=VALUE", "Override a key of the suite, e.g. train.epochs=10; may be repeated.")
 ]
 Plugin = Annotated[
     list[str] | None,
-    typer.Option(
-        "--plugin",
-        metavar="FILE",
-        help="Methods of a file (or of a module) that are not installed; may be repeated.",
-        show_default=False,
-    ),
+    option("--plugin FILE", "Methods of a file (or of a module) that are not installed; may be repeated."),
 ]
-Retry = Annotated[
-    str, typer.Option("--retry", metavar="STATUS,...", help="Run trials again that ended so, e.g. error,timeout.")
-]
+Retry = Annotated[str, option("--retry STATUS,...", "Run trials again that ended so, e.g. error,timeout.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all selected trials again.")]
 Warm = Annotated[
     bool,
@@ -80,43 +60,25 @@ Warm = Annotated[
         help="Fork ranks from a process that has imported what they need (Linux), or start an interpreter for each.",
     ),
 ]
-DatasetOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        "-o",
-        metavar="KEY=VALUE",
-        help="Option of the data set, e.g. of=reddit; may be repeated.",
-        show_default=False,
-    ),
+DatasetOption = Annotated[
+    list[str] | None, option("--option -o KEY=VALUE", "Option of the data set, e.g. of=reddit; may be repeated.")
 ]
-
 Nodes = Annotated[
     str | None,
-    typer.Option(
-        "--nnodes",
-        metavar="N",
-        envvar="PET_NNODES",
-        help="Run on N machines: the same command on each of them, see docs/cluster.md.",
-        show_default=False,
+    option(
+        "--nnodes N", "Run on N machines: the same command on each of them, see docs/cluster.md.", envvar="PET_NNODES"
     ),
 ]
 Rendezvous = Annotated[
     str | None,
-    typer.Option(
-        "--rdzv",
-        metavar="HOST[:PORT]",
+    option(
+        "--rdzv HOST[:PORT]",
+        "Where the nodes meet; HOST is the node that keeps the results.",
         envvar="PET_RDZV_ENDPOINT",
-        help="Where the nodes meet; HOST is the node that keeps the results.",
-        show_default=False,
     ),
 ]
-RendezvousTimeout = Annotated[
-    float, typer.Option("--rdzv-timeout", metavar="S", min=1, help="How long to wait for the nodes of a trial.")
-]
-NodeTimeout = Annotated[
-    float, typer.Option("--node-timeout", metavar="S", min=1, help="A node that is silent for so long is lost.")
-]
+RendezvousTimeout = Annotated[float, option("--rdzv-timeout S", "How long to wait for the nodes of a trial.", min=1)]
+NodeTimeout = Annotated[float, option("--node-timeout S", "A node that is silent for so long is lost.", min=1)]
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -130,8 +92,6 @@ def device_of(text: str | None) -> str | None:
 
 def statuses_of(text: str) -> frozenset[str]:
     """Parse `--retry`."""
-    from typing import get_args
-
     from harness.results.record import Status
 
     known = get_args(Status)
@@ -206,14 +166,6 @@ def dataset_options(pairs: list[str] | None) -> dict[str, Any]:
     return options
 
 
-def counts_of(text: str, key: str) -> list[int]:
-    """Parse a list of positive numbers such as `2,4,8`."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"'{text}' is not a list of positive numbers", key=key, fix="e.g. 2,4,8")
-    return [int(part) for part in parts]
-
-
 def use_data_dir(path: Path | None) -> Path | None:
     """Check a data directory and make it this process's and its ranks'; return it.
 
@@ -237,33 +189,32 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: st
     cells = [[_cell(value) for value in row] for row in rows]
     right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
     if is_terminal():
-        _rich_table(columns, cells, right, title)
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+        for name, to_right in zip(columns, right, strict=True):
+            drawn.add_column(name, justify="right" if to_right else "left", overflow="fold")
+        for line in cells:
+            drawn.add_row(*map(Text, line))
+        Console().print(drawn)
         return
     if title:
         print(title)
-    widths = [max(len(line[i]) for line in [list(columns), *cells]) for i in range(len(columns))]
-    for line in [list(columns), *cells]:
-        padded = [
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
-        ]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    pads = [str.rjust if to_right else str.ljust for to_right in right]
+    for texts in (columns, *cells):
+        padded = (pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True))
         print("  ".join(padded).rstrip())
 
 
-def _rich_table(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], title: str | None
-) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name, to_right in zip(columns, right, strict=True):
-        drawn.add_column(name, justify="right" if to_right else "left", overflow="fold")
-    for line in cells:
-        drawn.add_row(*[Text(text) for text in line])
-    Console().print(drawn)
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows as CSV."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
 
 
 def _is_number(value: object) -> bool:

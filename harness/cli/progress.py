@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -19,9 +19,9 @@ from harness.suite.schema import TrialConfig
 QUIET_S = 5.0  # between plain lines of a trial that trains
 
 
-def view() -> Bars | Lines:
+def view() -> AbstractContextManager[Bars | Lines]:
     """Return bars if standard output is a terminal, lines if not; to be used in a `with` block."""
-    return Bars() if is_terminal() else Lines()
+    return Bars() if is_terminal() else nullcontext(Lines())
 
 
 @dataclass
@@ -79,14 +79,6 @@ class Lines:
     _latest: Latest = field(default_factory=Latest)
     _last: float = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave nothing behind."""
-
     def suite_started(self, total: int, done: int) -> None:
         """Say how much there is to do."""
         self._total = total
@@ -136,10 +128,7 @@ class Bars:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the bars."""
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def suite_started(self, total: int, done: int) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import sys
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed, table
+from harness.cli.options import Printed, option, print_csv, table
 from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -35,21 +34,15 @@ def project(
         Path, typer.Argument(metavar="RESULTS", help="Results directory, or one suite's directory in it.")
     ] = Path("results"),
     network: Annotated[
-        str,
-        typer.Option(
-            "--network", metavar="NAME,...", help="Rates of a host's link (10gbit), or nvlink, pcie4, pcie5, hdr, ndr."
-        ),
+        str, option("--network NAME,...", "Rates of a host's link (10gbit), or nvlink, pcie4, pcie5, hdr, ndr.")
     ] = "1gbit,10gbit,100gbit",
-    latency: Annotated[str, typer.Option("--latency", metavar="TIME", help="From host to host, e.g. 50us.")] = "0",
-    ranks_per_host: Annotated[
-        int, typer.Option("--ranks-per-host", metavar="K", min=1, help="Ranks that share a link.")
-    ] = 1,
+    latency: Annotated[str, option("--latency TIME", "From host to host, e.g. 50us.")] = "0",
+    ranks_per_host: Annotated[int, option("--ranks-per-host K", "Ranks that share a link.", min=1)] = 1,
     base: Annotated[
         str | None,
-        typer.Option(
-            "--base",
-            metavar="NETWORK",
-            help="Project from the trials on this network (none: the loopback).",
+        option(
+            "--base NETWORK",
+            "Project from the trials on this network (none: the loopback).",
             show_default="of each trial's twins the one on the fastest",
         ),
     ] = None,
@@ -79,7 +72,7 @@ def project(
     else:
         rows = _projections([found for found, _ in groups], links, latency_s, ranks_per_host)
         notes = _notes(links, latency, ranks_per_host)
-    _print(VALIDATION if validate else COLUMNS, rows, format)
+    (table if format == "table" else print_csv)(VALIDATION if validate else COLUMNS, rows)
     left_out = Counter(reason for record in records if (reason := why_not(record)))
     notes += [f"Left out: {count} where the trial {reason}." for reason, count in left_out.items()]
     for note in [MODEL, *notes]:
@@ -105,26 +98,18 @@ def _projections(
     from harness.results.projection import network_label
     from harness.results.projection import project as project_trial
 
+    def on(link: NamedLink, record: Record) -> Projection:
+        return project_trial(record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets)
+
     rows: list[Row] = []
-    for link in links:
-        projected = {
-            record.trial: project_trial(
-                record, link.bits_s, latency_s, ranks_per_host=ranks_per_host, sockets=link.sockets
-            )
-            for record in bases
-        }
-        for record in bases:
-            found, full = projected[record.trial], _full(record, bases)
-            head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
-            rows.append((*head, link.name, *_figures(found, projected[full.trial] if full else None)))
-    return sorted(rows, key=lambda row: [record.trial for record in bases].index(str(row[0])))
-
-
-def _figures(found: Projection, full: Projection | None) -> Row:
-    epoch = found.epoch_time_s
-    speed_up = full.epoch_time_s / epoch if full and epoch else None
-    shown = (found.compute_s + found.wait_s, found.exchange_s, found.reduce_s, epoch)
-    return (*shown, 100 * found.communication, speed_up)
+    for record, link in itertools.product(bases, links):
+        found, full = on(link, record), _full(record, bases)
+        epoch = found.epoch_time_s
+        head = (record.trial, record.label, network_label(record), record.result["epoch_time_s"])
+        shown = (found.compute_s + found.wait_s, found.exchange_s, found.reduce_s, epoch)
+        speed_up = on(link, full).epoch_time_s / epoch if full and epoch else None
+        rows.append((*head, link.name, *shown, 100 * found.communication, speed_up))
+    return rows
 
 
 def _full(record: Record, bases: Sequence[Record]) -> Record | None:
@@ -151,21 +136,9 @@ def _validation(groups: Sequence[tuple[Record, Sequence[Record]]], results: Path
         for each in compare_counterparts(group, found):
             head = (each.trial.trial, each.trial.label, network_label(found), each.measured_s)
             rows.append((*head, each.projection.epoch_time_s, 100 * each.error))
-            errors.append((abs(each.error), each))
+            errors.append(each)
     if not errors:
-        raise UserError(
-            "holds no trials that differ only in network",
-            file=results,
-            fix="run a suite whose `network` lists several, e.g. suites/network.yaml",
-        )
-    largest = max(errors, key=lambda pair: pair[0])[1]
+        fix = "run a suite whose `network` lists several, e.g. suites/network.yaml"
+        raise UserError("holds no trials that differ only in network", file=results, fix=fix)
+    largest = max(errors, key=lambda each: abs(each.error))
     return rows, [f"Largest error: {100 * largest.error:+.1f} % ({largest.trial.label})."]
-
-
-def _print(columns: Sequence[str], rows: Sequence[Row], format: str) -> None:
-    if format == "table":
-        table(columns, rows)
-        return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, use_data_dir
+from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, option, use_data_dir
 from harness.errors import UserError
 from harness.report import FORMATS, write_report
 
@@ -15,21 +16,15 @@ from harness.report import FORMATS, write_report
 def report(
     results: ResultDirs = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Where the report is written.", show_default="reports/NAME"),
+        Path | None, option("--out DIR", "Where the report is written.", show_default="reports/NAME")
     ] = None,
-    formats: Annotated[
-        str, typer.Option("--format", metavar="LIST", help="Of html, md, csv, latex, pdf-figures.")
-    ] = ",".join(FORMATS),
+    formats: Annotated[str, option("--format LIST", "Of html, md, csv, latex, pdf-figures.")] = ",".join(FORMATS),
     suite: ClaimingSuite = None,
     data_dir: DataDir = None,
     plugin: Annotated[
         list[str] | None,
-        typer.Option(
-            "--plugin",
-            metavar="FILE",
-            help="Show the views of a file (or of a module) that are not installed, too; may be repeated.",
-            show_default=False,
+        option(
+            "--plugin FILE", "Show the views of a file (or of a module) that are not installed, too; may be repeated."
         ),
     ] = None,
 ) -> None:
@@ -37,6 +32,7 @@ def report(
 
     HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page.
     """
+    from harness.claims import suite_of
     from harness.registry import find_plugins
 
     places = results or [Path("results")]
@@ -44,11 +40,7 @@ def report(
         if not place.is_dir():
             raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
     asked = [name.strip() for name in formats.split(",") if name.strip()]
-    given = []
-    if suite is not None:
-        from harness.claims import suite_of
-
-        given.append(suite_of(suite, places, use_data_dir(data_dir)))
+    given = [] if suite is None else [suite_of(suite, places, use_data_dir(data_dir))]
     typer.echo(str(write_report(places, out, asked, given, find_plugins(plugin or []))))
 
 
@@ -83,10 +75,9 @@ def merge(
     ],
     keep: Annotated[
         Literal["first", "latest"] | None,
-        typer.Option(
-            "--keep",
-            metavar="first|latest",
-            help="Of two records of a trial that differ: the first (OUT before all), or that started last.",
+        option(
+            "--keep first|latest",
+            "Of two records of a trial that differ: the first (OUT before all), or that started last.",
             show_default="refuse",
         ),
     ] = None,
@@ -107,14 +98,13 @@ def export(
     results: Annotated[Path, typer.Argument(metavar="DIR", help="Results directory, or one suite's directory in it.")],
     to: Annotated[
         Literal["tensorboard", "mlflow", "wandb"],
-        typer.Option("--to", metavar="tensorboard|mlflow|wandb", help="The tool; each is an extra."),
+        option("--to tensorboard|mlflow|wandb", "The tool; each is an extra."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Where it is written.",
+        option(
+            "--out DIR",
+            "Where it is written.",
             show_default="exports/TOOL; of mlflow its own MLFLOW_TRACKING_URI, if set",
         ),
     ] = None,
@@ -124,8 +114,6 @@ def export(
     Configuration, metrics, and those of every epoch. Trials that are there already are left out. Nothing is
     sent anywhere, but by MLflow to a MLFLOW_TRACKING_URI; `wandb sync` uploads runs of Weights & Biases.
     """
-    import os
-
     from harness.trackers import TRACKERS, read_runs
 
     runs = read_runs(results)

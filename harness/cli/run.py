@@ -29,6 +29,7 @@ from harness.cli.options import (
     bytes_text,
     cluster_of,
     device_of,
+    option,
     statuses_of,
     table,
     use_data_dir,
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
     from harness.suite.schema import Suite, TrialConfig
 
 
-Memory = Annotated[
-    bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
-]
-
-
 def plan(
     suite: SuiteFile,
     results: Results = Path("results"),
@@ -58,7 +54,9 @@ def plan(
     retry: Retry = "",
     fresh: Fresh = False,
     data_dir: DataDir = None,
-    memory: Memory = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
+    ] = False,
 ) -> None:
     """List what a run would do.
 
@@ -72,7 +70,7 @@ def plan(
     from harness.results.store import ResultStore
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
-    loaded, trials = select_trials(suite, set_, device, only, data_dir, plugin)
+    loaded, trials = _select(suite, set_, device, only, data_dir, plugin)
     planned = make_plan(trials, ResultStore(results, loaded.name), options)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
     table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows)
@@ -110,17 +108,14 @@ def _show_components(planned: PlannedTrial) -> None:
     from harness.launch.memory import total
 
     least, most = planned.memory.least, planned.memory.most
-    names = list(most | least)
-    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in names]
+    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in most | least]
     rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
     typer.echo("")
     table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)
 
 
 def schema(
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it there instead of printing it.")
-    ] = None,
+    out: Annotated[Path | None, option("--out -o FILE", "Write it there instead of printing it.")] = None,
 ) -> None:
     """Print the JSON schema of suite files, installed methods' options included.
 
@@ -165,30 +160,27 @@ def run(
 
     On several machines: the same command with --nnodes and --rdzv on each, or under `srun`.
 
-    Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command,
-    130 interrupted.
+    Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
-    from harness.cli.progress import view
     from harness.launch.planner import outdated
-    from harness.launch.runner import INTERRUPTED, RunOptions, run_suite
+    from harness.launch.runner import INTERRUPTED, RunOptions
     from harness.results.store import ResultStore
 
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout)
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir), warm=warm)
-    loaded, trials = select_trials(suite, set_, device, only, data_dir, plugin)
+    loaded, trials = _select(suite, set_, device, only, data_dir, plugin)
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
-    if cluster is None:
-        check_writable(store.directory)
-        with view() as progress:
-            code = run_suite(loaded, trials, store, options, progress)
-    else:
-        code = _run_on(cluster, loaded, trials, store, options)
+    code = _run_on(cluster, loaded, trials, store, options)
     if code == INTERRUPTED:
         typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
         raise typer.Exit(code)
-    _summarise(trials, store)
+    finished = store.finished()
+    counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
+    typer.echo("")
+    table(["status", "trials"], sorted(counts.items()))
+    typer.echo(f"results: {store.directory}")
     if report:
         from harness.registry import find_plugins
         from harness.report import write_report
@@ -202,8 +194,7 @@ def run(
 
 def warm(
     suite: Annotated[
-        Path | None,
-        typer.Argument(metavar="[SUITE]", help="Suite file; without one, every installed method.", show_default=False),
+        Path | None, typer.Argument(metavar="[SUITE]", help="Suite file; without one, every installed method.")
     ] = None,
     set_: Set = None,
     device: Device = None,
@@ -221,27 +212,32 @@ def warm(
     from harness.suite.schema import Timeouts
 
     use_data_dir(data_dir)
-    trials = everything() if suite is None else select_trials(suite, set_, device, only, data_dir, plugin)[1]
+    trials = everything() if suite is None else _select(suite, set_, device, only, data_dir, plugin)[1]
     count = OneMachine(Timeouts(), warm=True).compile(trials, typer.echo)
     typer.echo(f"{count} shapes of trials run; all that this machine needs is compiled")
 
 
-def _run_on(cluster: Cluster, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions) -> int:
-    """Run the suite on a cluster and return the exit code; does not return where this is a worker node."""
+def _run_on(
+    cluster: Cluster | None, suite: Suite, trials: list[TrialConfig], store: ResultStore, options: RunOptions
+) -> int:
+    """Run the suite here or on a cluster; return the exit code, but not where this is a worker node."""
     from harness.cli.progress import view
     from harness.launch.coordinator import coordinate
     from harness.launch.rendezvous import connect
+    from harness.launch.runner import run_suite
     from harness.launch.worker_node import take_part
 
-    client = connect(cluster)
-    if not client.coordinator:
+    client = None if cluster is None else connect(cluster)
+    if client is not None and not client.coordinator:
         raise typer.Exit(take_part(client, suite, trials, options, typer.echo))
-    check_writable(store.directory)
+    _check_writable(store.directory)
     with view() as progress:
+        if client is None:
+            return run_suite(suite, trials, store, options, progress)
         return coordinate(client, suite, trials, store, options, progress)
 
 
-def check_writable(directory: Path) -> None:
+def _check_writable(directory: Path) -> None:
     """Make the directory of the results; UserError if that, or writing there, is not possible."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -252,13 +248,8 @@ def check_writable(directory: Path) -> None:
         raise UserError(what, file=directory, key="--results", fix="name another directory") from error
 
 
-def select_trials(
-    file: Path,
-    overrides: list[str] | None,
-    device: str | None,
-    only: str | None,
-    data_dir: Path | None,
-    plugins: list[str] | None = None,
+def _select(
+    file: SuiteFile, overrides: Set, device: Device, only: Only, data_dir: DataDir, plugins: Plugin
 ) -> tuple[Suite, list[TrialConfig]]:
     """Load a suite and return it with the trials that the options select; at least one."""
     from harness.registry import find_plugins, whole_entries
@@ -280,15 +271,3 @@ def select_trials(
         what = f"none of the {len(every)} trials matches '{only}'" if only else "the suite has no trials"
         raise UserError(what, file=file, key="--only" if only else None, fix=f"see `harness plan {file}`")
     return suite, trials
-
-
-def _summarise(trials: list[TrialConfig], store: ResultStore) -> None:
-    from collections import Counter
-
-    from harness.cli.options import table
-
-    finished = store.finished()
-    counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
-    typer.echo("")
-    table(["status", "trials"], sorted(counts.items()))
-    typer.echo(f"results: {store.directory}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,20 +52,15 @@ class SuiteSource:
 
     def error(self, path: KeyPath, message: str, fix: str | None = None) -> UserError:
         """Return a UserError that points at `path`, or at the nearest key above it that was written."""
+        line = None
         for length in range(len(path), 0, -1):
             if (override := self.overrides.get(path[:length])) is not None:
                 said = override.split("=", 1)[0]
                 key = None if said == dotted(path) else dotted(path)
                 return UserError(message, file=f"--set {override}", key=key, fix=fix)
-            if path[:length] in self.lines:
+            if line := self.lines.get(path[:length]):
                 break
-        line = next((self.lines[p] for p in _above(path) if p in self.lines), None)
         return UserError(message, file=self.file, line=line, key=dotted(path) or None, fix=fix)
-
-
-def _above(path: KeyPath) -> list[KeyPath]:
-    """Return the path and its parents, innermost first."""
-    return [path[:length] for length in range(len(path), -1, -1)]
 
 
 def gather(errors: Sequence[UserError]) -> UserError:
@@ -121,21 +115,11 @@ def parse(text: str, name: str) -> Document:
         raise UserError(f"larger than {MAX_BYTES >> 20} MiB", file=name, fix="a suite is a small file")
     document, reader = Document(name), YAML(typ="safe", pure=True)
     reader.max_depth = MAX_DEPTH
-    with _one_line(name):
+    try:
         node = reader.compose(text)
         if node is not None:
             document.data = _build(node, (), document, ())
-    if document.errors:
-        raise gather(document.errors)
-    return document
-
-
-@contextmanager
-def _one_line(name: str) -> Iterator[None]:
-    """Turn the reader's errors, which are several lines, into a UserError of one."""
-    try:
-        yield
-    except MarkedYAMLError as error:
+    except MarkedYAMLError as error:  # the reader's errors are several lines each
         mark = error.problem_mark or error.context_mark
         said = ", ".join(part for part in (error.context, error.problem) if part).replace("\n", " ")
         if isinstance(error, MaxDepthExceededError):
@@ -145,6 +129,9 @@ def _one_line(name: str) -> Iterator[None]:
         raise UserError(f"not YAML: {error.reason} (position {error.position})", file=name) from error
     except (ValueError, OverflowError) as error:  # a number too long for Python to read
         raise UserError(f"not YAML: {error}".splitlines()[0], file=name) from error
+    if document.errors:
+        raise gather(document.errors)
+    return document
 
 
 def _build(node: Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> Any:
@@ -194,8 +181,7 @@ def _mapping(node: MappingNode, path: KeyPath, doc: Document, above: tuple[int, 
 
 
 def _line(node: Node) -> int:
-    line: int = node.start_mark.line
-    return line + 1
+    return int(node.start_mark.line) + 1
 
 
 ErrorAt = Callable[[KeyPath, str, str | None], UserError]
@@ -234,11 +220,11 @@ def _one(path: KeyPath, found: list[ErrorDetails], at: ErrorAt, known: KnownKeys
         allowed = [part.strip("'") for part in first["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         hint = nearest(value, allowed) if isinstance(value, str) and len(value) > 3 else ""  # gpu is not cpu
         fix = hint if hint.startswith("did you mean") else None
-        return at(path, f"bad value {show(value)}, allowed: {', '.join(allowed)}", fix)
+        return at(path, f"bad value {reprlib.repr(value)}, allowed: {', '.join(allowed)}", fix)
     if kind == "value_error":
         return at(path, str(first["ctx"]["error"]), None)
     wanted = " or ".join(dict.fromkeys(_wanted(details) for details in found))
-    return at(path, f"bad value {show(value)}: {wanted}", None)
+    return at(path, f"bad value {reprlib.repr(value)}: {wanted}", None)
 
 
 def _wanted(details: ErrorDetails) -> str:
@@ -250,16 +236,8 @@ def _wanted(details: ErrorDetails) -> str:
 
 
 _WANTED_WORDS = {
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "dict_type": "must be a section of `key: value` lines",
-    "model_type": "must be a section of `key: value` lines",
-    "model_attributes_type": "must be a section of `key: value` lines",
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a section of `key: value` lines"),
     "too_short": "must not be empty",
     "string_pattern_mismatch": "must be letters, digits, '.', '_' or '-', a letter or digit first",
 }
-
-
-def show(value: Any) -> str:
-    """Return a value's text, shortened so that it fits a line."""
-    return reprlib.repr(value)

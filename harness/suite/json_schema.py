@@ -33,23 +33,18 @@ def suite_schema() -> Json:
     """
     schema = Suite.model_json_schema()
     sections: Json = schema["properties"]
-    for name, spec in GRIDS.items():
-        sections[name] = _described(sections[name], _one_or_more(_grid_of(_section(name, spec))))
-    network = _grid_of(NetworkSpec.model_json_schema())
-    sections["network"] = _described(
-        sections["network"], _one_or_more({"anyOf": [{"type": ["string", "null"]}, network]})
-    )
-    sections["methods"] = _described(sections["methods"], _one_or_more(_entries(_options_by_name(METHODS))))
-    sections["datasets"] = _described(sections["datasets"], _one_or_more(_entries(_datasets())))
-    sections["plugins"] = _described(sections["plugins"], _one_or_more({"type": "string"}))
+    entries = {name: _grid_of(_section(name, spec)) for name, spec in GRIDS.items()} | {
+        "network": {"anyOf": [{"type": ["string", "null"]}, _grid_of(NetworkSpec.model_json_schema())]},
+        "methods": _entries(_options_by_name(METHODS)),
+        "datasets": _entries(_datasets()),
+        "plugins": {"type": "string"},
+    }
+    for name, entry in entries.items():
+        sections[name] = {"description": sections[name]["description"]} | _one_or_more(entry)
     partial = {name: _closed(_section(name, GRIDS[name])["properties"]) for name in ("model", "train")}
     sections["per_dataset"]["additionalProperties"] = _closed(partial)
     _drop_unused(schema)
     return {"$schema": DIALECT, "title": "harness suite", **{k: v for k, v in schema.items() if k != "title"}}
-
-
-def _described(old: Json, new: Json) -> Json:
-    return {key: old[key] for key in ("description",) if key in old} | new
 
 
 def _one_or_more(entry: Json) -> Json:
@@ -79,7 +74,7 @@ def _section(name: str, spec: type[Any]) -> Json:
 def _or_list(value: Json) -> Json:
     about = {key: item for key, item in value.items() if key in ("description", "default")}
     own = {key: item for key, item in value.items() if key not in ("description", "default", "title")}
-    return about | {"anyOf": [own, {"type": "array", "items": own, "minItems": 1}]}
+    return about | _one_or_more(own)
 
 
 def _entries(options: Mapping[str, Json | None]) -> Json:
@@ -136,10 +131,9 @@ def _datasets() -> dict[str, Json | None]:
     for name in dataset_names():
         try:
             options = dataset_info(DatasetSpec(name=name)).options
+            found[name] = _closed({key: _or_list(_option(option)) for key, option in options.items()})
         except DataError:  # a damaged graph of the data directory
             found[name] = None
-            continue
-        found[name] = _closed({key: _or_list(_option(option)) for key, option in options.items()})
     return found
 
 

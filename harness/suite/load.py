@@ -88,46 +88,30 @@ def _override(data: dict[str, Any], source: SuiteSource, text: str) -> None:
     parsed = document.parse(value, f"--set {text}").data
     inner: Any = data
     path: KeyPath = ()
-    parts = said.split(".")
-    for part in parts[:-1]:
-        made = isinstance(inner, dict) and inner.get(part) is None
-        inner, key = _child(inner, part, text, path)
+    *above, last = said.split(".")
+    for part in above:
+        key = _key(inner, part, text, path)
         path = (*path, key)
-        if made:
+        if isinstance(inner, dict) and inner.get(key) is None:  # a section that is not written
+            inner[key] = {}
             source.override(path, text)
-    if isinstance(inner, list):
-        key = _index(inner, parts[-1], text, path)
-    elif isinstance(inner, dict):
-        key = parts[-1]
-    else:
-        raise UserError(f"'{dotted(path)}' is not a section", file=f"--set {text}")
+        elif isinstance(inner, list) and isinstance(inner[key], str):  # `- full` has no options yet
+            inner[key] = {inner[key]: {}}
+        inner = inner[key]
+    key = _key(inner, last, text, path)
     inner[key] = parsed
-    path = (*path, key)
-    source.override(path, text)
+    source.override((*path, key), text)
 
 
-def _child(inner: Any, part: str, text: str, path: KeyPath) -> tuple[Any, str | int]:
-    """Step into a section, making it where it is not written."""
-    if isinstance(inner, list):
-        index = _index(inner, part, text, path)
-        if isinstance(inner[index], str):  # `- full` has no options yet
-            inner[index] = {inner[index]: {}}
-        return inner[index], index
-    if not isinstance(inner, dict):
+def _key(inner: Any, part: str, text: str, path: KeyPath) -> Any:
+    """Return the key of a section, or the number of a list's item, that is written as `part`."""
+    if isinstance(inner, dict):
+        return part
+    if not isinstance(inner, list):
         raise UserError(f"'{dotted(path)}' is not a section", file=f"--set {text}")
-    if inner.get(part) is None:
-        inner[part] = {}
-    return inner[part], part
-
-
-def _index(inner: list[Any], part: str, text: str, path: KeyPath) -> int:
-    """Return the number of a list's item."""
     if not part.isdecimal() or int(part) >= len(inner):
-        raise UserError(
-            f"'{dotted(path)}' is a list; '{part}' is not one of its items",
-            file=f"--set {text}",
-            fix=f"number them 0 to {len(inner) - 1}",
-        )
+        what = f"'{dotted(path)}' is a list; '{part}' is not one of its items"
+        raise UserError(what, file=f"--set {text}", fix=f"number them 0 to {len(inner) - 1}")
     return int(part)
 
 
@@ -166,11 +150,6 @@ def _entry_of_variant(entries: Sequence[Any], variant: int) -> int:
 def _number_entries(data: Mapping[str, Any], source: SuiteSource) -> None:
     """Number the only entry of a section (`methods: full`) 0, as the Suite does."""
     for section in LISTS:
-        if isinstance(data[section], list):
-            continue
-        for path, line in list(source.lines.items()):
-            if path[0] == section:
-                source.lines[(section, 0, *path[1:])] = line
-        for path, text in list(source.overrides.items()):
-            if path[0] == section:
-                source.overrides[(section, 0, *path[1:])] = text
+        if not isinstance(data[section], list):
+            source.lines |= {(section, 0, *p[1:]): line for p, line in source.lines.items() if p[0] == section}
+            source.overrides |= {(section, 0, *p[1:]): text for p, text in source.overrides.items() if p[0] == section}

@@ -9,7 +9,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -155,14 +155,10 @@ def _text(value: float, units: dict[str, Any]) -> str:
 
 
 def _rate(value: Any) -> str:
-    text = rate_text(parse_rate(value if isinstance(value, str) else f"{value!r}"))
+    text = rate_text(parse_rate(str(value)))
     if text == "0bit":
         raise ValueError("a rate must be more than 0")
     return text
-
-
-def _latency(value: Any) -> str:
-    return latency_text(parse_latency(value if isinstance(value, str) else f"{value!r}"))
 
 
 class NetworkSpec(Spec):
@@ -171,7 +167,7 @@ class NetworkSpec(Spec):
     rate: Annotated[str, BeforeValidator(_rate)] = Field(
         UNLIMITED, description="bits a second of a host's link, each direction, e.g. 1gbit; or unlimited"
     )
-    latency: Annotated[str, BeforeValidator(_latency)] = Field(
+    latency: Annotated[str, BeforeValidator(lambda written: latency_text(parse_latency(str(written))))] = Field(
         "0", description="delay added to each packet on its way between hosts, e.g. 50us"
     )
     ranks_per_host: int = Field(1, ge=1, description="ranks that share a host and its link")
@@ -369,16 +365,32 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str | dict) else value
 
 
+def grid(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield every combination of options, the first-named (alphabetically) varying slowest.
+
+    A list stands for its items; for the options named in `list_valued` it is one value, and a list that
+    holds lists stands for its items.
+    """
+    keys = sorted(options)  # the order of keys in the file must not change the order of trials
+    axes = [_axis(options[key], key in list_valued) for key in keys]
+    for values in itertools.product(*axes):
+        yield dict(zip(keys, values, strict=True))
+
+
+def _axis(value: Any, list_valued: bool) -> list[Any]:
+    """Return the alternatives that a written value stands for."""
+    if not isinstance(value, list):
+        return [value]
+    if list_valued and not any(isinstance(item, list) for item in value):
+        return [value]
+    return value
+
+
 def _variants(value: Any) -> Any:
     """Expand each mapping whose values are lists into all its combinations, in the order written."""
     variants: list[Any] = []
-    for mapping in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(mapping, dict):
-            variants.append(mapping)
-            continue
-        keys = sorted(mapping)  # the order of keys in the file must not change the order of trials
-        axes = [mapping[key] if isinstance(mapping[key], list) else [mapping[key]] for key in keys]
-        variants += [dict(zip(keys, values, strict=True)) for values in itertools.product(*axes)]
+    for written in value if isinstance(value, list | tuple) else [value]:
+        variants += grid(written) if isinstance(written, dict) else [written]
     return variants
 
 

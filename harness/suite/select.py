@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.errors import UserError, nearest
-from harness.metrics import Formula, Metric, find_metric
+from harness.metrics import Formula, find_metric
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import RENAMED
@@ -24,11 +24,10 @@ def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> boo
 
     Args:
         trial: the trial.
-        expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the
-            values after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id
-            (its beginning is enough), the options of methods, and with a dot those of data sets, models and
-            training (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does
-            not match.
+        expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the values
+            after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id (its beginning
+            is enough), the options of methods, and with a dot those of data sets, models and training
+            (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does not match.
         options: known besides those of this trial's method and of installed ones: its suite's plugins'.
 
     Raises:
@@ -58,11 +57,9 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     known |= {f"dataset.{option}": value for option, value in trial.dataset.options.items()}
     known |= {f"model.{field}": value for field, value in trial.model.model_dump().items()}
     known |= {f"train.{field}": value for field, value in trial.train.model_dump().items()}
-    if key not in known and key not in trial.method.options:
-        key = RENAMED.get(key, key)
-        if key not in trial.method.options:
-            return False
-    return (known[key] if key in known else trial.method.options[key]) in values
+    known = trial.method.options | known
+    key = key if key in known else RENAMED.get(key, key)
+    return key in known and known[key] in values
 
 
 def rule(written: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
@@ -97,9 +94,8 @@ def _terms(expr: str) -> dict[str, list[Any]]:
     for term in re.split(r",(?![^\[]*\])", expr):  # a comma inside [10,5] belongs to the value
         key, separator, value = (part.strip() for part in term.partition("="))
         if not separator or not key or not value:
-            raise UserError(
-                f"'{term}' is not of the form key=value", file=f"--only {expr}", fix="e.g. method=bns-gcn|full,parts=2"
-            )
+            what = f"'{term}' is not of the form key=value"
+            raise UserError(what, file=f"--only {expr}", fix="e.g. method=bns-gcn|full,parts=2")
         if key in terms:
             raise UserError(f"'{key}' twice", file=f"--only {expr}", fix=f"{key}=a|b allows both")
         verbatim = key == "id"  # 12e4 is the beginning of an id, not a number
@@ -132,10 +128,12 @@ def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell
     Raises:
         UserError: `of`, `over` or an item of the order selects no trial at all.
     """
-    first, *others = [(where, _select(trials, where, selector)) for where, selector in _selectors(claim)]
-    free = {key.split(".")[0] for named in (claim.over or {}, *(claim.expect.order or ())) for key in named}
+    of, *named = _selectors(claim)
+    free = {key.split(".")[0] for _, selector in named for key in selector}
     if "dataset" in free:
         free |= {"model", "train"}  # a data set may bring its own
+    wanted = [of, *named] if claim.expect.order is None else [(where, claim.of | item) for where, item in named]
+    first, *others = [(where, _select(trials, where, selector)) for where, selector in wanted]
     for cell in _cells(first[1]):
         try:
             yield cell, (cell, *(_partner(cell, where, selected, free) for where, selected in others))
@@ -148,10 +146,9 @@ def _partner(cell: Cell, where: str, selected: Sequence[TrialConfig], free: set[
     partners = _cells([trial for trial in selected if _alike(trial, cell[0], free)])
     if len(partners) != 1:
         said = " and ".join(f"'{partner[0].label}'" for partner in partners[:2])
-        message = f"compares '{cell[0].label}' with " + (
-            f"{len(partners)} trials: {said}" if partners else "no trial of the suite"
-        )
-        raise UserError(message, key=where, fix="select one for each" if partners else None)
+        found = f"{len(partners)} trials: {said}" if partners else "no trial of the suite"
+        what = f"compares '{cell[0].label}' with {found}"
+        raise UserError(what, key=where, fix="select one for each" if partners else None)
     return partners[0]
 
 
@@ -173,14 +170,18 @@ def claim_errors(suite: Suite, trials: Sequence[TrialConfig]) -> Iterator[UserEr
 
 
 def _selectors(claim: Claim) -> list[tuple[str, Selector]]:
-    """Return where each selector is written, and all that it asks for."""
-    if claim.expect.order is not None:
-        return [(f"expect.order.{i}", claim.of | item) for i, item in enumerate(claim.expect.order)]
-    return [("of", claim.of), *([("over", claim.over)] if claim.over is not None else [])]
+    """Return where each selector is written, and what it says; an item of the order is written without `of`."""
+    order = [(f"expect.order.{i}", item) for i, item in enumerate(claim.expect.order or ())]
+    return [("of", claim.of), *([("over", claim.over)] if claim.over is not None else order)]
 
 
 def _unknown_columns(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
-    formula, declared = Formula.parse(claim.metric), _declared(trials)
+    from harness.runtime.method import METHODS
+
+    methods = {(trial.method.name, trial.plugin) for trial in trials}
+    found = [METHODS.loaded(name, source) for name, source in methods]
+    declared = [metric for method in found if method for metric in method.metrics_by_column().values()]
+    formula = Formula.parse(claim.metric)
     for name in (*formula.columns, *formula.per):
         try:
             find_metric(name, declared)
@@ -188,20 +189,9 @@ def _unknown_columns(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[Us
             yield UserError(f"unknown column '{name}'", key="metric", fix=error.fix)
 
 
-def _declared(trials: Sequence[TrialConfig]) -> list[Metric]:
-    """Return the metrics that the trials' methods declare."""
-    from harness.runtime.method import METHODS
-
-    methods = {(trial.method.name, trial.plugin) for trial in trials}
-    found = (METHODS.loaded(name, source) for name, source in methods)
-    return [metric for method in found if method for metric in method.metrics_by_column().values()]
-
-
 def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserError]:
     options = {key for trial in trials for key in trial.method.options}
-    written = [("of", claim.of), ("over", claim.over or {})]
-    written += [(f"expect.order.{i}", item) for i, item in enumerate(claim.expect.order or ())]
-    for where, selector in written:
+    for where, selector in _selectors(claim):
         try:
             check_keys(selector, options)
         except UserError as error:
@@ -226,22 +216,20 @@ def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:
 def _alike(one: TrialConfig, other: TrialConfig, free: set[str]) -> bool:
     """Whether two trials agree in all but what is free and the seed."""
     mine, yours = _aspects(one), _aspects(other)
+    options = free
     if one.method.name != other.method.name:
         options = one.method.options.keys() | other.method.options.keys()
-        free = free | {f"option {key}" for key in options}
-    else:
-        free = free | {f"option {key}" for key in free}
+    free = free | {f"option {key}" for key in options}
     return all(mine.get(key) == yours.get(key) for key in (mine.keys() | yours.keys()) - free)
 
 
 def _aspects(trial: TrialConfig) -> dict[str, Any]:
-    partition = trial.partition
     return {
         "dataset": trial.dataset,
         "model": trial.model,
         "method": trial.method.name,
-        "parts": partition.parts,
-        "partitioner": partition.model_copy(update={"parts": 1}),
+        "parts": trial.partition.parts,
+        "partitioner": trial.partition.model_copy(update={"parts": 1}),
         "network": trial.network,
         "train": trial.train,
         **{f"option {key}": value for key, value in trial.method.options.items()},

@@ -171,7 +171,7 @@ def test_a_view_of_a_package_that_does_not_import_is_a_note(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.report.views.draw", lambda view: None)
-    monkeypatch.setattr(VIEWS, "names", lambda: ["accuracy", "gone"])
+    monkeypatch.setattr(VIEWS, "names", lambda plugins=None: ["accuracy", "gone"])
     text = write_report(root, tmp_path, ("md",)).read_text()
     assert "- **A view does not import:** unknown view 'gone'" in text
     assert "### Accuracy" in text

@@ -86,4 +86,4 @@ def world(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(REGISTERED, "load", load_method)
     monkeypatch.setattr(REGISTERED, "find", find_method)
     monkeypatch.setattr(REGISTERED, "loaded", loaded_method)
-    monkeypatch.setattr(REGISTERED, "names", lambda: list(METHODS))
+    monkeypatch.setattr(REGISTERED, "names", lambda plugins=None: list(METHODS))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.suite.expand import expand, matches, older_names
+from harness.suite.expand import expand, older_names
 from harness.suite.schema import Suite
+from harness.suite.select import matches
 
 
 def suite(**sections: Any) -> Suite:

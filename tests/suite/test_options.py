@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Optional, Union
 import pytest
 from pydantic import Field
 
-from harness.suite.expand import grid, takes_list
+from harness.suite.expand import takes_list
+from harness.suite.schema import grid
 
 
 @pytest.mark.parametrize(

@@ -79,5 +79,5 @@ def test_malformed_expressions_golden(expr: str, message: str) -> None:
 
 
 def test_a_broken_plugin_does_not_break_an_expression(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METHODS, "names", lambda: ["broken", "full"])
+    monkeypatch.setattr(METHODS, "names", lambda plugins=None: ["broken", "full"])
     assert not matches(TRIAL, "transform_before_exchange=true")
