@@ -491,7 +491,7 @@ def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
     ax.set_ylabel(f"{label}, log scale" if wide else label)
     if wide:
         ax.set_yscale("log")
-        set_ticks(ax.yaxis, LogLocator(subs=(1.0, 2.0, 5.0)))
+        set_ticks(ax.yaxis)
     else:
         ax.set_ylim(0, 1.05 * ax.get_ylim()[1])  # room for a marker at the top
 
@@ -502,14 +502,14 @@ def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
     ax.set_xlabel(f"{label}, log scale" if wide else label)
     if wide:
         ax.set_xscale("log")
-        set_ticks(ax.xaxis, LogLocator(subs=(1.0, 2.0, 5.0)))
+        set_ticks(ax.xaxis)
     elif min(amounts, default=0.0) < max(amounts, default=0.0) / 2:
         ax.set_xlim(0, 1.06 * max(amounts))
     sns.despine(ax=ax)
 
 
-def set_ticks(axis: Axis, places: Locator, text: Callable[[float], str] = "{:,g}".format) -> None:
-    """Give an axis, of a logarithmic scale too, ticks at these places alone, without exponents."""
-    axis.set_major_locator(places)
+def set_ticks(axis: Axis, places: Locator | None = None, text: Callable[[float], str] = "{:,g}".format) -> None:
+    """Give an axis ticks at these places alone, without exponents; None: at round ones of a logarithmic scale."""
+    axis.set_major_locator(places or LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))

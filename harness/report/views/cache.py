@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from harness.report.drawing import Drawing, Picture, line_panels, save
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import Line, sweep
-from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.views import ReportView
+from harness.report.table import Cell, Table
+from harness.report.views import ReportView, variants_table
 from harness.report.views.convergence import hit_curve
 from harness.results.text import byte_unit, fixed, percent
 
@@ -44,8 +44,6 @@ class CacheView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            if key not in rates:
-                return ()
             curve = hit_curve(section, variant, parts)
             ends = [f"{100 * value:.1f}" for value in (curve.iloc[0], curve.iloc[-1])] if len(curve) else []
             return [
@@ -56,19 +54,17 @@ class CacheView(ReportView):
                 Cell(fixed(sent[key].mean / size, 2)) if key in sent else Cell(),
             ]
 
-        rows = by_parts(section, cells)
-        if not rows:
-            return None
         heads = ("Rows asked for", "Found", "Hit rate (%)", "First epoch (%)", "Last epoch (%)", f"Features ({unit})")
-        return Table(
+        return variants_table(
+            section,
             "Feature cache",
             "Of an epoch, all ranks: boundary rows asked for (of mini-batches: remote nodes read), those of them "
             "found in the cache, and found / asked for: means over the epochs after warm-up, then over seeds; "
             "hit rate of the first and of the last epoch, mean over seeds. Features: bytes of input "
             f"features sent, refills of the cache included, mean over all epochs; 1 {unit} = {size:,.0f} bytes.",
-            "Method",
-            (Group("", heads),),
-            rows,
+            heads,
+            cells,
+            rates,
         )
 
     def figure(self) -> Picture | None:

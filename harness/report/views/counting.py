@@ -8,7 +8,7 @@ from harness.report.drawing import Picture, amount_axis, legend_rows, line_panel
 from harness.report.sections import Variant, values_of
 from harness.report.sweeps import THREADS
 from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.views import ReportView, SweptView
+from harness.report.views import ReportView, SweptView, variants_table
 from harness.results.text import common_places, fixed, show_value, significant
 
 REUSED = Cell("reused")
@@ -31,8 +31,6 @@ class CountingView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            if key not in drawn:
-                return ()
             if key not in rates:
                 return [Cell(f"{drawn[key].mean:,.0f}"), REUSED, REUSED, REUSED]
             return [
@@ -42,16 +40,14 @@ class CountingView(ReportView):
                 Cell(significant(rates[key].mean)),
             ]
 
-        rows = by_parts(section, cells)
-        if not rows:
-            return None
-        return Table(
+        return variants_table(
+            section,
             "Subgraphs counted before the training",
             "Drawn and induced, to learn how often there are nodes and edges; “reused”: an earlier trial had "
             "counted them. Wall time; means over seeds.",
-            "Method",
-            (Group("", ("Subgraphs", "Seconds", "Threads", "Subgraphs / s")),),
-            rows,
+            ("Subgraphs", "Seconds", "Threads", "Subgraphs / s"),
+            cells,
+            drawn,
         )
 
 

@@ -9,8 +9,8 @@ from matplotlib.ticker import FixedLocator
 from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
 from harness.report.sections import Section, Variant, named_columns, values_of
 from harness.report.sweeps import LAYERS
-from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.views import ReportView, SweptView
+from harness.report.table import Cell, Table
+from harness.report.views import ReportView, SweptView, variants_table
 
 
 def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:
@@ -44,21 +44,20 @@ class LayersView(ReportView):
         deepest = max(len(nodes) for nodes in found.values())
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            nodes = found.get((variant, parts))
-            if not nodes:
-                return ()
+            nodes = found[variant, parts]
             shown = [Cell(f"{count:,.0f}") for count in nodes] + [Cell("")] * (deepest - len(nodes))
             return [*shown, Cell(f"{nodes[-1] / nodes[0]:.1f}") if nodes[0] else Cell()]
 
         heads = ("Outputs", *(f"{i} back" for i in range(1, deepest)), "Inputs / outputs")
-        return Table(
+        return variants_table(
+            section,
             "Nodes of a step by layer",
             "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
             "what each layer reads of the one before. Of a rank and step: means over steps, ranks, epochs after "
             "warm-up and seeds. Inputs / outputs: how the neighbourhood grows; a subgraph does not.",
-            "Method",
-            (Group("", heads),),
-            by_parts(section, cells),
+            heads,
+            cells,
+            found,
         )
 
     def figure(self) -> Picture | None:

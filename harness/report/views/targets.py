@@ -94,7 +94,6 @@ class TargetsView(ReportView):
         times = [each.time_s.mean for own in all_reached.values() for each in own if each.time_s]
         size, unit = time_unit(max(times, default=None))
         places = min(3, common_places(time / size for time in times))
-
         shown = _cells(all_reached, lambda stat: scaled(stat, size, places))
         groups = tuple(Group(f"{100 * score:.1f} %", (f"Time ({unit})", "Epochs")) for score in scores)
         return Table(

@@ -12,9 +12,7 @@ from harness.report.sections import Section, Variant, rank_columns, values_of
 from harness.report.table import (
     Cell,
     Columns,
-    Group,
     Table,
-    by_parts,
     column,
     grid,
     heading,
@@ -24,7 +22,7 @@ from harness.report.table import (
     seeds_note,
     usual_seeds,
 )
-from harness.report.views import ReportView
+from harness.report.views import ReportView, variants_table
 from harness.results.text import common_places, join_unique, time_unit
 
 
@@ -103,8 +101,6 @@ def rank_table(section: Section) -> Table | None:
     places = common_places(stat.mean / size for stat in which["fastest"].values())
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        if parts == 1 or (variant, parts) not in imbalance:
-            return ()
         key = variant, parts
         own = [found[key].mean / size for found in ranks.values() if key in found]
         listed = Cell(", ".join(f"{each:,.{places}f}" for each in own), number=False, wrap=True)
@@ -116,15 +112,13 @@ def rank_table(section: Section) -> Table | None:
         ]
         return (*times, Cell(f"{imbalance[key].mean:.2f}"), listed)
 
-    rows = by_parts(section, cells)
-    if not rows:
-        return None
-    return Table(
+    return variants_table(
+        section,
         f"Epoch time by rank ({unit})",
         "Epoch time above is the maximum over ranks, not their mean: it takes the slowest rank of each epoch, which "
         "need not be the same one, so it is at least the slowest rank's value here. Here: each rank's median over the "
         "same epochs; slowest, mean and fastest of them; imbalance = slowest / mean (1 = balanced). Means over seeds.",
-        "Method",
-        (Group("", ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …")),),
-        rows,
+        ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …"),
+        cells,
+        {key for key in imbalance if key[1] > 1},
     )
