@@ -114,10 +114,6 @@ def stacked_bars(
     return figure
 
 
-def _two_lines(label: str) -> str:
-    return textwrap.fill(label, 52, max_lines=2, placeholder=" …")
-
-
 def _stack_panel(
     ax: Axes, values: dict[Variant, list[float | None]], colours: dict[str, str], count: int, *, share: bool, unit: str
 ) -> None:
@@ -137,7 +133,8 @@ def _stack_panel(
         if not share or text == "n/a":
             end = ax.annotate(text, (left, y), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
             mark(end, variant, count)
-    ax.set_yticks(range(len(values)), [_two_lines(v.label) for v in values], fontsize=7.5)
+    names = [textwrap.fill(v.label, 52, max_lines=2, placeholder=" …") for v in values]
+    ax.set_yticks(range(len(values)), names, fontsize=7.5)
     for name, variant in zip(ax.get_yticklabels(), values, strict=False):
         mark(name, variant)
     ax.set_ylim(len(values) - 0.5, -0.5)

@@ -28,7 +28,6 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
 
 from harness.report.palette import Dash, Style
@@ -207,24 +206,16 @@ def current_style() -> DrawingStyle:
     return _STYLE.get()
 
 
-def fit(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> None:
-    """Draw the legend, and give the figure the width, the height and the hatches that the style has."""
-    if len(current_style().widths) > 1:
-        _choose_width(figure, draw_legend)
-    else:
-        draw_legend(figure)
-    if current_style().hatched:
-        _hatch(figure)
-
-
-def _choose_width(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> None:
-    """Take the first width in which no panel is too narrow; long labels of axes go into lines."""
-    height, labels = figure.get_figheight(), _labels(figure)
+def _choose_width(figure: Drawing) -> None:
+    """Draw the legend in the first width in which no panel is too narrow; long labels of axes go into lines."""
+    height = figure.get_figheight()
+    axes = [(axis.label, ax, side) for ax in figure.axes for axis, side in ((ax.xaxis, "width"), (ax.yaxis, "height"))]
+    labels = [(label, label.get_text(), ax, side) for label, ax, side in axes if label.get_text()]
     for width in current_style().widths:
         for old in figure.legends:
             old.remove()
         figure.set_size_inches(width, height)
-        draw_legend(figure)
+        _draw_legend(figure)
         for drawn in figure.legends:
             figure.set_figheight(height + drawn.get_window_extent().height / figure.dpi)
         figure.draw_without_rendering()
@@ -236,14 +227,6 @@ def _choose_width(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> No
         label.set_text(textwrap.fill(text, max(12, int(room * LABEL_LETTERS)), break_long_words=False))
         label.set_linespacing(1.0)
     figure.draw_without_rendering()
-
-
-def _labels(figure: Drawing) -> list[tuple[Text, str, Axes, str]]:
-    """Return the labels of all axes: each with its text, its panel and the side that it stands along."""
-    found = []
-    for ax in figure.axes:
-        found += [(ax.xaxis.label, ax.get_xlabel(), ax, "width"), (ax.yaxis.label, ax.get_ylabel(), ax, "height")]
-    return [each for each in found if each[1]]
 
 
 def _hatch(figure: Drawing) -> None:
@@ -274,10 +257,9 @@ HANDLE = 6  # characters that an entry is longer than its name
 class Picture:
     """A drawn figure: `alt` is its text for those who cannot see it, `data` the numbers that it shows.
 
-    `pdf` is empty where the style has none. `data` has a row a drawn point or bar, with `series`,
-    `method`, `parts` and what `mark` was given. In `svg` the elements of marked artists have the class
-    `mark` and the attributes `data-series`, `data-method` and `data-parts` (the last two empty where they are
-    of any).
+    `pdf` is empty where the style has none. `data` has a row a drawn point or bar, with `series`, `method`, `parts`
+    and what `mark` was given. In `svg` the elements of marked artists have the class `mark` and the attributes
+    `data-series`, `data-method` and `data-parts` (the last two empty where they are of any).
     """
 
     name: str
@@ -322,7 +304,12 @@ def new_figure(height: float, section: Section, what: str) -> Drawing:
 
 def save(figure: Drawing, section: Section, kind: str, title: str, caption: str) -> Picture:
     """Return the figure in the formats of the style; equal figures give equal bytes."""
-    fit(figure, _draw_legend)
+    if len(current_style().widths) > 1:
+        _choose_width(figure)
+    else:
+        _draw_legend(figure)
+    if current_style().hatched:
+        _hatch(figure)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # is laid out now, not again for each format
     made = {name: _written(figure, name) for name in current_style().formats}
@@ -449,20 +436,20 @@ def line_panels(
     section: Section,
     what: str,
     height: float,
-    lines: Mapping[tuple[StyledT, int], tuple[Sequence[float], Sequence[float]]],
+    lines: Mapping[tuple[StyledT, int], Mapping[int, float] | Mapping[float, float]],
     x: str,
     y: str,
 ) -> Drawing:
     """Draw the lines of series, a panel a number of parts, with a legend.
 
-    `lines`: values along both axes; `x`, `y`: what they are called in the figure's data, unit included.
+    `lines`: heights by place on the x axis; `x`, `y`: what both are called in the figure's data, unit included.
     """
     figure, axes = part_panels(section, what, height, (parts for _, parts in lines))
     shown = list(dict.fromkeys(series for series, _ in lines))
     for parts, ax in axes.items():
         for series in shown:
-            if own := lines.get((series, parts)):
-                draw_line(ax, series, parts, (x, own[0]), (y, own[1]), style=series.style)
+            if (own := lines.get((series, parts))) is not None:
+                draw_line(ax, series, parts, (x, list(own)), (y, list(own.values())), style=series.style)
     line_legend(figure, shown)
     return figure
 

@@ -73,8 +73,7 @@ class BatchesView(ReportView):
     def figure(self) -> Picture | None:
         """Draw the test score against the nodes communicated in an epoch; None without mini-batch methods."""
         section = self.section
-        title = "Score and communicated nodes"
-        label = "Communicated nodes per epoch"
+        title, label = "Score and communicated nodes", "Communicated nodes per epoch"
         figure = score_against(section, communicated(section), 1.0, label, title, swept="distortion")
         caption = (
             "Each mini-batch method by the nodes whose features are sent in an epoch and by what it reaches: the "
@@ -122,10 +121,9 @@ def exchanges(section: Section) -> Values:
     None where no mini-batch method but one variant of a baseline sends anything.
     """
     sent = values_of(section, "exchanged_bytes")
-    batches = {key for key in values_of(section, "communicated_nodes") if key[1] > 1 and key in sent}
-    compared = {
-        parts for variant, parts in batches if len(_of(batches, parts)) > 1 and variant.is_baseline("mini-batch")
-    }
+    batches = communicated(section).keys() & sent.keys()
+    baselines = (key for key in batches if key[0].is_baseline("mini-batch"))
+    compared = {parts for _, parts in baselines if len(_of(batches, parts)) > 1}
     return {key: stat for key, stat in sent.items() if key[1] in compared}
 
 

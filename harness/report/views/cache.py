@@ -45,7 +45,7 @@ class CacheView(ReportView):
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
             curve = hit_curve(section, variant, parts)
-            ends = [f"{100 * value:.1f}" for value in (curve.iloc[0], curve.iloc[-1])] if len(curve) else []
+            ends = [f"{100 * value:.1f}" for value in curve.iloc[[0, -1]]] if len(curve) else []
             return [
                 Cell(f"{asked[key].mean:,.0f}"),
                 Cell(f"{found[key].mean:,.0f}"),
@@ -76,10 +76,10 @@ class CacheView(ReportView):
 
 
 def _by_capacity(section: Section, rates: Values, swept: list[Line]) -> Picture:
-    lines = {}
-    for line, parts in itertools.product(swept, sorted({parts for _, parts in rates})):
-        there = [(100 * x, 100 * rates[v, parts].mean) for x, v in line.points if (v, parts) in rates]
-        lines[line, parts] = ([x for x, _ in there], [y for _, y in there])
+    lines = {
+        (line, parts): {100 * x: 100 * rates[v, parts].mean for x, v in line.points if (v, parts) in rates}
+        for line, parts in itertools.product(swept, {parts for _, parts in rates})
+    }
     height = 3.6 + 0.2 * (1 + len(swept) // 3)
     figure = line_panels(section, "Hit rate and capacity", height, lines, "capacity_percent", "hit_rate_percent")
     for ax in figure.axes:
@@ -94,7 +94,7 @@ def _by_capacity(section: Section, rates: Values, swept: list[Line]) -> Picture:
 
 def _by_epoch(section: Section, rates: Values) -> Picture | None:
     curves = {key: hit_curve(section, *key) for key in rates}
-    lines = {key: (list(curve.index), list(100 * curve)) for key, curve in curves.items() if len(curve)}
+    lines = {key: dict(zip(curve.index, 100 * curve, strict=True)) for key, curve in curves.items() if len(curve)}
     if not lines:
         return None
     height = 3.4 + 0.2 * (1 + len({variant for variant, _ in lines}) // 3)

@@ -76,9 +76,8 @@ CACHED = (("stat_cached_boundary", "stat_sampled_boundary"), ("stat_cached_nodes
 def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
     """Return one trial's evaluated epochs: epoch (from 1), time_s, sent_bytes, score.
 
-    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up
-    included, evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the
-    payload between ranks.
+    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up included,
+    evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the payload between ranks.
     """
     each = trial_course(epochs)
     curve = each.cumsum(skipna=False).assign(score=each["score"]).dropna(subset=["score"]).reset_index()
@@ -164,11 +163,10 @@ class ConvergenceView(ReportView):
         figure = new_figure(3.3 * len(rows) + 0.2 * legend_rows(section), section, "Convergence")
         axes = figure.subplots(len(rows), len(section.parts), sharey=True, sharex="row", squeeze=False)
         for j, parts in enumerate(section.parts):
-            for variant in section.variants:
-                if (variant, parts) in curves:
-                    for ax, row in zip(axes[:, j], rows, strict=True):
-                        _curve(ax, curves[variant, parts], row, variant, parts)
             for ax, row in zip(axes[:, j], rows, strict=True):
+                for variant in section.variants:
+                    if (variant, parts) in curves:
+                        _curve(ax, curves[variant, parts], row, variant, parts)
                 _curve_axes(ax, row)
                 mark_panel(ax, parts)
                 ax.set_visible(bool(ax.lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, mark, save, value_axis
@@ -95,17 +96,17 @@ class SweptCountingView(SweptView):
         if not rates:
             return None
         section, title = swept.section, "Subgraphs counted a second and threads"
-        lines: dict[tuple[Variant, int], tuple[list[float], list[float]]] = {}
+        lines: dict[tuple[Variant, int], dict[float, float]] = defaultdict(dict)
         for (variant, parts, value), stat in rates.items():
-            x, y = lines.setdefault((variant, parts), ([], []))
-            x.append(value)
-            y.append(stat.mean)
+            lines[variant, parts][value] = stat.mean
         height = 3.6 + 0.2 * legend_rows(section)
         figure = line_panels(section, title, height, lines, swept.axis.name, "subgraphs_per_s")
         axes = dict(zip(sorted({parts for _, parts in lines}), figure.axes, strict=True))
-        for (variant, parts), (x, y) in lines.items():
-            ideal = [y[0] * value / x[0] for value in x]
-            mark(axes[parts].plot(x, ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1), variant, parts)
+        for (variant, parts), line in lines.items():
+            fewest, slowest = next(iter(line.items()))
+            ideal = [slowest * threads / fewest for threads in line]
+            drawn = axes[parts].plot(list(line), ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1)
+            mark(drawn, variant, parts)
         for ax in figure.axes:
             value_axis(ax, swept.values, swept.axis.label)
         amount_axis(figure.axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])

@@ -67,7 +67,7 @@ class LayersView(ReportView):
         if not found:
             return None
         title, height = "Nodes of a step by layer", 3.6 + 0.2 * legend_rows(section)
-        lines = {key: (range(len(nodes)), nodes) for key, nodes in found.items()}
+        lines = {key: dict(enumerate(nodes)) for key, nodes in found.items()}
         figure = line_panels(section, title, height, lines, "layers_back", "nodes")
         size = float(section.ok["inner_nodes"].max())
         for ax in figure.axes:

@@ -113,7 +113,7 @@ def _networks(section: Section) -> list[_Network]:
     found = []
     for i, name in enumerate(names):
         own = replace(section, frame=section.frame[section.frame["network"] == name])
-        times, busy, exposed = (values_of(own, name) for name in ("epoch_time_s", "comm_busy_s", "comm_exposed_s"))
+        times, busy, exposed = (values_of(own, f"{each}_s") for each in ("epoch_time", "comm_busy", "comm_exposed"))
         percent = {key: 100 * (exposed[key].mean / busy[key].mean) for key in exposed if key in busy and busy[key].mean}
         dash = DASHES[i % len(DASHES)] if several else None
         found.append(_Network(f", network {name}" if several else "", dash, times, percent))

@@ -20,11 +20,10 @@ from harness.results.text import common_places, percent
 
 @dataclass(frozen=True)
 class Cost:
-    """One kind of cost: a metric of a section's trials, an epoch's or (`peak`) the whole training's."""
+    """One kind of cost: a metric of a section's trials, and what it is called of the whole training."""
 
     metric: Metric
     name: str
-    peak: bool = False
 
 
 COSTS = {  # by metric: what is of the whole training has another name than an epoch's
@@ -44,11 +43,10 @@ def costs(section: Section) -> dict[Cost, Values]:
     for column, name in COSTS.items():
         if column in frame:
             metric = section.metric_of(column)
-            cost = Cost(metric, name or metric.title, column in PEAKS)
-            own = pd.to_numeric(frame[column]) * (1 if cost.peak else frame["epochs"])
+            own = pd.to_numeric(frame[column]) * (1 if column in PEAKS else frame["epochs"])
             values = values_of(replace(section, frame=frame.assign(**{column: own})), column)
             if any(stat.mean for stat in values.values()):
-                found[cost] = values
+                found[Cost(metric, name or metric.title)] = values
     return found
 
 

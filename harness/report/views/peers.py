@@ -152,9 +152,8 @@ def _heat(ax: Axes, key: tuple[Variant, int], sent: Matrix, colours: Normalize, 
             dark = not amount or colours(amount) < 0.55
             ink = "#555555" if not amount else "white" if dark else "black"
             ax.text(j, i, significant(amount, 2), ha="center", va="center", fontsize=7, color=ink)
-    ticks = range(0, parts, max(1, math.ceil(parts / WRITTEN)))
-    ax.set_xticks(list(ticks))
-    ax.set_yticks(list(ticks))
+    ticks = list(range(0, parts, math.ceil(parts / WRITTEN)))
+    ax.set(xticks=ticks, yticks=ticks)
     ax.grid(visible=False)
     ax.set_xlabel("to rank", labelpad=1)
     name = textwrap.fill(variant.label, 24, max_lines=2, placeholder=" …")

@@ -142,13 +142,14 @@ GPU_MEMORY = ("nvml_peak_bytes", "allocator_peak_bytes")
 
 def memory_sources_table(section: Section) -> Table | None:
     """Peak memory as each source saw it beside the model's total; None if there is neither."""
-    columns, gpu = [*CPU_MEMORY, "memory_model_bytes"], ""
+    sources, gpu = [*CPU_MEMORY], ""
     if on_gpu(section):
-        columns[-1:-1] = GPU_MEMORY
+        sources += GPU_MEMORY
         gpu = (
             "NVML: what the driver says the process holds on the GPU, CUDA's context included, the largest of "
             f"samples{every(section, 'sample_interval_s')}. CUDA allocator: torch's max_memory_allocated. "
         )
+    columns = [*sources, "memory_model_bytes"]
     peaks = [stat.mean for name in columns for stat in values_of(section, name).values()]
     size, unit = byte_unit(max(peaks, default=None))
     return metrics_table(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
 from harness.report.drawing import (
@@ -22,7 +21,6 @@ from harness.report.drawing import (
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, column, grid, measured, seeds_note, usual_seeds
 from harness.report.views import ReportView
-from harness.results.text import Stat
 
 
 class ScalingView(ReportView):
@@ -74,7 +72,10 @@ class ScalingView(ReportView):
             there = [(p, rates[variant, p]) for p in section.parts if (variant, p) in rates]
             x = ("P", [p for p, _ in there])
             draw_line(left, variant, None, x, ("epochs_per_s", [s.mean for _, s in there]), style=variant.style)
-            _deviations(left, variant, there)
+            if known := [(p, s.mean, s.std) for p, s in there if s.std is not None]:
+                places, means, spread = zip(*known, strict=True)
+                whiskers = left.errorbar(places, means, spread, color=variant.style.colour, ls="", capsize=2.5, lw=1)
+                mark(whiskers, variant)
             ratios = [s.mean / there[0][1].mean for _, s in there]
             draw_line(right, variant, None, x, ("speed_up", ratios), style=variant.style)
         ends = np.array([section.parts[0], section.parts[-1]], dtype=float)
@@ -110,11 +111,3 @@ def _own_speed_up(section: Section, rates: Values, variant: Variant, parts: int)
     if first is None or (variant, parts) not in rates or not rates[variant, first].mean:
         return None
     return rates[variant, parts].mean / rates[variant, first].mean, first
-
-
-def _deviations(ax: Axes, variant: Variant, there: list[tuple[int, Stat]]) -> None:
-    known = [(parts, stat.mean, stat.std) for parts, stat in there if stat.std is not None]
-    if known:
-        x, y, spread = zip(*known, strict=True)
-        drawn = ax.errorbar(x, y, spread, color=variant.style.colour, ls="", capsize=2.5, lw=1)
-        mark(drawn, variant)

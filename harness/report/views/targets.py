@@ -116,9 +116,9 @@ class TargetsView(ReportView):
         drawn = {key: line for key, own in found.items() if best and (line := _line(own, (best * DRAWN).tolist()))}
         if not drawn:
             return None
-        times = [time for line in drawn.values() for _, time in line]
+        times = [time for line in drawn.values() for time in line.values()]
         size, unit = time_unit(max(times))
-        lines = {key: ([100 * score for score, _ in line], [s / size for _, s in line]) for key, line in drawn.items()}
+        lines = {key: {100 * score: time / size for score, time in line.items()} for key, line in drawn.items()}
         title, height, y = "Time to accuracy", 3.6 + 0.2 * legend_rows(section), f"training_time_{unit}"
         figure = line_panels(section, title, height, lines, "score_percent", y)
         for ax in figure.axes:
@@ -154,7 +154,7 @@ def _time_cell(each: Reached, write: Callable[[Stat], str]) -> Cell:
     return Cell(write(each.time_s), "" if each.always else f"{each.hits} of {each.seeds}")
 
 
-def _line(own: Sequence[pd.DataFrame], scores: Sequence[float]) -> list[tuple[float, float]]:
-    """Return (score, mean seconds) of the scores that all of a method's trials reach."""
-    each = [(score, reached(own, score)) for score in scores]
-    return [(score, found.time_s.mean) for score, found in each if found.always and found.time_s]
+def _line(own: Sequence[pd.DataFrame], scores: Sequence[float]) -> dict[float, float]:
+    """Return the mean seconds by score, of those that all of a method's trials reach."""
+    each = {score: reached(own, score) for score in scores}
+    return {score: found.time_s.mean for score, found in each.items() if found.always and found.time_s}

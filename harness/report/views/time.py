@@ -9,19 +9,7 @@ from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.drawing import Picture, save
 from harness.report.notes import explain_flags, flag_marks
 from harness.report.sections import Section, Variant, rank_columns, values_of
-from harness.report.table import (
-    Cell,
-    Columns,
-    Table,
-    column,
-    grid,
-    heading,
-    measured,
-    missing,
-    ratios,
-    seeds_note,
-    usual_seeds,
-)
+from harness.report.table import Cell, Table, column, grid, heading, measured, missing, ratios, seeds_note, usual_seeds
 from harness.report.views import ReportView, variants_table
 from harness.results.text import common_places, join_unique, time_unit
 
@@ -40,7 +28,11 @@ class EpochTimeView(ReportView):
         times = values_of(section, "epoch_time_s")
         seeds = usual_seeds(times)
         shown = column(section, times, measured(1.0), seeds, highest=False)
-        columns = {heading(section.metric_of("epoch_time_s"), "s"): _marked(section, shown)}
+        marked = [
+            [replace(cell, mark=flag_marks(section, v, parts)) for cell, v in zip(cells, section.variants, strict=True)]
+            for parts, cells in zip(section.parts, shown, strict=True)
+        ]
+        columns = {heading(section.metric_of("epoch_time_s"), "s"): marked}
         rule = "No trials of a baseline, hence no speed-up."
         if baseline := section.baseline:
             rule = f"Speed-up: mean epoch time of {baseline.label} / that of the method, at equal P."
@@ -78,15 +70,6 @@ class EpochTimeView(ReportView):
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""
         return {"ranks": rank_table(self.section)}
-
-
-def _marked(section: Section, columns: Columns) -> Columns:
-    """Put the marks of flagged trials beside their values."""
-    marked = []
-    for parts, cells in zip(section.parts, columns, strict=True):
-        own = [flag_marks(section, variant, parts) for variant in section.variants]
-        marked.append([replace(cell, mark=mark) for cell, mark in zip(cells, own, strict=True)])
-    return marked
 
 
 LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
