@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from harness.report.drawing import Drawing, legend, legend_rows, mark, mark_panel, new_figure, panel
 from harness.report.palette import PHASES, component_colours
-from harness.report.sections import Section, Values, Variant
+from harness.report.sections import Section, Values, Variant, values_of
 from harness.results.text import Stat, significant
 
 MEANS = "bar: mean over seeds, whisker: ± sample standard deviation"
@@ -91,9 +91,10 @@ def _hatch(variant: Variant) -> str:
 
 
 def stacked_bars(
-    section: Section, values: dict[str, Values], known: dict[str, str], unit: float, label: str, what: str
+    section: Section, columns: dict[str, str], known: dict[str, str], unit: float, label: str, what: str
 ) -> Drawing:
-    """Draw horizontal stacked bars, a panel a number of parts; shares below if these are times."""
+    """Draw horizontal stacked bars of components, a panel a number of parts; shares below if these are times."""
+    values = {name: values_of(section, column) for name, column in columns.items()}
     colours = component_colours(list(values), known)
     labels = [label, "Share of the epoch (%)"] if known is PHASES else [label]
     shown = sorted({parts for found in values.values() for (_, parts), stat in found.items() if stat.mean})
@@ -111,10 +112,6 @@ def stacked_bars(
         panel(axes[0][j], parts)
     legend(figure, [Patch(facecolor=c) for c in colours.values()], list(colours))
     return figure
-
-
-def _two_lines(label: str) -> str:
-    return textwrap.fill(label, 52, max_lines=2, placeholder=" …")
 
 
 def _stack_panel(
@@ -136,7 +133,8 @@ def _stack_panel(
         if not share or text == "n/a":
             end = ax.annotate(text, (left, y), (3, 0), textcoords="offset points", va="center", fontsize=7.5)
             mark(end, variant, count)
-    ax.set_yticks(range(len(values)), [_two_lines(v.label) for v in values], fontsize=7.5)
+    names = [textwrap.fill(v.label, 52, max_lines=2, placeholder=" …") for v in values]
+    ax.set_yticks(range(len(values)), names, fontsize=7.5)
     for name, variant in zip(ax.get_yticklabels(), values, strict=False):
         mark(name, variant)
     ax.set_ylim(len(values) - 0.5, -0.5)

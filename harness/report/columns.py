@@ -38,7 +38,7 @@ def record_values(record: Record | None) -> dict[str, Any]:
     meters = [rank["meters"] for rank in record.ranks if rank.get("meters")]
     return {
         **_ranks(record.result.get("rank_epoch_time_s") or []),
-        **_model(record.result.get("memory_model") or {}),
+        **{f"{MODEL}{name}{MODEL_SUFFIX}": size for name, size in (record.result.get("memory_model") or {}).items()},
         **_network_traffic(record),
         **_sampling(record),
         **_counting(record.result),
@@ -60,10 +60,6 @@ def _ranks(times: Sequence[float]) -> dict[str, float]:
         "rank_time_mean_s": sum(times) / len(times),
         "rank_time_fastest_s": min(times),
     }
-
-
-def _model(components: Mapping[str, float]) -> dict[str, float]:
-    return {f"{MODEL}{name}{MODEL_SUFFIX}": size for name, size in components.items()}
 
 
 def _sampling(record: Record) -> dict[str, float]:
@@ -89,9 +85,8 @@ def _sampling(record: Record) -> dict[str, float]:
     if asked is not None:
         found["asked_boundary"] = asked
     ratios = (asked, boundary), (stats.get("expected_boundary"), boundary), (stats.get("drawn_edges"), edges)
-    found |= {
-        name: part / of for name, (part, of) in zip(SAMPLED_SHARES, ratios, strict=True) if part is not None and of
-    }
+    shares = zip(SAMPLED_SHARES, ratios, strict=True)
+    found |= {name: part / whole for name, (part, whole) in shares if part is not None and whole}
     return found | _caching(asked, stats.get("cached_boundary"))
 
 

@@ -11,8 +11,8 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 import matplotlib as mpl
@@ -28,8 +28,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
 
 from harness.report.palette import Dash, Style
 from harness.report.sections import Section
@@ -48,6 +47,17 @@ class Series(Protocol):
     @property
     def method(self) -> str:
         """The method's name."""
+
+
+class Styled(Series, Protocol):
+    """A series that is drawn as a line."""
+
+    @property
+    def style(self) -> Style:
+        """Its colour, marker and dash."""
+
+
+StyledT = TypeVar("StyledT", bound=Styled)
 
 
 class Drawing(Figure):
@@ -78,7 +88,8 @@ def mark(
     for artist in flat:
         artist.set_gid(tag)
     if values:
-        rows = pd.DataFrame(_even(values))
+        lists = {key: list(value) for key, value in values.items() if isinstance(value, list | tuple | pd.Series)}
+        rows = pd.DataFrame({**values, **lists}, index=None if lists else [0])
         figure = flat[0].get_figure(root=True)
         assert isinstance(figure, Drawing)
         who = {"series": of.label, "method": of.method, "parts": parts}
@@ -114,16 +125,6 @@ def _flat(artists: Artist | Iterable[Any]) -> Iterable[Artist]:
     else:
         for each in artists:
             yield from _flat(each)
-
-
-def _many(value: Any) -> bool:
-    return isinstance(value, list | tuple | pd.Series)
-
-
-def _even(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Repeat what is one for all rows."""
-    length = max((len(value) for value in values.values() if _many(value)), default=1)
-    return {key: list(value) if _many(value) else [value] * length for key, value in values.items()}
 
 
 COLUMN, PAGE = 3.25, 7.0  # inches: a column of two, and both
@@ -182,21 +183,15 @@ PRINT = DrawingStyle(
     rc=SHARED
     | {
         "font.family": ["STIXGeneral", "DejaVu Serif"],  # like Times
-        "font.size": 8,
-        "axes.titlesize": 8,
-        "axes.labelsize": 8,
-        "xtick.labelsize": 7,
-        "ytick.labelsize": 7,
-        "legend.fontsize": 7,
+        **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
         "pdf.fonttype": 42,  # TrueType: what publishers ask for
         "axes.edgecolor": "#555555",
         "axes.linewidth": 0.6,
         "grid.linewidth": 0.4,
         "hatch.linewidth": 0.5,
         "axes.titlepad": 3,
-        "axes.labelpad": 2,
-        "xtick.major.pad": 2,
-        "ytick.major.pad": 2,
+        **dict.fromkeys(("axes.labelpad", "xtick.major.pad", "ytick.major.pad"), 2),
         "legend.columnspacing": 1.0,
         "legend.handlelength": 1.6,
         "legend.labelspacing": 0.3,
@@ -211,34 +206,16 @@ def current_style() -> DrawingStyle:
     return _STYLE.get()
 
 
-@contextlib.contextmanager
-def _drawing_in(chosen: DrawingStyle | None) -> Iterator[None]:
-    """Draw in a style within this; None: in that around it."""
-    token = _STYLE.set(chosen or current_style())
-    try:
-        yield
-    finally:
-        _STYLE.reset(token)
-
-
-def fit(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> None:
-    """Draw the legend, and give the figure the width, the height and the hatches that the style has."""
-    if len(current_style().widths) > 1:
-        _choose_width(figure, draw_legend)
-    else:
-        draw_legend(figure)
-    if current_style().hatched:
-        _hatch(figure)
-
-
-def _choose_width(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> None:
-    """Take the first width in which no panel is too narrow; long labels of axes go into lines."""
-    height, labels = figure.get_figheight(), _labels(figure)
+def _choose_width(figure: Drawing) -> None:
+    """Draw the legend in the first width in which no panel is too narrow; long labels of axes go into lines."""
+    height = figure.get_figheight()
+    axes = [(axis.label, ax, side) for ax in figure.axes for axis, side in ((ax.xaxis, "width"), (ax.yaxis, "height"))]
+    labels = [(label, label.get_text(), ax, side) for label, ax, side in axes if label.get_text()]
     for width in current_style().widths:
         for old in figure.legends:
             old.remove()
         figure.set_size_inches(width, height)
-        draw_legend(figure)
+        _draw_legend(figure)
         for drawn in figure.legends:
             figure.set_figheight(height + drawn.get_window_extent().height / figure.dpi)
         figure.draw_without_rendering()
@@ -250,14 +227,6 @@ def _choose_width(figure: Drawing, draw_legend: Callable[[Drawing], None]) -> No
         label.set_text(textwrap.fill(text, max(12, int(room * LABEL_LETTERS)), break_long_words=False))
         label.set_linespacing(1.0)
     figure.draw_without_rendering()
-
-
-def _labels(figure: Drawing) -> list[tuple[Text, str, Axes, str]]:
-    """Return the labels of all axes: each with its text, its panel and the side that it stands along."""
-    found = []
-    for ax in figure.axes:
-        found += [(ax.xaxis.label, ax.get_xlabel(), ax, "width"), (ax.yaxis.label, ax.get_ylabel(), ax, "height")]
-    return [each for each in found if each[1]]
 
 
 def _hatch(figure: Drawing) -> None:
@@ -288,10 +257,9 @@ HANDLE = 6  # characters that an entry is longer than its name
 class Picture:
     """A drawn figure: `alt` is its text for those who cannot see it, `data` the numbers that it shows.
 
-    `pdf` is empty where the style has none. `data` has a row a drawn point or bar, with `series`,
-    `method`, `parts` and what `mark` was given. In `svg` the elements of marked artists have the class
-    `mark` and the attributes `data-series`, `data-method` and `data-parts` (the last two empty where they are
-    of any).
+    `pdf` is empty where the style has none. `data` has a row a drawn point or bar, with `series`, `method`, `parts`
+    and what `mark` was given. In `svg` the elements of marked artists have the class `mark` and the attributes
+    `data-series`, `data-method` and `data-parts` (the last two empty where they are of any).
     """
 
     name: str
@@ -306,8 +274,12 @@ class Picture:
 @contextlib.contextmanager
 def style(chosen: DrawingStyle | None = None) -> Iterator[None]:
     """Draw and save within this: seaborn's style with that of a page (default: that around it), restored afterwards."""
-    with _drawing_in(chosen), mpl.rc_context(dict[Any, Any]({**sns.axes_style("whitegrid"), **current_style().rc})):
-        yield
+    token = _STYLE.set(chosen or current_style())
+    try:
+        with mpl.rc_context(dict[Any, Any]({**sns.axes_style("whitegrid"), **current_style().rc})):
+            yield
+    finally:
+        _STYLE.reset(token)
 
 
 def short(name: str, width: int = LONGEST) -> str:
@@ -332,7 +304,12 @@ def new_figure(height: float, section: Section, what: str) -> Drawing:
 
 def save(figure: Drawing, section: Section, kind: str, title: str, caption: str) -> Picture:
     """Return the figure in the formats of the style; equal figures give equal bytes."""
-    fit(figure, _draw_legend)
+    if len(current_style().widths) > 1:
+        _choose_width(figure)
+    else:
+        _draw_legend(figure)
+    if current_style().hatched:
+        _hatch(figure)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # is laid out now, not again for each format
     made = {name: _written(figure, name) for name in current_style().formats}
@@ -412,26 +389,69 @@ def draw_line(
     `x` and `y`: what they are called in the figure's data, unit included, and their values; `more`: further
     columns of the data.
     """
-    drawn = ax.plot(
-        list(x[1]),
-        list(y[1]),
-        color=style.colour,
-        linestyle=dash or style.dash,
-        marker=style.marker,
-        markevery=max(1, len(y[1]) // MARKERS),
-        markersize=5.5,
-        markeredgecolor="white",
-        markeredgewidth=0.75,
-        lw=1.4,
-    )
+    drawn = plot_line(ax, x[1], y[1], replace(style, dash=dash or style.dash))
     mark(drawn, of, parts, {x[0]: list(x[1]), y[0]: list(y[1]), **(more or {})})
     sns.despine(ax=ax)
 
 
-def line_handle(style: Style, dash: Dash | None = None) -> Line2D:
+def plot_line(
+    ax: Axes, x: Sequence[float], y: Sequence[float], style: Style, markers: int = MARKERS, size: float = 5.5
+) -> list[Line2D]:
+    """Plot a line without saying what it is of; some points have markers, `markers` of many at least."""
+    return ax.plot(
+        list(x),
+        list(y),
+        color=style.colour,
+        linestyle=style.dash,
+        marker=style.marker,
+        markevery=max(1, len(y) // markers),
+        markersize=size,
+        markeredgecolor="white",
+        markeredgewidth=0.75,
+        lw=1.4,
+    )
+
+
+def line_handle(style: Style, dash: Dash | None = None, size: float = 5.5, width: float = 1.4) -> Line2D:
     """Return what the legend shows for a line."""
     dash = dash or style.dash
-    return Line2D([], [], color=style.colour, linestyle=dash, marker=style.marker, markersize=5.5, lw=1.4)
+    return Line2D([], [], color=style.colour, linestyle=dash, marker=style.marker, markersize=size, lw=width)
+
+
+def line_legend(figure: Drawing, shown: Sequence[Styled]) -> None:
+    """Put a legend of lines below everything."""
+    legend(figure, [line_handle(each.style) for each in shown], [each.label for each in shown], shown)
+
+
+def part_panels(section: Section, what: str, height: float, counts: Iterable[int]) -> tuple[Drawing, dict[int, Axes]]:
+    """Return a figure of a panel a number of parts, beside one another with one y axis, and its panels."""
+    figure, parts = new_figure(height, section, what), sorted(set(counts))
+    axes = dict(zip(parts, figure.subplots(1, len(parts), sharey=True, squeeze=False)[0], strict=True))
+    for count, ax in axes.items():
+        panel(ax, count)
+    return figure, axes
+
+
+def line_panels(
+    section: Section,
+    what: str,
+    height: float,
+    lines: Mapping[tuple[StyledT, int], Mapping[int, float] | Mapping[float, float]],
+    x: str,
+    y: str,
+) -> Drawing:
+    """Draw the lines of series, a panel a number of parts, with a legend.
+
+    `lines`: heights by place on the x axis; `x`, `y`: what both are called in the figure's data, unit included.
+    """
+    figure, axes = part_panels(section, what, height, (parts for _, parts in lines))
+    shown = list(dict.fromkeys(series for series, _ in lines))
+    for parts, ax in axes.items():
+        for series in shown:
+            if (own := lines.get((series, parts))) is not None:
+                draw_line(ax, series, parts, (x, list(own)), (y, list(own.values())), style=series.style)
+    line_legend(figure, shown)
+    return figure
 
 
 WIDE = 8.0  # largest / smallest from which on an axis is logarithmic
@@ -448,11 +468,8 @@ def value_axis(ax: Axes, values: Sequence[float], label: str) -> None:
     if values[0] > 0 and spans_far(values):
         ax.set_xscale("log")
     names = {value: f"{value:,g}" for value in values}
-    ax.xaxis.set_major_locator(FixedLocator(list(values)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
-    ax.xaxis.set_minor_locator(NullLocator())
+    set_ticks(ax.xaxis, FixedLocator(list(values)), lambda value: names.get(value, ""))
     ax.set_xlabel(label)
-    sns.despine(ax=ax)
 
 
 def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
@@ -461,7 +478,7 @@ def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
     ax.set_ylabel(f"{label}, log scale" if wide else label)
     if wide:
         ax.set_yscale("log")
-        _plain_numbers(ax.yaxis)
+        set_ticks(ax.yaxis)
     else:
         ax.set_ylim(0, 1.05 * ax.get_ylim()[1])  # room for a marker at the top
 
@@ -472,14 +489,14 @@ def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
     ax.set_xlabel(f"{label}, log scale" if wide else label)
     if wide:
         ax.set_xscale("log")
-        _plain_numbers(ax.xaxis)
+        set_ticks(ax.xaxis)
     elif min(amounts, default=0.0) < max(amounts, default=0.0) / 2:
         ax.set_xlim(0, 1.06 * max(amounts))
     sns.despine(ax=ax)
 
 
-def _plain_numbers(axis: Axis) -> None:
-    """Write the ticks of a logarithmic axis without exponents."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+def set_ticks(axis: Axis, places: Locator | None = None, text: Callable[[float], str] = "{:,g}".format) -> None:
+    """Give an axis ticks at these places alone, without exponents; None: at round ones of a logarithmic scale."""
+    axis.set_major_locator(places or LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -56,9 +56,8 @@ class Style:
 def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingProxyType({})) -> list[Style]:
     """Return the styles of a report's variants, given the method of each, and the colours of methods.
 
-    The first variant of a method with a colour has that, in every report; the others have colours of methods
-    that are not there, black last. Markers repeat, with other dashes,
-    after eleven, and colours only with another dash.
+    The first variant of a method with a colour has that, in every report; the others have colours of methods that are
+    not there, black last. Markers repeat, with other dashes, after eleven, and colours only with another dash.
     """
     styles: list[Style] = []
     used: set[tuple[str, Dash]] = set()
@@ -67,16 +66,12 @@ def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingP
     for i, method in enumerate(methods):
         dash = DASHES[i // len(MARKERS) % len(DASHES)]
         spare = [colour for colour in COLOURS if colour not in kept] + list(COLOURS)
-        colour = homes.pop(method, None) or _first_free(spare, dash, used, i)
+        free = (each for each in spare if (each, dash) not in used)
+        colour = homes.pop(method, None) or next(free, COLOURS[i % len(COLOURS)])  # any in turn when none is left
         kept.add(colour)
         used.add((colour, dash))
         styles.append(Style(colour, MARKERS[i % len(MARKERS)], dash))
     return styles
-
-
-def _first_free(spare: Sequence[str], dash: Dash, used: Container[tuple[str, Dash]], turn: int) -> str:
-    """Return the first colour that no variant has with this dash; any in turn when there is none left."""
-    return next((c for c in spare if (c, dash) not in used), COLOURS[turn % len(COLOURS)])
 
 
 def component_colours(names: list[str], known: dict[str, str]) -> dict[str, str]:

@@ -92,15 +92,10 @@ class Swept:
         frame = self.section.ok
         if column not in frame:
             return {}
-        cells = dict(iter(frame.groupby(["variant", "parts", AT])[column]))
-        section = self.section
-        places = itertools.product(section.variants, section.parts, self.values)
-        found = {
-            (variant, parts, value): over_seeds(cells[variant.key, parts, value])
-            for variant, parts, value in places
-            if (variant.key, parts, value) in cells
-        }
-        return {place: stat for place, stat in found.items() if stat}
+        cells = frame.groupby(["variant", "parts", AT])[column]
+        stats = {key: stat for key, own in cells if (stat := over_seeds(own))}
+        places = itertools.product(self.section.variants, self.section.parts, self.values)
+        return {(v, parts, x): stats[v.key, parts, x] for v, parts, x in places if (v.key, parts, x) in stats}
 
     @property
     def unfolded(self) -> Section:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from harness.errors import UserError
 from harness.registry import Registered, Registry
 from harness.report.drawing import Picture, style
-from harness.report.sections import Section
+from harness.report.sections import Section, Values, Variant
 from harness.report.sweeps import Networks, Swept
-from harness.report.table import Table, metrics_table
+from harness.report.table import Cell, Group, Table, by_parts, metrics_table
 
 Kind = Literal["section", "sweep", "networks"]
 
@@ -78,6 +78,23 @@ class ReportView(Registered, ABC):
 
 
 VIEWS: Registry[type[ReportView]] = Registry(ReportView, "harness.report.views")
+
+
+def variants_table(
+    section: Section,
+    title: str,
+    caption: str,
+    heads: Sequence[str],
+    cells: Callable[[Variant, int], Sequence[Cell]],
+    among: Container[tuple[Variant, int]],
+    falling: Values | None = None,
+) -> Table | None:
+    """Return a table of a row a variant and number of parts, as `by_parts` has them, of those in `among`; None if none.
+
+    `heads`: of its columns.
+    """
+    rows = by_parts(section, lambda *key: cells(*key) if key in among else (), falling)
+    return Table(title, caption, "Method", (Group("", tuple(heads)),), rows) if rows else None
 
 
 class SweptView(ReportView):

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.report.drawing import Picture, save
 from harness.report.sections import Section, Values, Variant, values_of
-from harness.report.table import Cell, Group, Table, by_parts, missing
-from harness.report.views import ReportView
+from harness.report.table import Cell, Table, missing
+from harness.report.views import ReportView, variants_table
 from harness.report.views.sampling import score_against
 from harness.results.text import common_places, fixed, percent, show_value
 
@@ -39,8 +39,6 @@ class BatchesView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            if key not in sent or key not in inputs:
-                return ()
             base = sent[compared_with(section, sent, variant, parts), parts].mean
             own = sent[key].mean
             return [
@@ -54,11 +52,9 @@ class BatchesView(ReportView):
                 Cell(percent(score[key])) if key in score else missing(section, variant, parts),
             ]
 
-        rows = by_parts(section, cells, falling=sent)
-        if not rows:
-            return None
         heads = ("Input nodes", "Remote", "Remote (%)", "Cached", "Communicated", "Saved (×)", "Trained (1000/s)")
-        return Table(
+        return variants_table(
+            section,
             "Nodes of mini-batches",
             "Of an epoch, all ranks, by falling communication; means over the epochs after warm-up, then over "
             "seeds. Input nodes: read by the first layers of all steps, once a step; remote: those of other "
@@ -68,16 +64,16 @@ class BatchesView(ReportView):
             "its options; else of the method that communicates most; “all”: nothing is communicated (with "
             "storage=host features are copied from the host's memory instead, see traffic: swap). Trained: "
             "training nodes of all ranks / epoch time, in thousands a second.",
-            "Method",
-            (Group("", (*heads, f"Test {section.metric} (%)")),),
-            rows,
+            (*heads, f"Test {section.metric} (%)"),
+            cells,
+            sent.keys() & inputs.keys(),
+            falling=sent,
         )
 
     def figure(self) -> Picture | None:
         """Draw the test score against the nodes communicated in an epoch; None without mini-batch methods."""
         section = self.section
-        title = "Score and communicated nodes"
-        label = "Communicated nodes per epoch"
+        title, label = "Score and communicated nodes", "Communicated nodes per epoch"
         figure = score_against(section, communicated(section), 1.0, label, title, swept="distortion")
         caption = (
             "Each mini-batch method by the nodes whose features are sent in an epoch and by what it reaches: the "
@@ -125,10 +121,9 @@ def exchanges(section: Section) -> Values:
     None where no mini-batch method but one variant of a baseline sends anything.
     """
     sent = values_of(section, "exchanged_bytes")
-    batches = {key for key in values_of(section, "communicated_nodes") if key[1] > 1 and key in sent}
-    compared = {
-        parts for variant, parts in batches if len(_of(batches, parts)) > 1 and variant.is_baseline("mini-batch")
-    }
+    batches = communicated(section).keys() & sent.keys()
+    baselines = (key for key in batches if key[0].is_baseline("mini-batch"))
+    compared = {parts for _, parts in baselines if len(_of(batches, parts)) > 1}
     return {key: stat for key, stat in sent.items() if key[1] in compared}
 
 

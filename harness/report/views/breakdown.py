@@ -23,11 +23,10 @@ class BreakdownView(ReportView):
     def table(self) -> Table | None:
         """Seconds per epoch in each phase, a row a method and number of parts; None if there are no phases."""
         section = self.section
-        columns = phase_columns(section)
         size, unit = _time_unit(section)
         return components_table(
             section,
-            columns,
+            phase_columns(section),
             size,
             f"Time breakdown ({unit} per epoch)",
             "Mean over epochs after warm-up of the time that the slowest rank (largest median epoch time) spent in "
@@ -39,12 +38,10 @@ class BreakdownView(ReportView):
     def figure(self) -> Picture | None:
         """Draw stacked bars of the phases of an epoch: seconds, and below them shares."""
         section = self.section
-        columns = phase_columns(section)
-        if not columns:
+        if not (columns := phase_columns(section)):
             return None
-        values = {name: values_of(section, column) for name, column in columns.items()}
-        size, unit = time_unit(largest_total(values))
-        figure = stacked_bars(section, values, PHASES, size, f"Time per epoch ({unit})", "Time breakdown")
+        size, unit = _time_unit(section)
+        figure = stacked_bars(section, columns, PHASES, size, f"Time per epoch ({unit})", "Time breakdown")
         caption = (
             "The phases of the table above, stacked; upper row: absolute, each panel with a scale of its own, "
             "the total beside the bar; lower row: shares of the total."

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from harness.report.drawing import Picture, draw_line, legend, line_handle, new_figure, panel, save
+from harness.report.drawing import Drawing, Picture, line_panels, save
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import Line, sweep
-from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.views import ReportView
+from harness.report.table import Cell, Table
+from harness.report.views import ReportView, variants_table
 from harness.report.views.convergence import hit_curve
 from harness.results.text import byte_unit, fixed, percent
 
@@ -45,10 +44,8 @@ class CacheView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            if key not in rates:
-                return ()
             curve = hit_curve(section, variant, parts)
-            ends = [f"{100 * value:.1f}" for value in (curve.iloc[0], curve.iloc[-1])] if len(curve) else []
+            ends = [f"{100 * value:.1f}" for value in curve.iloc[[0, -1]]] if len(curve) else []
             return [
                 Cell(f"{asked[key].mean:,.0f}"),
                 Cell(f"{found[key].mean:,.0f}"),
@@ -57,83 +54,62 @@ class CacheView(ReportView):
                 Cell(fixed(sent[key].mean / size, 2)) if key in sent else Cell(),
             ]
 
-        rows = by_parts(section, cells)
-        if not rows:
-            return None
         heads = ("Rows asked for", "Found", "Hit rate (%)", "First epoch (%)", "Last epoch (%)", f"Features ({unit})")
-        return Table(
+        return variants_table(
+            section,
             "Feature cache",
             "Of an epoch, all ranks: boundary rows asked for (of mini-batches: remote nodes read), those of them "
             "found in the cache, and found / asked for: means over the epochs after warm-up, then over seeds; "
             "hit rate of the first and of the last epoch, mean over seeds. Features: bytes of input "
             f"features sent, refills of the cache included, mean over all epochs; 1 {unit} = {size:,.0f} bytes.",
-            "Method",
-            (Group("", heads),),
-            rows,
+            heads,
+            cells,
+            rates,
         )
 
     def figure(self) -> Picture | None:
         """Draw the hit rate against the cache's capacity, where that was swept, else against the epoch."""
         section = self.section
-        variants = [variant for variant in section.variants if any(key[0] == variant for key in caching(section))]
-        if not variants:
-            return None
-        lines = sweep(variants, "capacity")
-        return _by_capacity(section, lines) if lines else _by_epoch(section)
+        rates = caching(section)
+        swept = sweep(list(dict.fromkeys(variant for variant, _ in rates)), "capacity")
+        return _by_capacity(section, rates, swept) if swept else _by_epoch(section, rates)
 
 
-def _by_capacity(section: Section, lines: list[Line]) -> Picture:
-    rates = caching(section)
-    panels = sorted({parts for _, parts in rates})
-    figure = new_figure(3.6 + 0.2 * (1 + len(lines) // 3), section, "Hit rate and capacity")
-    axes = _panels(figure, panels)
-    for ax, parts in zip(axes, panels, strict=True):
-        for line in lines:
-            there = [(x, rates[v, parts].mean) for x, v in line.points if (v, parts) in rates]
-            capacity = ("capacity_percent", [100 * x for x, _ in there])
-            hits = ("hit_rate_percent", [100 * y for _, y in there])
-            draw_line(ax, line, parts, capacity, hits, style=line.style)
+def _by_capacity(section: Section, rates: Values, swept: list[Line]) -> Picture:
+    lines = {
+        (line, parts): {100 * x: 100 * rates[v, parts].mean for x, v in line.points if (v, parts) in rates}
+        for line, parts in itertools.product(swept, {parts for _, parts in rates})
+    }
+    height = 3.6 + 0.2 * (1 + len(swept) // 3)
+    figure = line_panels(section, "Hit rate and capacity", height, lines, "capacity_percent", "hit_rate_percent")
+    for ax in figure.axes:
         ax.set_xlabel("Capacity (% of the boundary)")
         ax.set_xlim(left=0)
-    axes[0].set_ylim(bottom=0)
-    legend(figure, [line_handle(line.style) for line in lines], [line.label for line in lines], lines)
     caption = (
         "The hit rates of the table above, mean over seeds; a line a cache policy, or whatever else the "
-        "methods differ in. Higher is better."
+        "methods differ in."
     )
-    return save(figure, section, "cache", "Hit rate and capacity of the cache", caption)
+    return _saved(figure, section, "Hit rate and capacity of the cache", caption)
 
 
-def _by_epoch(section: Section) -> Picture | None:
-    rates = caching(section)
+def _by_epoch(section: Section, rates: Values) -> Picture | None:
     curves = {key: hit_curve(section, *key) for key in rates}
-    curves = {key: curve for key, curve in curves.items() if len(curve)}
-    if not curves:
+    lines = {key: dict(zip(curve.index, 100 * curve, strict=True)) for key, curve in curves.items() if len(curve)}
+    if not lines:
         return None
-    panels = sorted({parts for _, parts in curves})
-    shown = [variant for variant in section.variants if any(key[0] == variant for key in curves)]
-    figure = new_figure(3.4 + 0.2 * (1 + len(shown) // 3), section, "Hit rate by epoch")
-    axes = _panels(figure, panels)
-    for ax, parts in zip(axes, panels, strict=True):
-        for variant in shown:
-            if (curve := curves.get((variant, parts))) is not None:
-                rate = ("hit_rate_percent", list(100 * curve))
-                draw_line(ax, variant, parts, ("epoch", list(curve.index)), rate, style=variant.style)
+    height = 3.4 + 0.2 * (1 + len({variant for variant, _ in lines}) // 3)
+    figure = line_panels(section, "Hit rate by epoch", height, lines, "epoch", "hit_rate_percent")
+    for ax in figure.axes:
         ax.set_xlabel("Epoch")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes[0].set_ylim(bottom=0)
-    legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
     caption = (
         "Rows found in the cache / boundary rows asked for, of each epoch, all ranks; mean over seeds, as "
-        "far as all of them ran. Higher is better."
+        "far as all of them ran."
     )
-    return save(figure, section, "cache", "Hit rate of the cache by epoch", caption)
+    return _saved(figure, section, "Hit rate of the cache by epoch", caption)
 
 
-def _panels(figure: Figure, panels: list[int]) -> list[Axes]:
-    """Return a panel a number of parts, with a common axis of hit rates."""
-    axes: list[Axes] = list(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0])
-    for ax, parts in zip(axes, panels, strict=True):
-        panel(ax, parts)
-    axes[0].set_ylabel("Hit rate (%)")
-    return axes
+def _saved(figure: Drawing, section: Section, title: str, caption: str) -> Picture:
+    figure.axes[0].set_ylabel("Hit rate (%)")
+    figure.axes[0].set_ylim(bottom=0)
+    return save(figure, section, "cache", title, f"{caption} Higher is better.")

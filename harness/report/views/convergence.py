@@ -7,10 +7,21 @@ from dataclasses import dataclass
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
-from harness.report.drawing import Picture, legend, legend_rows, mark, mark_panel, new_figure, panel, save
+from harness.report.drawing import (
+    Picture,
+    legend,
+    legend_rows,
+    line_handle,
+    mark,
+    mark_panel,
+    new_figure,
+    panel,
+    plot_line,
+    save,
+    set_ticks,
+)
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Table, column, grid, seeds_note, usual_seeds
 from harness.report.views import ReportView
@@ -56,6 +67,7 @@ class AccuracyView(ReportView):
         )
 
 
+SMALL = 4.5  # markers of curves
 CURVE_COLUMNS = ("epoch", "time_s", "sent_bytes", "score", "low", "high")
 # Rows found in the cache and rows asked for, of full-graph methods and of mini-batches.
 CACHED = (("stat_cached_boundary", "stat_sampled_boundary"), ("stat_cached_nodes", "stat_remote_nodes"))
@@ -64,9 +76,8 @@ CACHED = (("stat_cached_boundary", "stat_sampled_boundary"), ("stat_cached_nodes
 def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
     """Return one trial's evaluated epochs: epoch (from 1), time_s, sent_bytes, score.
 
-    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up
-    included, evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the
-    payload between ranks.
+    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up included,
+    evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the payload between ranks.
     """
     each = trial_course(epochs)
     curve = each.cumsum(skipna=False).assign(score=each["score"]).dropna(subset=["score"]).reset_index()
@@ -152,11 +163,10 @@ class ConvergenceView(ReportView):
         figure = new_figure(3.3 * len(rows) + 0.2 * legend_rows(section), section, "Convergence")
         axes = figure.subplots(len(rows), len(section.parts), sharey=True, sharex="row", squeeze=False)
         for j, parts in enumerate(section.parts):
-            for variant in section.variants:
-                if (variant, parts) in curves:
-                    for ax, row in zip(axes[:, j], rows, strict=True):
-                        _curve(ax, curves[variant, parts], row, variant, parts)
             for ax, row in zip(axes[:, j], rows, strict=True):
+                for variant in section.variants:
+                    if (variant, parts) in curves:
+                        _curve(ax, curves[variant, parts], row, variant, parts)
                 _curve_axes(ax, row)
                 mark_panel(ax, parts)
                 ax.set_visible(bool(ax.lines))
@@ -167,7 +177,7 @@ class ConvergenceView(ReportView):
             first.tick_params(labelleft=True)
         cut = _cut(axes[0][0], pd.concat(curves.values())["score"] * 100)
         shown = [v for v in section.variants if any(key[0] == v for key in curves)]
-        legend(figure, [_handle(v) for v in shown], [v.label for v in shown], shown)
+        legend(figure, [line_handle(v.style, size=SMALL) for v in shown], [v.label for v in shown], shown)
         caption = (
             "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "
             "epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes that all "
@@ -203,9 +213,7 @@ def _curve_axes(ax: Axes, row: _Row) -> None:
     ax.set_xlabel(f"{row.label}, log scale" if row.log else row.label)
     if row.log:
         ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=7))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        set_ticks(ax.xaxis, LogLocator(subs=(1.0, 3.0), numticks=7), "{:g}".format)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(5))
     sns.despine(ax=ax)
@@ -224,28 +232,9 @@ def _cut(ax: Axes, scores: pd.Series[float]) -> str:
 def _curve(ax: Axes, curve: pd.DataFrame, row: _Row, variant: Variant, parts: int) -> None:
     if not curve[row.column].iloc[-1] > 0:
         return
-    style, shown, x = variant.style, 100 * curve[["score", "low", "high"]], curve[row.column] / row.size
-    line = ax.plot(
-        x,
-        shown["score"],
-        color=style.colour,
-        linestyle=style.dash,
-        marker=style.marker,
-        markevery=max(1, len(curve) // 8),
-        markersize=4.5,
-        markeredgecolor="white",
-        markeredgewidth=0.75,
-        lw=1.4,
-    )
-    band = ax.fill_between(x, shown["low"], shown["high"], color=style.colour, alpha=0.12, lw=0)
-    if row.column == "epoch":  # the same points are drawn in the other rows
-        data = {column: curve[column] for column in ("epoch", "time_s", "sent_bytes")}
-        data |= {f"{name}_percent": shown[name] for name in shown}
-        mark([*line, band], variant, parts, data)
-    else:
-        mark([*line, band], variant, parts)
-
-
-def _handle(variant: Variant) -> Line2D:
-    s = variant.style
-    return Line2D([], [], color=s.colour, linestyle=s.dash, marker=s.marker, markersize=4.5, lw=1.4)
+    shown, x = 100 * curve[["score", "low", "high"]], curve[row.column] / row.size
+    line = plot_line(ax, x.tolist(), shown["score"].tolist(), variant.style, markers=8, size=SMALL)
+    band = ax.fill_between(x, shown["low"], shown["high"], color=variant.style.colour, alpha=0.12, lw=0)
+    data = {column: curve[column] for column in ("epoch", "time_s", "sent_bytes")}
+    data |= {f"{name}_percent": shown[name] for name in shown}
+    mark([*line, band], variant, parts, data if row.column == "epoch" else None)  # other rows have the same points

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
-from harness.report.drawing import (
-    Picture,
-    amount_axis,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    mark,
-    new_figure,
-    panel,
-    save,
-    value_axis,
-)
+from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, mark, save, value_axis
 from harness.report.sections import Variant, values_of
 from harness.report.sweeps import THREADS
 from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.views import ReportView, SweptView
+from harness.report.views import ReportView, SweptView, variants_table
 from harness.results.text import common_places, fixed, show_value, significant
 
 REUSED = Cell("reused")
@@ -43,8 +32,6 @@ class CountingView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            if key not in drawn:
-                return ()
             if key not in rates:
                 return [Cell(f"{drawn[key].mean:,.0f}"), REUSED, REUSED, REUSED]
             return [
@@ -54,16 +41,14 @@ class CountingView(ReportView):
                 Cell(significant(rates[key].mean)),
             ]
 
-        rows = by_parts(section, cells)
-        if not rows:
-            return None
-        return Table(
+        return variants_table(
+            section,
             "Subgraphs counted before the training",
             "Drawn and induced, to learn how often there are nodes and edges; “reused”: an earlier trial had "
             "counted them. Wall time; means over seeds.",
-            "Method",
-            (Group("", ("Subgraphs", "Seconds", "Threads", "Subgraphs / s")),),
-            rows,
+            ("Subgraphs", "Seconds", "Threads", "Subgraphs / s"),
+            cells,
+            drawn,
         )
 
 
@@ -110,23 +95,20 @@ class SweptCountingView(SweptView):
         rates = swept.values_of("subgraphs_per_s") if swept.axis is THREADS else {}
         if not rates:
             return None
-        section, panels = swept.section, sorted({parts for _, parts, _ in rates})
-        shown = [v for v in section.variants if any(key[0] == v for key in rates)]
-        title = "Subgraphs counted a second and threads"
-        figure = new_figure(3.6 + 0.2 * legend_rows(section), section, title)
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for ax, parts in zip(axes, panels, strict=True):
-            for variant in shown:
-                keys = [key for value in swept.values if (key := (variant, parts, value)) in rates]
-                if keys:
-                    x, y = [value for _, _, value in keys], [rates[key].mean for key in keys]
-                    own = ("subgraphs_per_s", y)
-                    draw_line(ax, variant, parts, (swept.axis.name, x), own, style=variant.style)
-                    ideal = [y[0] * value / x[0] for value in x]
-                    mark(ax.plot(x, ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1), variant, parts)
+        section, title = swept.section, "Subgraphs counted a second and threads"
+        lines: dict[tuple[Variant, int], dict[float, float]] = defaultdict(dict)
+        for (variant, parts, value), stat in rates.items():
+            lines[variant, parts][value] = stat.mean
+        height = 3.6 + 0.2 * legend_rows(section)
+        figure = line_panels(section, title, height, lines, swept.axis.name, "subgraphs_per_s")
+        axes = dict(zip(sorted({parts for _, parts in lines}), figure.axes, strict=True))
+        for (variant, parts), line in lines.items():
+            fewest, slowest = next(iter(line.items()))
+            ideal = [slowest * threads / fewest for threads in line]
+            drawn = axes[parts].plot(list(line), ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1)
+            mark(drawn, variant, parts)
+        for ax in figure.axes:
             value_axis(ax, swept.values, swept.axis.label)
-            panel(ax, parts)
-        amount_axis(axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])
-        legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
+        amount_axis(figure.axes[0], "Subgraphs / s", [stat.mean for stat in rates.values()])
         caption = "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."
         return save(figure, section, "counted", title, caption)

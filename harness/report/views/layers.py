@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import seaborn as sns
 from matplotlib.ticker import FixedLocator
 
-from harness.report.drawing import (
-    Picture,
-    amount_axis,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    new_figure,
-    panel,
-    save,
-)
+from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
 from harness.report.sections import Section, Variant, named_columns, values_of
 from harness.report.sweeps import LAYERS
-from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.views import ReportView, SweptView
+from harness.report.table import Cell, Table
+from harness.report.views import ReportView, SweptView, variants_table
 
 
 def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:
@@ -55,21 +44,20 @@ class LayersView(ReportView):
         deepest = max(len(nodes) for nodes in found.values())
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            nodes = found.get((variant, parts))
-            if not nodes:
-                return ()
+            nodes = found[variant, parts]
             shown = [Cell(f"{count:,.0f}") for count in nodes] + [Cell("")] * (deepest - len(nodes))
             return [*shown, Cell(f"{nodes[-1] / nodes[0]:.1f}") if nodes[0] else Cell()]
 
         heads = ("Outputs", *(f"{i} back" for i in range(1, deepest)), "Inputs / outputs")
-        return Table(
+        return variants_table(
+            section,
             "Nodes of a step by layer",
             "Distinct nodes of a mini-batch, from the outputs back to the nodes whose input features are read: "
             "what each layer reads of the one before. Of a rank and step: means over steps, ranks, epochs after "
             "warm-up and seeds. Inputs / outputs: how the neighbourhood grows; a subgraph does not.",
-            "Method",
-            (Group("", heads),),
-            by_parts(section, cells),
+            heads,
+            cells,
+            found,
         )
 
     def figure(self) -> Picture | None:
@@ -78,29 +66,21 @@ class LayersView(ReportView):
         found = nodes_by_layer(section)
         if not found:
             return None
-        panels = sorted({parts for _, parts in found})
-        shown = [v for v in section.variants if any(key[0] == v for key in found)]
-        figure = new_figure(3.6 + 0.2 * legend_rows(section), section, "Nodes of a step by layer")
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        title, height = "Nodes of a step by layer", 3.6 + 0.2 * legend_rows(section)
+        lines = {key: dict(enumerate(nodes)) for key, nodes in found.items()}
+        figure = line_panels(section, title, height, lines, "layers_back", "nodes")
         size = float(section.ok["inner_nodes"].max())
-        for ax, parts in zip(axes, panels, strict=True):
-            for variant in shown:
-                if nodes := found.get((variant, parts)):
-                    x = ("layers_back", list(range(len(nodes))))
-                    draw_line(ax, variant, parts, x, ("nodes", nodes), style=variant.style)
+        for ax in figure.axes:
             if size == size:
                 ax.axhline(size, color="#999999", lw=1, ls="--", zorder=1)
             ax.xaxis.set_major_locator(FixedLocator(list(range(max(map(len, found.values()))))))
             ax.set_xlabel("Layers back from the outputs")
-            panel(ax, parts)
-            sns.despine(ax=ax)
-        amount_axis(axes[0], "Nodes", [count for nodes in found.values() for count in nodes])
-        legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
+        amount_axis(figure.axes[0], "Nodes", [count for nodes in found.values() for count in nodes])
         caption = (
             "The numbers of the table above: distinct nodes of a rank's step, from the outputs (0) back to the "
             "nodes whose features are read. Dashed: all nodes of the graph that is trained on."
         )
-        return save(figure, section, "layers", "Nodes of a step by layer", caption)
+        return save(figure, section, "layers", title, caption)
 
 
 class SweptLayersView(SweptView):

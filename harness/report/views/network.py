@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator
 
-from harness.report.drawing import Picture, legend, mark, new_figure, panel, save
+from harness.report.drawing import Picture, legend, line_handle, mark, new_figure, panel, save, set_ticks
 from harness.report.sections import Variant
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import NetworksView
@@ -79,40 +80,37 @@ class NetworkRateView(NetworksView):
                 own = [bases[trial] for trial in mine["base"].unique()]
                 _line(ax, own, (variant, parts), rates, latency_s, hosted)
             _axes(ax, rates)
-            panel(ax, parts, _panel_title(parts, latency_s, hosted))
+            latency = f", latency {latency_text(latency_s)}" if latency_s else ""
+            panel(ax, parts, f"P = {parts}{latency}" + (f", {hosted} ranks a host" if hosted > 1 else ""))
         axes[0].set_ylabel("Epoch time (s)")
-        axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes[0].yaxis.set_minor_locator(NullLocator())
+        set_ticks(axes[0].yaxis, text="{:g}".format)
         unshaped = not np.isfinite(frame.loc[frame["trial"] == frame["base"], "rate_bits_s"]).any()
         source = f"projected from the {'unshaped' if unshaped else 'fastest'} trial (alpha-beta model)"
-        handles = [*(_handle(v) for v in shown), Line2D([], [], color="#666666", lw=1.3)]
+        handles = [*(line_handle(v.style, width=1.3) for v in shown), Line2D([], [], color="#666666", lw=1.3)]
         labels = [*(f"{v.label}, measured" for v in shown), f"line: {source}"]
         legend(figure, handles, labels, shown)
-        return save(figure, section, "rate", "Epoch time and network", _caption(source))
+        caption = (
+            "Points: measured, mean over seeds; whisker: from the lowest to the highest end of the seeds' 95 % "
+            f"intervals. Lines: {source}: its compute as measured, its bytes over a link of that rate; of a model, not "
+            "measured. Both axes are logarithmic; to the right of the dotted line stand networks without a limit. "
+            "Lower is better."
+        )
+        return save(figure, section, "rate", "Epoch time and network", caption)
 
 
 def _points(ax: Axes, mine: pd.DataFrame, of: tuple[Variant, int], rates: Sequence[float]) -> None:
     """Draw what was measured: mean over seeds, with a whisker over their intervals."""
-    variant = of[0]
+    style = of[0].style
     for network, trials in mine.groupby("network"):
         rate = float(trials["rate_bits_s"].iloc[0])
         x = rate if math.isfinite(rate) else _place(str(network), rates)
-        y, low, high = (trials[f"epoch_time_{end}s"] for end in ("", "low_", "high_"))
-        mean = y.mean()
-        drawn = ax.errorbar(
-            x,
-            mean,
-            [[max(0.0, mean - low.min())], [max(0.0, high.max() - mean)]],
-            color=variant.style.colour,
-            marker=variant.style.marker,
-            markersize=5.5,
-            capsize=3,
-            lw=1.2,
-            zorder=3,
-        )
+        mean, low = trials["epoch_time_s"].mean(), trials["epoch_time_low_s"].min()
+        high = trials["epoch_time_high_s"].max()
+        ends = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
+        look: dict[str, Any] = {"capsize": 3, "lw": 1.2, "zorder": 3}
+        drawn = ax.errorbar(x, mean, ends, color=style.colour, marker=style.marker, markersize=5.5, **look)
         shown = {"shown": "measured", "network": str(network), "rate_bits_s": rate, "epoch_time_s": mean}
-        mark(drawn, *of, {**shown, "low_s": low.min(), "high_s": high.max()})
+        mark(drawn, *of, {**shown, "low_s": low, "high_s": high})
 
 
 def _line(
@@ -138,26 +136,6 @@ def _axes(ax: Axes, rates: Sequence[float]) -> None:
     ax.set_yscale("log")
     ax.set_xlim(rates[0] / BEYOND, _place(LOOPBACK, rates) * math.sqrt(BEYOND))
     ax.axvline(rates[-1] * BEYOND, color="#999999", lw=0.8, ls=":")
-    ax.xaxis.set_major_locator(FixedLocator(list(names)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
-    ax.xaxis.set_minor_locator(NullLocator())
+    set_ticks(ax.xaxis, FixedLocator(list(names)), lambda value: names.get(value, ""))
     ax.set_xlabel("Rate of a host's link, each direction")
     sns.despine(ax=ax)
-
-
-def _panel_title(parts: int, latency_s: float, hosted: int) -> str:
-    latency = f", latency {latency_text(latency_s)}" if latency_s else ""
-    return f"P = {parts}{latency}" + (f", {hosted} ranks a host" if hosted > 1 else "")
-
-
-def _handle(variant: Variant) -> Line2D:
-    s = variant.style
-    return Line2D([], [], color=s.colour, linestyle=s.dash, marker=s.marker, markersize=5.5, lw=1.3)
-
-
-def _caption(source: str) -> str:
-    return (
-        "Points: measured, mean over seeds; whisker: from the lowest to the highest end of the seeds' 95 % intervals. "
-        f"Lines: {source}: its compute as measured, its bytes over a link of that rate; of a model, not measured. Both "
-        "axes are logarithmic; to the right of the dotted line stand networks without a limit. Lower is better."
-    )

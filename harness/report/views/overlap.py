@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -13,16 +12,11 @@ from harness.report.drawing import Picture, draw_line, legend, line_handle, mark
 from harness.report.palette import DASHES, Dash
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import Line, sweep
-from harness.report.table import Cell, Group, Table, by_parts, missing
-from harness.report.views import NetworksView, ReportView
-from harness.results.text import Stat, decimals, fixed, time_unit
+from harness.report.table import Cell, Table, missing
+from harness.report.views import NetworksView, ReportView, variants_table
+from harness.results.text import decimals, fixed, time_unit
 
 SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only
-
-
-def exposed_share(busy: Stat, exposed: Stat) -> float | None:
-    """Return exposed / busy; None if nothing was under way."""
-    return exposed.mean / busy.mean if busy.mean else None
 
 
 class OverlapView(ReportView):
@@ -46,26 +40,24 @@ class OverlapView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            if key not in shown:
-                return ()
-            share = exposed_share(busy[key], exposed[key])
             hidden = max(0.0, busy[key].mean - exposed[key].mean)
             work = compute.get(key)
             return [
                 Cell(fixed(work.mean / size, places)) if work else missing(section, variant, parts),
                 *(Cell(fixed(seconds / size, places)) for seconds in (busy[key].mean, exposed[key].mean, hidden)),
-                Cell(f"{100 * share:.1f}") if share is not None else Cell(),
+                Cell(f"{100 * (exposed[key].mean / busy[key].mean):.1f}"),
             ]
 
-        return Table(
+        return variants_table(
+            section,
             f"Overlapped communication ({unit} per epoch)",
             "Busy: time with transfers under way; exposed: time in which the trainer stood still for them (phase "
             "comm); hidden: busy - exposed, at least 0. A method that waits for each exchange exposes all of it; "
             "one that lets them run beside the training hides them behind its compute (the sum above), wait and "
             "reduce. Of the slowest rank and the same epochs as the phases, mean over seeds.",
-            "Method",
-            (Group("", ("Compute", "Busy", "Exposed", "Hidden", "Exposed / busy (%)")),),
-            by_parts(section, cells),
+            ("Compute", "Busy", "Exposed", "Hidden", "Exposed / busy (%)"),
+            cells,
+            shown,
         )
 
     def figure(self) -> Picture | None:
@@ -95,9 +87,8 @@ class OverlapView(ReportView):
         for row in axes:
             row[0].set_ylim(bottom=0)
         labels = [f"{line.label}{network.name}" for network in networks for line in lines]
-        legend(
-            figure, [line_handle(line.style, n.dash) for n in networks for line in lines], labels, lines * len(networks)
-        )
+        handles = [line_handle(line.style, network.dash) for network in networks for line in lines]
+        legend(figure, handles, labels, lines * len(networks))
         caption = (
             "Methods that differ in their staleness alone: tau = 0 waits for every exchange, tau > 0 reads "
             "what was sent tau epochs ago. Above: epoch time; below: the share of the time with transfers "
@@ -108,20 +99,12 @@ class OverlapView(ReportView):
 
 @dataclass(frozen=True)
 class _Network:
-    """The trials of a section on one network, and how they are drawn."""
+    """The trials of a section on one network: epoch times and exposed shares, and how they are drawn."""
 
     name: str
     dash: Dash | None
     times: Values
-    busy: Values
-    exposed: Values
-
-    def exposed_percent(self, key: tuple[Variant, int]) -> float | None:
-        """Return the exposed share of a cell, None where it is not known."""
-        if key not in self.busy or key not in self.exposed:
-            return None
-        share = exposed_share(self.busy[key], self.exposed[key])
-        return None if share is None else 100 * share
+    percent: dict[tuple[Variant, int], float]
 
 
 def _networks(section: Section) -> list[_Network]:
@@ -130,24 +113,20 @@ def _networks(section: Section) -> list[_Network]:
     found = []
     for i, name in enumerate(names):
         own = replace(section, frame=section.frame[section.frame["network"] == name])
-        columns = [values_of(own, column) for column in ("epoch_time_s", "comm_busy_s", "comm_exposed_s")]
+        times, busy, exposed = (values_of(own, f"{each}_s") for each in ("epoch_time", "comm_busy", "comm_exposed"))
+        percent = {key: 100 * (exposed[key].mean / busy[key].mean) for key in exposed if key in busy and busy[key].mean}
         dash = DASHES[i % len(DASHES)] if several else None
-        found.append(_Network(f", network {name}" if several else "", dash, *columns))
+        found.append(_Network(f", network {name}" if several else "", dash, times, percent))
     return found
 
 
 def _draw(upper: Axes, lower: Axes, line: Line, network: _Network, parts: int) -> None:
-    keys = [(tau, (variant, parts)) for tau, variant in line.points if (variant, parts) in network.times]
-    drawn: dict[str, Any] = {
-        "style": line.style,
-        "dash": network.dash,
-        "more": {"network": network.name.removeprefix(", network ")},
-    }
-    taken = ("epoch_time_s", [network.times[k].mean for _, k in keys])
-    draw_line(upper, line, parts, ("staleness", [t for t, _ in keys]), taken, **drawn)
-    shares = [(t, share) for t, k in keys if (share := network.exposed_percent(k)) is not None]
-    stood = ("exposed_percent", [share for _, share in shares])
-    draw_line(lower, line, parts, ("staleness", [t for t, _ in shares]), stood, **drawn)
+    more = {"network": network.name.removeprefix(", network ")}
+    times = {key: stat.mean for key, stat in network.times.items()}
+    for ax, column, values in ((upper, "epoch_time_s", times), (lower, "exposed_percent", network.percent)):
+        there = [(tau, values[variant, parts]) for tau, variant in line.points if (variant, parts) in values]
+        x, y = ("staleness", [tau for tau, _ in there]), (column, [value for _, value in there])
+        draw_line(ax, line, parts, x, y, style=line.style, dash=network.dash, more=more)
 
 
 class StalenessView(NetworksView):

@@ -10,20 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from harness.metrics import Metric
-from harness.report.drawing import Picture, cost_axis, legend, legend_rows, mark, new_figure, panel, save
+from harness.report.drawing import Picture, cost_axis, legend, legend_rows, new_figure, panel, save
 from harness.report.sections import Section, Values, Variant, values_of
-from harness.report.table import Cell, Group, Table, by_parts, scale_of
-from harness.report.views import ReportView
-from harness.results.text import Stat, common_places, percent
+from harness.report.table import Cell, Table, scale_of
+from harness.report.views import ReportView, variants_table
+from harness.report.views.sampling import mark_handle, score_mark
+from harness.results.text import common_places, percent
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One kind of cost: a metric of a section's trials, an epoch's or (`peak`) the whole training's."""
+    """One kind of cost: a metric of a section's trials, and what it is called of the whole training."""
 
     metric: Metric
     name: str
-    peak: bool = False
 
 
 COSTS = {  # by metric: what is of the whole training has another name than an epoch's
@@ -43,11 +43,10 @@ def costs(section: Section) -> dict[Cost, Values]:
     for column, name in COSTS.items():
         if column in frame:
             metric = section.metric_of(column)
-            cost = Cost(metric, name or metric.title, column in PEAKS)
-            own = pd.to_numeric(frame[column]) * (1 if cost.peak else frame["epochs"])
+            own = pd.to_numeric(frame[column]) * (1 if column in PEAKS else frame["epochs"])
             values = values_of(replace(section, frame=frame.assign(**{column: own})), column)
             if any(stat.mean for stat in values.values()):
-                found[cost] = values
+                found[Cost(metric, name or metric.title)] = values
     return found
 
 
@@ -92,8 +91,6 @@ class ParetoView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            if key not in score:
-                return ()
             amounts = [
                 Cell(f"{values[key].mean / scales[cost][0]:,.{places[cost]}f}") if key in values else Cell()
                 for cost, values in found.items()
@@ -106,15 +103,16 @@ class ParetoView(ReportView):
             *(f"{cost.name} ({unit})" for cost, (_, unit) in scales.items()),
             "On the front of",
         )
-        return Table(
+        return variants_table(
+            section,
             "Accuracy and cost",
             "Of the whole training, means over seeds: time = epochs × epoch time, bytes between all ranks and "
             "energy likewise; peak memory of the rank that has most. On the front of a cost: no other method "
             f"at that P reaches as much for less, or more for as much; “{NOTHING}”: for every cost there is a "
             "better one. The means decide, however close: see the deviations.",
-            "Method",
-            (Group("", heads),),
-            by_parts(section, cells),
+            heads,
+            cells,
+            score,
         )
 
     def figure(self) -> Picture | None:
@@ -136,10 +134,7 @@ class ParetoView(ReportView):
                     continue
                 _panel(ax, parts, cost, found[cost], score, fronts[cost, parts])
             axes[i][0].set_ylabel(f"Test {section.metric} (%)")
-        handles = [
-            *(Line2D([], [], color=v.style.colour, marker=v.style.marker, ls="", ms=6.5) for v in shown),
-            Line2D([], [], color="#777777", lw=1, ls="--"),
-        ]
+        handles = [*map(mark_handle, shown), Line2D([], [], color="#777777", lw=1, ls="--")]
         legend(figure, handles, [*(v.label for v in shown), "front"], shown)
         caption = (
             "Each method by what its whole training costs and what it reaches: the numbers of the table above, "
@@ -167,35 +162,9 @@ def _panel(ax: Axes, parts: int, cost: Cost, amounts: Values, score: Values, bes
     label = f"{cost.name} ({unit})"
     there = [v for v, own in score if own == parts and (v, parts) in amounts]
     at = {v: amounts[v, parts].mean / size for v in there}
-    ax.plot(
-        [at[v] for v in best],
-        [100 * score[v, parts].mean for v in best],
-        color="#777777",
-        lw=1,
-        ls="--",
-        drawstyle="steps-post",
-        zorder=1,
-    )
+    x, y = [at[v] for v in best], [100 * score[v, parts].mean for v in best]
+    ax.plot(x, y, color="#777777", lw=1, ls="--", drawstyle="steps-post", zorder=1)
     for variant in there:
-        _point(ax, (variant, parts), (label, at[variant]), score[variant, parts], on=variant in best)
+        score_mark(ax, (variant, parts), (label, at[variant]), score[variant, parts], on=variant in best)
     cost_axis(ax, label, list(at.values()))
     panel(ax, parts)
-
-
-def _point(ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], score: Stat, *, on: bool) -> None:
-    """Draw one method's score with its deviation, hollow if it is not on the front."""
-    style, mean = of[0].style, 100 * score.mean
-    spread = None if score.std is None else 100 * score.std
-    drawn = ax.errorbar(
-        amount[1],
-        mean,
-        spread,
-        color=style.colour,
-        marker=style.marker,
-        markersize=6.5,
-        markerfacecolor=style.colour if on else "white",
-        capsize=2.5,
-        lw=1,
-    )
-    label, x = amount
-    mark(drawn, *of, {label: x, "score_percent": mean, "sd": spread, "front": on})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -36,13 +37,12 @@ class PartitionView(ReportView):
             ratio = (frame["boundary_nodes"] / frame["inner_nodes"]).dropna()
             shown = Cell(f"{ratio.mean():.2f}") if len(ratio) else Cell()
             rows.append(Row(f"P = {parts}", (inner, boundary, shown), parts=parts))
-        groups = (Group("", HEADS),)
         return Table(
             "Partition",
             "Nodes of the training graph summed over ranks. A boundary node is counted once for each rank that "
             "has an edge from it, so their number is the communication volume of one exchange, in rows.",
             "Parts",
-            groups,
+            (Group("", HEADS),),
             tuple(rows),
         )
 
@@ -60,7 +60,8 @@ class PartitionView(ReportView):
             ax.grid(visible=False, axis="x")
             panel(ax, parts)
             sns.despine(ax=ax)
-        legend(figure, [_patch(kind) for kind in KINDS], [kind.label for kind in KINDS], KINDS)
+        handles = [Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", lw=0.3) for kind in KINDS]
+        legend(figure, handles, [kind.label for kind in KINDS], KINDS)
         caption = (
             f"Nodes of each part, as in the table below; of more than {LISTED} parts how many have which ratio "
             "of boundary to inner nodes, and their mean (dashed). Smaller boundaries are better: they are what "
@@ -109,10 +110,7 @@ def sizes(section: Section) -> Sizes:
         own = section.ok.loc[section.ok["parts"] == parts, "part_sizes"]
         distinct = sorted({each for each in own if each is not None and len(each) == parts})
         if distinct and parts > 1:
-            found[parts] = [
-                (fmean(inner for inner, _ in each), fmean(boundary for _, boundary in each))
-                for each in zip(*distinct, strict=True)
-            ]
+            found[parts] = [(float(inner), float(boundary)) for inner, boundary in np.mean(distinct, axis=0)]
     return found
 
 
@@ -167,7 +165,3 @@ def _ratios(ax: Axes, parts: int, own: pd.DataFrame) -> None:
     mark(line, kind, parts, {"part": list(own.index), "nodes": own["boundary"], "ratio": ratios})
     ax.set_xlabel("Boundary / inner nodes")
     ax.set_ylabel("Parts")
-
-
-def _patch(kind: _Kind) -> Patch:
-    return Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", lw=0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from harness.report.columns import Matrix
 from harness.report.drawing import WIDE, Picture, current_style, mark, new_figure, panel, save
 from harness.report.sections import Section, Variant
-from harness.report.table import Cell, Group, Table, by_parts
-from harness.report.views import ReportView
+from harness.report.table import Cell, Table
+from harness.report.views import ReportView, variants_table
 from harness.results.text import byte_unit, common_places, fixed, significant
 
 SQUARE = 0.8  # a row's height in print, of that on a screen
@@ -33,14 +34,10 @@ def peers(section: Section) -> Peers:
     """Return the bytes an epoch from rank to rank [P, P], mean over seeds, where any were sent."""
     if "peer_bytes" not in section.ok:
         return {}
-    known = section.ok[section.ok["peer_bytes"].notna()]
-    cells = {key: np.mean(list(own), axis=0) for key, own in known.groupby(["variant", "parts"])["peer_bytes"]}
-    places = [(variant, parts) for variant in section.variants for parts in section.parts]
-    return {
-        (variant, parts): sent
-        for variant, parts in places
-        if (sent := cells.get((variant.key, parts))) is not None and sent.any()
-    }
+    places = itertools.product(section.variants, section.parts)
+    told = {place: list(section.select(*place)["peer_bytes"].dropna()) for place in places}
+    means = {place: np.mean(own, axis=0) for place, own in told.items() if own}
+    return {place: sent for place, sent in means.items() if sent.any()}
 
 
 class PeersView(ReportView):
@@ -62,8 +59,6 @@ class PeersView(ReportView):
         places = min(3, common_places(mean / size for mean in means.values()))
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            if (variant, parts) not in found:
-                return ()
             sent, mean = found[variant, parts], means[variant, parts]
             source, target = np.unravel_index(int(sent.argmax()), sent.shape)
             ranks = [sent.sum(axis=axis) for axis in (1, 0)]
@@ -74,19 +69,17 @@ class PeersView(ReportView):
                 *(Cell(f"{each.max() / each.mean():.2f}", f"rank {int(each.argmax())}") for each in ranks),
             ]
 
-        heads = (
-            *("Mean of a pair", "Largest", "Largest / mean"),
-            *("Most sent / mean rank", "Most received / mean rank"),
-        )
-        return Table(
+        heads = ["Mean of a pair", "Largest", "Largest / mean", "Most sent / mean rank", "Most received / mean rank"]
+        return variants_table(
+            section,
             f"Bytes from rank to rank ({unit} per epoch)",
             "Of an epoch, mean over seeds: bytes that one rank sends another, of all ordered pairs; the largest "
             "with the ranks it goes from and to; and what the busiest rank sends and receives / the mean of "
             "ranks: 1 is balanced. Only what goes from one rank to another: all-reduces (model) and swaps have "
             f"no peer. 1 {unit} = {size:,.0f} bytes.",
-            "Method",
-            (Group("", heads),),
-            by_parts(section, cells),
+            heads,
+            cells,
+            found,
         )
 
     def figure(self) -> Picture | None:
@@ -159,9 +152,8 @@ def _heat(ax: Axes, key: tuple[Variant, int], sent: Matrix, colours: Normalize, 
             dark = not amount or colours(amount) < 0.55
             ink = "#555555" if not amount else "white" if dark else "black"
             ax.text(j, i, significant(amount, 2), ha="center", va="center", fontsize=7, color=ink)
-    ticks = range(0, parts, max(1, math.ceil(parts / WRITTEN)))
-    ax.set_xticks(list(ticks))
-    ax.set_yticks(list(ticks))
+    ticks = list(range(0, parts, math.ceil(parts / WRITTEN)))
+    ax.set(xticks=ticks, yticks=ticks)
     ax.grid(visible=False)
     ax.set_xlabel("to rank", labelpad=1)
     name = textwrap.fill(variant.label, 24, max_lines=2, placeholder=" …")

@@ -6,7 +6,7 @@ import pandas as pd
 
 from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.drawing import Picture, save
-from harness.report.sections import Section, largest_total, model_columns, values_of
+from harness.report.sections import Section, model_columns, values_of
 from harness.report.table import (
     Cell,
     Table,
@@ -22,6 +22,7 @@ from harness.report.table import (
     usual_seeds,
 )
 from harness.report.views import ReportView
+from harness.report.views.traffic import total_unit
 from harness.results.text import byte_unit, join_unique
 
 CPU_USE = ("cpu_utilisation", "energy_cpu_j")
@@ -39,9 +40,9 @@ class UseView(ReportView):
     def table(self) -> Table | None:
         """Utilisation, power and energy; None if nothing of it was measured."""
         section = self.section
-        columns = CPU_USE + (GPU_USE if on_gpu(section) else ())
-        gpu = ""
+        columns, gpu = [*CPU_USE], ""
         if on_gpu(section):
+            columns += GPU_USE
             gpu = (
                 " GPU utilisation: share of the time with a kernel running, mean of samples"
                 f"{every(section, 'sample_interval_s')} and of ranks. GPU power (mean of samples) and energy an "
@@ -141,7 +142,14 @@ GPU_MEMORY = ("nvml_peak_bytes", "allocator_peak_bytes")
 
 def memory_sources_table(section: Section) -> Table | None:
     """Peak memory as each source saw it beside the model's total; None if there is neither."""
-    columns = *CPU_MEMORY, *(GPU_MEMORY if on_gpu(section) else ()), "memory_model_bytes"
+    sources, gpu = [*CPU_MEMORY], ""
+    if on_gpu(section):
+        sources += GPU_MEMORY
+        gpu = (
+            "NVML: what the driver says the process holds on the GPU, CUDA's context included, the largest of "
+            f"samples{every(section, 'sample_interval_s')}. CUDA allocator: torch's max_memory_allocated. "
+        )
+    columns = [*sources, "memory_model_bytes"]
     peaks = [stat.mean for name in columns for stat in values_of(section, name).values()]
     size, unit = byte_unit(max(peaks, default=None))
     return metrics_table(
@@ -150,26 +158,17 @@ def memory_sources_table(section: Section) -> Table | None:
         f"Peak memory of a rank by source, and the memory model ({unit})",
         f"Largest of the ranks, mean over seeds; 1 {unit} = {size:,.0f} bytes. RSS: the kernel's peak of "
         "the resident set. PSS: the same with shared pages divided among the processes that share them, "
-        f"largest of samples{every(section, 'pss_interval_s')}. {_gpu_sources(section)}Memory model: what tensors "
+        f"largest of samples{every(section, 'pss_interval_s')}. {gpu}Memory model: what tensors "
         "need by the method's memory model, components below; it leaves out the interpreter, its libraries "
         "and mapped files, which RSS and PSS hold.",
         (size, unit),
     )
 
 
-def _gpu_sources(section: Section) -> str:
-    if not on_gpu(section):
-        return ""
-    return (
-        "NVML: what the driver says the process holds on the GPU, CUDA's context included, the largest of "
-        f"samples{every(section, 'sample_interval_s')}. CUDA allocator: torch's max_memory_allocated. "
-    )
-
-
 def memory_model_table(section: Section) -> Table | None:
     """The memory model's bytes by component; None if no method has a model."""
     columns = model_columns(section)
-    size, unit = byte_unit(largest_total({name: values_of(section, c) for name, c in columns.items()}))
+    size, unit = total_unit(section, columns)
     return components_table(
         section,
         columns,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from harness.report.drawing import Drawing, Picture, cost_axis, legend, mark, new_figure, panel, save
+from harness.report.drawing import Drawing, Picture, cost_axis, legend, mark, part_panels, save
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import sweep
-from harness.report.table import Cell, Group, Table, by_parts, missing
-from harness.report.views import ReportView
+from harness.report.table import Cell, Table, missing
+from harness.report.views import ReportView, variants_table
 from harness.results.text import Stat, byte_unit, common_places, fixed, percent
 
 NOT_TOLD = Cell("none")
+MARK = 6.5  # size of a method's mark
 SHARES = {  # column of record_values: heading
     "edge_share": "Edges drawn (%)",
     "asked_share": "Boundary asked for (%)",
@@ -57,8 +59,6 @@ class SamplingView(ReportView):
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key, base = (variant, parts), baseline_of(section, sent, parts)
-            if key not in sent:
-                return ()
             return [
                 Cell(f"{asked[key].mean:,.0f}") if key in asked else NOT_TOLD,
                 *(Cell(f"{100 * found[key].mean:.1f}") if key in found else NOT_TOLD for found in shares.values()),
@@ -67,12 +67,10 @@ class SamplingView(ReportView):
                 Cell(percent(score[key])) if key in score else missing(section, variant, parts),
             ]
 
-        rows = by_parts(section, cells, falling=sent)
-        if not rows:
-            return None
         name = section.baseline.method if section.baseline else "the baseline"
-        heads = (*("Boundary rows", *shares), *(f"Sent ({unit})", f"Share of {name} (%)", f"Test {section.metric} (%)"))
-        return Table(
+        heads = ("Boundary rows", *shares, f"Sent ({unit})", f"Share of {name} (%)", f"Test {section.metric} (%)")
+        return variants_table(
+            section,
             "What sampling saves",
             "Of an epoch, all ranks, by falling bytes: what stands next to each other costs the network the "
             "same. A boundary node is asked for as soon as one of its edges is drawn, so on a dense graph "
@@ -81,9 +79,10 @@ class SamplingView(ReportView):
             "the probabilities of the draws; “none”: the method does not tell. Means over the epochs after "
             "warm-up. Sent: bytes of features, embeddings, their gradients and control (not those of the model, "
             f"which no sampling saves), mean over all epochs; 1 {unit} = {size:,.0f} bytes. Means over seeds.",
-            "Method",
-            (Group("", heads),),
-            rows,
+            heads,
+            cells,
+            sent,
+            falling=sent,
         )
 
     def figure(self) -> Picture | None:
@@ -112,40 +111,48 @@ def score_against(
     if not any(amounts[key].mean for key in cells):
         return None
     shown = [variant for variant in section.variants if any(key[0] == variant for key in cells)]
-    panels = sorted({parts for _, parts in cells})
-    figure = new_figure(3.6 + 0.2 * (1 + len(shown) // 3), section, title)
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, parts in zip(axes, panels, strict=True):
+    figure, axes = part_panels(section, title, 3.6 + 0.2 * (1 + len(shown) // 3), (parts for _, parts in cells))
+    for parts, ax in axes.items():
         for line in sweep(shown, swept):
             there = [variant for _, variant in line.points if (variant, parts) in cells]
-            ax.plot(
-                [amounts[variant, parts].mean / size for variant in there],
-                [100 * score[variant, parts].mean for variant in there],
-                color="#999999",
-                lw=1,
-                zorder=1,
-            )
+            joined = [(amounts[variant, parts].mean / size, 100 * score[variant, parts].mean) for variant in there]
+            ax.plot([x for x, _ in joined], [y for _, y in joined], color="#999999", lw=1, zorder=1)
         for variant in shown:
             if (key := (variant, parts)) in cells:
-                _score_mark(ax, key, (label, amounts[key].mean / size), score[key])
+                x, colour = amounts[key].mean / size, variant.style.colour
+                if x:
+                    score_mark(ax, key, (label, x), score[key])
+                else:  # a line across, for a logarithm cannot show 0
+                    across = ax.axhline(100 * score[key].mean, color=colour, linestyle="--", lw=1)
+                    mark(across, *key, _numbers((label, x), score[key]))
         cost_axis(ax, label, [amounts[key].mean / size for key in cells if key[1] == parts])
-        panel(ax, parts)
-    axes[0].set_ylabel(f"Test {section.metric} (%)")
-    handles = [Line2D([], [], color=v.style.colour, marker=v.style.marker, linestyle="", markersize=6.5) for v in shown]
-    legend(figure, handles, [v.label for v in shown], shown)
+    figure.axes[0].set_ylabel(f"Test {section.metric} (%)")
+    legend(figure, [mark_handle(v) for v in shown], [v.label for v in shown], shown)
     return figure
 
 
-def _score_mark(ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], score: Stat) -> None:
-    """Draw a score with its deviation; a line across where the amount is 0, which a logarithm cannot show."""
-    style, (label, x) = of[0].style, amount
-    ends = None if score.std is None else 100 * score.std
-    shown = {label: x, "score_percent": 100 * score.mean, "sd": ends}
-    if not x:
-        across = ax.axhline(100 * score.mean, color=style.colour, linestyle="--", lw=1)
-        mark(across, *of, shown)
-        return
-    drawn = ax.errorbar(
-        x, 100 * score.mean, ends, color=style.colour, marker=style.marker, markersize=6.5, capsize=2.5, lw=1
-    )
-    mark(drawn, *of, shown)
+def _numbers(amount: tuple[str, float], score: Stat) -> dict[str, Any]:
+    spread = None if score.std is None else 100 * score.std
+    return {amount[0]: amount[1], "score_percent": 100 * score.mean, "sd": spread}
+
+
+def score_mark(
+    ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], score: Stat, *, on: bool | None = None
+) -> None:
+    """Draw a score with its deviation; `on`: whether it is on a front, if there is one: hollow if not."""
+    style, shown = of[0].style, _numbers(amount, score)
+    face = "white" if on is False else style.colour
+    look: dict[str, Any] = {
+        "marker": style.marker,
+        "markersize": MARK,
+        "markerfacecolor": face,
+        "capsize": 2.5,
+        "lw": 1,
+    }
+    drawn = ax.errorbar(amount[1], shown["score_percent"], shown["sd"], color=style.colour, **look)
+    mark(drawn, *of, shown if on is None else shown | {"front": on})
+
+
+def mark_handle(variant: Variant) -> Line2D:
+    """Return what the legend shows for scores."""
+    return Line2D([], [], color=variant.style.colour, marker=variant.style.marker, linestyle="", markersize=MARK)

@@ -5,25 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator
 
 from harness.report.drawing import (
     Picture,
     amount_axis,
     draw_line,
-    legend,
     legend_rows,
-    line_handle,
+    line_legend,
     mark,
     new_figure,
     save,
+    set_ticks,
 )
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, column, grid, measured, seeds_note, usual_seeds
 from harness.report.views import ReportView
-from harness.results.text import Stat
 
 
 class ScalingView(ReportView):
@@ -75,16 +72,21 @@ class ScalingView(ReportView):
             there = [(p, rates[variant, p]) for p in section.parts if (variant, p) in rates]
             x = ("P", [p for p, _ in there])
             draw_line(left, variant, None, x, ("epochs_per_s", [s.mean for _, s in there]), style=variant.style)
-            _deviations(left, variant, there)
+            if known := [(p, s.mean, s.std) for p, s in there if s.std is not None]:
+                places, means, spread = zip(*known, strict=True)
+                whiskers = left.errorbar(places, means, spread, color=variant.style.colour, ls="", capsize=2.5, lw=1)
+                mark(whiskers, variant)
             ratios = [s.mean / there[0][1].mean for _, s in there]
             draw_line(right, variant, None, x, ("speed_up", ratios), style=variant.style)
         ends = np.array([section.parts[0], section.parts[-1]], dtype=float)
         right.plot(ends, ends / ends[0], color="#999999", lw=1, ls="--", zorder=1)
         for ax in (left, right):
-            _parts_axis(ax, section.parts)
+            ax.set_xscale("log", base=2)  # doublings are at equal steps
+            set_ticks(ax.xaxis, FixedLocator(list(section.parts)), "{:g}".format)
+            ax.set_xlabel("Number of parts P (= ranks), log scale")
         amount_axis(left, "Throughput (epochs / s)", [stat.mean for stat in rates.values()])
         amount_axis(right, "Speed-up over own fewest P (×)", [])
-        legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
+        line_legend(figure, shown)
         caption = (
             "The numbers of the table above, mean over seeds; whisker: ± sample standard deviation; dashed: as "
             "many times faster as there are parts. Higher is better."
@@ -109,21 +111,3 @@ def _own_speed_up(section: Section, rates: Values, variant: Variant, parts: int)
     if first is None or (variant, parts) not in rates or not rates[variant, first].mean:
         return None
     return rates[variant, parts].mean / rates[variant, first].mean, first
-
-
-def _deviations(ax: Axes, variant: Variant, there: list[tuple[int, Stat]]) -> None:
-    known = [(parts, stat.mean, stat.std) for parts, stat in there if stat.std is not None]
-    if known:
-        x, y, spread = zip(*known, strict=True)
-        drawn = ax.errorbar(x, y, spread, color=variant.style.colour, ls="", capsize=2.5, lw=1)
-        mark(drawn, variant)
-
-
-def _parts_axis(ax: Axes, parts: tuple[int, ...]) -> None:
-    """Give an axis of numbers of parts a tick for each, at equal steps for doublings."""
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(FixedLocator(list(parts)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("Number of parts P (= ranks), log scale")
-    sns.despine(ax=ax)

@@ -8,9 +8,8 @@ from harness.report.drawing import (
     Picture,
     amount_axis,
     draw_line,
-    legend,
     legend_rows,
-    line_handle,
+    line_legend,
     new_figure,
     panel,
     save,
@@ -53,12 +52,19 @@ class StepView(SweptView):
                 *(Cell(f"{100 * shares[key]:.1f}") if key in shares else Cell() for key in keys),
             ]
 
-        name = swept.axis.name
+        name, first = swept.axis.name, f"{swept.axis.name} = {heads[0]}"
         titles = (f"Step ({unit}), {name} =", f"{_ratio_name(swept)}, {name} =", f"Sampling (%), {name} =")
+        rule = f"Relative: own time of a step / that with {first}"
+        if swept.axis is THREADS:
+            rule = f"Speed-up: time of a step with {first} / own"
+        # One disturbance moves a median of so few.
+        short = (
+            f" Some medians are of fewer than {ENOUGH} epochs." if swept.section.ok["too_short"].eq(True).any() else ""
+        )
         return Table(
             f"Time of a step by {name}",
             "Epoch time / steps, of each trial the median over its epochs, mean over seeds. "
-            f"{_ratio_rule(swept)}. Sampling: phase “sample” / all phases.{_shortness(swept)}",
+            f"{rule}. Sampling: phase “sample” / all phases.{short}",
             "Method",
             tuple(Group(title, heads) for title in titles),
             by_parts(swept.section, cells),
@@ -77,14 +83,11 @@ class StepView(SweptView):
         axes = figure.subplots(len(shown), 2, squeeze=False)
         for (left, right), parts in zip(axes, shown, strict=True):
             for variant in section.variants:
-                keys = [key for value in swept.values if (key := (variant, parts, value)) in times]
-                x = [value for _, _, value in keys]
-                axis = swept.axis.name
-                own = (f"step ({unit})", [times[key].mean / size for key in keys])
-                draw_line(left, variant, parts, (axis, x), own, style=variant.style)
-                ratios = [(key[2], ratio) for key in keys if (ratio := relative(swept, times, key))]
-                to_first = ("to the first", [ratio for _, ratio in ratios])
-                draw_line(right, variant, parts, (axis, [v for v, _ in ratios]), to_first, style=variant.style)
+                own = {x: times[variant, parts, x].mean / size for x in swept.values if (variant, parts, x) in times}
+                ratios = {x: ratio for x in own if (ratio := relative(swept, times, (variant, parts, x)))}
+                for ax, what, found in ((left, f"step ({unit})", own), (right, "to the first", ratios)):
+                    x, y = (swept.axis.name, list(found)), (what, list(found.values()))
+                    draw_line(ax, variant, parts, x, y, style=variant.style)
             if swept.axis is THREADS:
                 ideal = [value / swept.values[0] for value in swept.values]
                 right.plot(swept.values, ideal, color="#999999", lw=1, ls="--", zorder=1)
@@ -93,12 +96,7 @@ class StepView(SweptView):
                 panel(ax, parts)
             amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
             amount_axis(right, _ratio_name(swept), [])
-        legend(
-            figure,
-            [line_handle(v.style) for v in section.variants],
-            [v.label for v in section.variants],
-            section.variants,
-        )
+        line_legend(figure, section.variants)
         caption = f"Left: the times of the table above; right: {_ratio_name(swept)} as there" + (
             "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."
         )
@@ -119,19 +117,6 @@ def relative(swept: Swept, times: Points, key: tuple[Variant, int, float]) -> fl
 
 def _ratio_name(swept: Swept) -> str:
     return "Speed-up (×)" if swept.axis is THREADS else "Relative (×)"
-
-
-def _ratio_rule(swept: Swept) -> str:
-    first = f"{swept.axis.name} = {show_value(swept.values[0])}"
-    if swept.axis is THREADS:
-        return f"Speed-up: time of a step with {first} / own"
-    return f"Relative: own time of a step / that with {first}"
-
-
-def _shortness(swept: Swept) -> str:
-    """Say where a median is of so few epochs that one disturbance moves it."""
-    short = swept.section.ok["too_short"].eq(True).any()
-    return f" Some medians are of fewer than {ENOUGH} epochs." if short else ""
 
 
 def _sampling(swept: Swept) -> dict[tuple[Variant, int, float], float]:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 
-from harness.report.drawing import (
-    Picture,
-    amount_axis,
-    draw_line,
-    legend,
-    legend_rows,
-    line_handle,
-    new_figure,
-    panel,
-    save,
-)
+from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
 from harness.report.sections import Section, Variant, values_of
-from harness.report.table import Cell, Group, Row, Table, bold_best, by_parts
+from harness.report.table import Cell, Group, Table, bold_best, by_parts
 from harness.report.views import ReportView
 from harness.report.views.convergence import trial_course
 from harness.results.stats import time_to_score
@@ -66,14 +56,11 @@ def best_score(section: Section) -> float | None:
 
 def courses(section: Section) -> Courses:
     """Return the scored trials of a section as `trial_course` has them, by variant and number of parts."""
-    by_trial = dict(iter(section.epochs.groupby("trial", sort=True)))
-    cells = dict(iter(section.ok.groupby(["variant", "parts"])["trial"]))
-    found: Courses = {}
-    for place in ((variant, parts) for variant in section.variants for parts in section.parts):
-        own = [by_trial[trial] for trial in cells.get((place[0].key, place[1]), ()) if trial in by_trial]
-        if scored := [course for rows in own if (course := trial_course(rows))["score"].notna().any()]:
-            found[place] = scored
-    return found
+    by_trial = {trial: trial_course(rows) for trial, rows in section.epochs.groupby("trial")}
+    scored = {trial: course for trial, course in by_trial.items() if course["score"].notna().any()}
+    places = itertools.product(section.variants, section.parts)
+    found = {place: [scored[t] for t in section.select(*place)["trial"] if t in scored] for place in places}
+    return {place: own for place, own in found.items() if own}
 
 
 def reached(own: Sequence[pd.DataFrame], target: float) -> Reached:
@@ -107,13 +94,8 @@ class TargetsView(ReportView):
         times = [each.time_s.mean for own in all_reached.values() for each in own if each.time_s]
         size, unit = time_unit(max(times, default=None))
         places = min(3, common_places(time / size for time in times))
-
-        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            own = all_reached.get((variant, parts), ())
-            return [cell for each in own for cell in _cells(each, size, places)]
-
-        rows = by_parts(section, cells)
-        groups = tuple(Group(_percent(score), (f"Time ({unit})", "Epochs")) for score in scores)
+        shown = _cells(all_reached, lambda stat: scaled(stat, size, places))
+        groups = tuple(Group(f"{100 * score:.1f} %", (f"Time ({unit})", "Epochs")) for score in scores)
         return Table(
             "Time to accuracy",
             f"Training time ({unit}; slowest rank of each epoch, warm-up included, evaluation and set-up not) "
@@ -124,70 +106,55 @@ class TargetsView(ReportView):
             "and the target of the suite, if it has one. Bold: soonest at that P, of those that all seeds reach.",
             "Method",
             groups,
-            _bold(rows, all_reached, section),
+            by_parts(section, lambda variant, parts: shown.get((variant, parts), ())),
         )
 
     def figure(self) -> Picture | None:
         """Draw the training time against the score that it takes, a panel a number of parts."""
         section = self.section
         best, found = best_score(section), courses(section)
-        lines = {key: line for key, own in found.items() if best and (line := _line(own, (best * DRAWN).tolist()))}
-        if not lines:
+        drawn = {key: line for key, own in found.items() if best and (line := _line(own, (best * DRAWN).tolist()))}
+        if not drawn:
             return None
-        times = [time for line in lines.values() for _, time in line]
+        times = [time for line in drawn.values() for time in line.values()]
         size, unit = time_unit(max(times))
-        panels = sorted({parts for _, parts in lines})
-        shown = [variant for variant in section.variants if any(key[0] == variant for key in lines)]
-        figure = new_figure(3.6 + 0.2 * legend_rows(section), section, "Time to accuracy")
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for ax, parts in zip(axes, panels, strict=True):
-            for variant in shown:
-                if (variant, parts) in lines:
-                    x = ("score_percent", [100 * score for score, _ in lines[variant, parts]])
-                    y = (f"training_time_{unit}", [time / size for _, time in lines[variant, parts]])
-                    draw_line(ax, variant, parts, x, y, style=variant.style)
+        lines = {key: {100 * score: time / size for score, time in line.items()} for key, line in drawn.items()}
+        title, height, y = "Time to accuracy", 3.6 + 0.2 * legend_rows(section), f"training_time_{unit}"
+        figure = line_panels(section, title, height, lines, "score_percent", y)
+        for ax in figure.axes:
             for score in targets(section):
                 ax.axvline(100 * score, color="#999999", lw=0.8, ls=":", zorder=0)
             ax.set_xlabel(f"Validation {section.metric} to reach (%)")
-            panel(ax, parts)
-            sns.despine(ax=ax)
-        amount_axis(axes[0], f"Training time ({unit})", times)
-        legend(figure, [line_handle(v.style) for v in shown], [v.label for v in shown], shown)
+        amount_axis(figure.axes[0], f"Training time ({unit})", times)
         caption = (
             "Training time until the score was first reached, mean over seeds; a line ends where not all seeds "
             "reach more. Dotted: the targets of the table above. Down and to the right is better."
         )
-        return save(figure, section, "targets", "Time to accuracy", caption)
+        return save(figure, section, "targets", title, caption)
 
 
-def _percent(score: float) -> str:
-    return f"{100 * score:.1f} %"
+def _cells(
+    found: dict[tuple[Variant, int], list[Reached]], write: Callable[[Stat], str]
+) -> dict[tuple[Variant, int], list[Cell]]:
+    """Return the cells of all rows: of each target the time, the soonest at a number of parts bold, and epochs."""
+    cells: dict[tuple[Variant, int], list[Cell]] = {key: [] for key in found}
+    for parts in {parts for _, parts in found}:
+        keys = [key for key in found if key[1] == parts]
+        for column in zip(*(found[key] for key in keys), strict=True):
+            times = [each.time_s.mean if each.always and each.time_s else None for each in column]
+            shown = bold_best([_time_cell(each, write) for each in column], times, highest=False)
+            for key, each, cell in zip(keys, column, shown, strict=True):
+                cells[key] += [cell, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
+    return cells
 
 
-def _cells(each: Reached, size: float, places: int) -> tuple[Cell, Cell]:
-    if not each.time_s or not each.epochs:
-        return Cell(NEVER, number=False), Cell()
-    note = "" if each.always else f"{each.hits} of {each.seeds}"
-    return Cell(scaled(each.time_s, size, places), note), Cell(f"{each.epochs.mean:,.0f}")
+def _time_cell(each: Reached, write: Callable[[Stat], str]) -> Cell:
+    if not each.time_s:
+        return Cell(NEVER, number=False)
+    return Cell(write(each.time_s), "" if each.always else f"{each.hits} of {each.seeds}")
 
 
-def _bold(rows: Sequence[Row], found: dict[tuple[Variant, int], list[Reached]], section: Section) -> tuple[Row, ...]:
-    """Mark the soonest of each target and number of parts."""
-    marked, start = list(rows), 0
-    for parts in sorted({parts for _, parts in found}):
-        own = [found[variant, parts] for variant in section.variants if (variant, parts) in found]
-        start += 1  # the heading
-        for i in range(len(own[0])):
-            times = [stat.mean if each[i].always and (stat := each[i].time_s) else None for each in own]
-            shown = bold_best([marked[start + j].cells[2 * i] for j in range(len(own))], times, highest=False)
-            for j, cell in enumerate(shown):
-                row = marked[start + j]
-                marked[start + j] = replace(row, cells=(*row.cells[: 2 * i], cell, *row.cells[2 * i + 1 :]))
-        start += len(own)
-    return tuple(marked)
-
-
-def _line(own: Sequence[pd.DataFrame], scores: Sequence[float]) -> list[tuple[float, float]]:
-    """Return (score, mean seconds) of the scores that all of a method's trials reach."""
-    each = [(score, reached(own, score)) for score in scores]
-    return [(score, found.time_s.mean) for score, found in each if found.always and found.time_s]
+def _line(own: Sequence[pd.DataFrame], scores: Sequence[float]) -> dict[float, float]:
+    """Return the mean seconds by score, of those that all of a method's trials reach."""
+    each = {score: reached(own, score) for score in scores}
+    return {score: found.time_s.mean for score, found in each.items() if found.always and found.time_s}

@@ -9,22 +9,8 @@ from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.drawing import Picture, save
 from harness.report.notes import explain_flags, flag_marks
 from harness.report.sections import Section, Variant, rank_columns, values_of
-from harness.report.table import (
-    Cell,
-    Columns,
-    Group,
-    Table,
-    by_parts,
-    column,
-    grid,
-    heading,
-    measured,
-    missing,
-    ratios,
-    seeds_note,
-    usual_seeds,
-)
-from harness.report.views import ReportView
+from harness.report.table import Cell, Table, column, grid, heading, measured, missing, ratios, seeds_note, usual_seeds
+from harness.report.views import ReportView, variants_table
 from harness.results.text import common_places, join_unique, time_unit
 
 
@@ -42,7 +28,11 @@ class EpochTimeView(ReportView):
         times = values_of(section, "epoch_time_s")
         seeds = usual_seeds(times)
         shown = column(section, times, measured(1.0), seeds, highest=False)
-        columns = {heading(section.metric_of("epoch_time_s"), "s"): _marked(section, shown)}
+        marked = [
+            [replace(cell, mark=flag_marks(section, v, parts)) for cell, v in zip(cells, section.variants, strict=True)]
+            for parts, cells in zip(section.parts, shown, strict=True)
+        ]
+        columns = {heading(section.metric_of("epoch_time_s"), "s"): marked}
         rule = "No trials of a baseline, hence no speed-up."
         if baseline := section.baseline:
             rule = f"Speed-up: mean epoch time of {baseline.label} / that of the method, at equal P."
@@ -82,15 +72,6 @@ class EpochTimeView(ReportView):
         return {"ranks": rank_table(self.section)}
 
 
-def _marked(section: Section, columns: Columns) -> Columns:
-    """Put the marks of flagged trials beside their values."""
-    marked = []
-    for parts, cells in zip(section.parts, columns, strict=True):
-        own = [flag_marks(section, variant, parts) for variant in section.variants]
-        marked.append([replace(cell, mark=mark) for cell, mark in zip(cells, own, strict=True)])
-    return marked
-
-
 LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
 
 
@@ -103,8 +84,6 @@ def rank_table(section: Section) -> Table | None:
     places = common_places(stat.mean / size for stat in which["fastest"].values())
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-        if parts == 1 or (variant, parts) not in imbalance:
-            return ()
         key = variant, parts
         own = [found[key].mean / size for found in ranks.values() if key in found]
         listed = Cell(", ".join(f"{each:,.{places}f}" for each in own), number=False, wrap=True)
@@ -116,15 +95,13 @@ def rank_table(section: Section) -> Table | None:
         ]
         return (*times, Cell(f"{imbalance[key].mean:.2f}"), listed)
 
-    rows = by_parts(section, cells)
-    if not rows:
-        return None
-    return Table(
+    return variants_table(
+        section,
         f"Epoch time by rank ({unit})",
         "Epoch time above is the maximum over ranks, not their mean: it takes the slowest rank of each epoch, which "
         "need not be the same one, so it is at least the slowest rank's value here. Here: each rank's median over the "
         "same epochs; slowest, mean and fastest of them; imbalance = slowest / mean (1 = balanced). Means over seeds.",
-        "Method",
-        (Group("", ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …")),),
-        rows,
+        ("Slowest", "Mean", "Fastest", "Imbalance", "Ranks 0, 1, …"),
+        cells,
+        {key for key in imbalance if key[1] > 1},
     )

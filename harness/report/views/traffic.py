@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.report.bars import stacked_bars
 from harness.report.drawing import Picture, save
 from harness.report.palette import PURPOSES
 from harness.report.sections import Section, Values, Variant, largest_total, purpose_columns, values_of
-from harness.report.table import Cell, Group, Table, by_parts, components_table, missing
-from harness.report.views import ReportView
+from harness.report.table import Cell, Table, components_table, missing
+from harness.report.views import ReportView, variants_table
 from harness.report.views.batches import baseline_name, exchanges, saving
 from harness.results.text import byte_unit, fixed, join_unique
 
@@ -26,7 +26,7 @@ class TrafficView(ReportView):
         """Bytes per epoch by purpose, a row a method and number of parts; None if nothing was sent."""
         section = self.section
         columns = purpose_columns(section)
-        size, unit = byte_unit(largest_total({name: values_of(section, c) for name, c in columns.items()}))
+        size, unit = total_unit(section, columns)
         caption = (
             "Payload bytes sent in a training epoch, summed over ranks, mean over all epochs, then over seeds; "
             f"evaluation excluded; 1 {unit} = {size:,.0f} bytes. Purposes without any byte are left out."
@@ -58,12 +58,10 @@ class TrafficView(ReportView):
     def figure(self) -> Picture | None:
         """Draw stacked bars of bytes per epoch by purpose."""
         section = self.section
-        columns = purpose_columns(section)
-        if not columns:
+        if not (columns := purpose_columns(section)):
             return None
-        values = {name: values_of(section, column) for name, column in columns.items()}
-        size, unit = byte_unit(largest_total(values))
-        figure = stacked_bars(section, values, PURPOSES, size, f"Bytes per epoch ({unit})", "Traffic")
+        size, unit = total_unit(section, columns)
+        figure = stacked_bars(section, columns, PURPOSES, size, f"Bytes per epoch ({unit})", "Traffic")
         caption = (
             "The purposes of the table above, stacked, all ranks together; each panel has a scale of its own, "
             f"the total stands beside the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
@@ -77,6 +75,11 @@ class TrafficView(ReportView):
 
 
 PLACES = 2
+
+
+def total_unit(section: Section, columns: Mapping[str, str]) -> tuple[float, str]:
+    """Return the binary unit in which to show components and their sums: (bytes, name)."""
+    return byte_unit(largest_total({name: values_of(section, column) for name, column in columns.items()}))
 
 
 def network_traffic_table(section: Section) -> Table | None:
@@ -94,8 +97,6 @@ def network_traffic_table(section: Section) -> Table | None:
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
         key, gap = (variant, parts), missing(section, variant, parts)
-        if parts == 1 or key not in columns["Counted"]:
-            return ()
         found = [own.get(key) for own in columns.values()]
         row = [Cell(fixed(stat.mean / size, PLACES)) if stat else gap for stat in found]
         if verified:
@@ -104,14 +105,11 @@ def network_traffic_table(section: Section) -> Table | None:
             row.append(Cell(whose or gap.text, number=False))
         return row
 
-    rows = by_parts(section, cells)
-    if not rows:
-        return None
     heads = (*columns, *(("Ratio", "Seen at") if verified else ()))
     shared = any(key not in ratio for key in columns.get("Interface", {}) if key[1] > 1)
     caption = f"{_rules(columns, shared)} Means over seeds; 1 {unit} = {size:,.0f} bytes."
     title = f"Bytes through the network ({unit} per epoch, all ranks)"
-    return Table(title, caption, "Method", (Group("", heads),), rows)
+    return variants_table(section, title, caption, heads, cells, {key for key in columns["Counted"] if key[1] > 1})
 
 
 def _rules(columns: dict[str, Values], shared: bool) -> str:
