@@ -130,8 +130,10 @@ class ExplanationGraph:
     @property
     def nbytes(self) -> int:
         """Bytes of what it holds, in the memory of the CPU; the local features are left out."""
-        held = {id(block): block for block in (self.local_block, *self.blocks)}
-        return self.features.nbytes + sum(_block_bytes(block) for block in held.values())
+        held = {id(block): block for block in (self.local_block, *self.blocks)}.values()
+        matrices = [array for b in held for array in (b.adjacency.indptr, b.adjacency.indices, b.adjacency.values)]
+        scales = [array for b in held for array in (b.degree, b.dst_scale)]
+        return sum(array.nbytes for array in (self.features, *matrices, *scales) if array is not None)
 
 
 def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
@@ -165,12 +167,6 @@ def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, d
     here = Topology(sample.indptr, sample.indices, weights).degree(np.arange(inner.size))
     scale = np.divide(topology.degree(inner), here, out=np.ones(inner.size), where=here > 0)
     return replace(sample, dst_scale=scale).block(topology, device=CPU, dtype=dtype, engine=ENGINE)
-
-
-def _block_bytes(block: Block) -> int:
-    adjacency = block.adjacency
-    tensors = (adjacency.indptr, adjacency.indices, adjacency.values, block.degree, block.dst_scale)
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def draw_guided(
@@ -324,10 +320,11 @@ def _sums(chance, remote):  # type: ignore[no-untyped-def]
     return near, far, number
 
 
+@dataclass(frozen=True, eq=False)
 class GuidedSampler:
     """Draws at most so many in-neighbours of every node, remote ones by their importance (DGS).
 
-    Args:
+    Attributes:
         source: the view.
         fanouts: neighbours of a node, input layer first; -1: all.
         importance: float32 [N]: of remote nodes, where a local one has 1.
@@ -335,27 +332,20 @@ class GuidedSampler:
         unbiased: see `draw_guided`.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        fanouts: Sequence[int],
-        importance: NDArray[np.float32],
-        *,
-        deviation: float,
-        unbiased: bool,
-    ) -> None:
-        self._source, self._fanouts, self._importance = source, fanouts, importance
-        self._deviation, self._unbiased = deviation, unbiased
+    source: Source
+    fanouts: Sequence[int]
+    importance: NDArray[np.float32]
+    deviation: float
+    unbiased: bool
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""
-        source = self._source
+        source = self.source
 
         def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
             return draw_guided(
-                source.topology, nodes, fanout, seed, source.tables,
-                local=source.local, importance=self._importance,
-                deviation=self._deviation, unbiased=self._unbiased,
+                source.topology, nodes, fanout, seed, source.tables, local=source.local,
+                importance=self.importance, deviation=self.deviation, unbiased=self.unbiased,
             )  # fmt: skip
 
-        return sample_layers(draw, targets, self._fanouts, seed)
+        return sample_layers(draw, targets, self.fanouts, seed)
