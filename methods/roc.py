@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -27,13 +28,12 @@ MIB = 1 << 20
 class Offloader:
     """Keeps what a step's forward and backward pass make within a budget of device memory.
 
-    Counted is every storage that a step makes on the device, as long as it lives, and what `load` brings;
-    what was there before (weights and optimizer, the graph's structure, labels) stays, beside the budget.
-    Where the storages exceed it, those leave for host memory that only autograd holds, least recently used
-    first; they come back when the backward pass reads them. Of a storage that came back, or was loaded, the
-    host has a copy already: it leaves without a move. Only matrices of more than one column leave: indices
-    and columns of scales stay. An operation's result is made before there is room for it, so the peak may
-    exceed the budget by one result.
+    Counted is every storage that a step makes on the device, as long as it lives, and what `load` brings; what was
+    there before (weights and optimizer, the graph's structure, labels) stays, beside the budget. Where the storages
+    exceed it, those leave for host memory that only autograd holds, least recently used first; they come back when
+    the backward pass reads them. Of a storage that came back, or was loaded, the host has a copy already: it leaves
+    without a move. Only matrices of more than one column leave: indices and columns of scales stay. An operation's
+    result is made before there is room for it, so the peak may exceed the budget by one result.
 
     On a GPU, moves are copies from and to pinned memory on the current stream. On a CPU the device is
     emulated: a second buffer of the same memory, really copied. No move changes a value.
@@ -49,7 +49,7 @@ class Offloader:
         self.budget, self.device, self.clock, self.traffic = budget, device, clock, traffic
         self._live: dict[int, _Live] = {}
         self._saved: WeakValueDictionary[int, _Saved] = WeakValueDictionary()  # those on the device
-        self._layer, self._ticks, self._moving = 0, 0, False
+        self._layer, self._ticks, self._moving = 0, count(1), False
         self._direction: Direction = "forward"
         self._in, self._out, self._peak = 0, 0, 0
 
@@ -162,7 +162,7 @@ class Offloader:
             rows = tensor.new_empty(0).set_(tensor.untyped_storage(), 0, (size,), (1,))
             saved = _Saved(self._layer, live.nbytes, rows, home)
             self._saved[_key(tensor)] = saved
-        self._use(saved)
+        saved.used = next(self._ticks)
         return _View(saved, tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _unpack(self, packed: Tensor | _View) -> Tensor:
@@ -176,12 +176,8 @@ class Offloader:
             self._make_room(saved.nbytes)
             saved.rows = self._arrive(saved.host, saved.layer)
             self._saved[_key(saved.rows)] = saved
-        self._use(saved)
+        saved.used = next(self._ticks)
         return saved.rows.as_strided(packed.size, packed.stride, packed.offset)
-
-    def _use(self, saved: _Saved) -> None:
-        self._ticks += 1
-        saved.used = self._ticks
 
 
 class _Watch(TorchDispatchMode):
@@ -220,8 +216,7 @@ class _Saved:
     Attributes:
         layer: the layer that it was saved in.
         nbytes: its size.
-        rows: [elements], all of it on the device, or None.
-        host: [elements], all of it in host memory, or None.
+        rows, host: [elements], all of it on the device or in host memory, or None.
         used: when it was last used.
     """
 
@@ -236,8 +231,8 @@ class _Saved:
         """Whether nobody else holds it: `rows` does, and the object that asks."""
         if self.rows is None:
             return False
-        count: int = torch._C._storage_Use_Count(self.rows.untyped_storage()._cdata)
-        return count <= 2
+        users: int = torch._C._storage_Use_Count(_key(self.rows))
+        return users <= 2
 
 
 @dataclass(frozen=True)
@@ -305,7 +300,10 @@ class ROC(FullGraphMethod[ROCOptions]):
         worker.features.inner = self._features
         if self.aggregated is not None:
             self.aggregated = self._home(self.aggregated)
-        self._build_structure()
+        # What is derived from the graph is built once, here, so that no step's budget pays for it.
+        block = worker.partition.full_block
+        rows = torch.zeros((block.num_src, 1), dtype=worker.dtype, device=worker.device, requires_grad=True)
+        block.aggregate(rows, worker.model.propagation).sum().backward()
         model = worker.model
         layers = dict(enumerate(model.linear_layers, start=model.depth))
         layers |= {i * model.hops: layer for i, layer in enumerate(model.graph_layers)}
@@ -372,9 +370,3 @@ class ROC(FullGraphMethod[ROCOptions]):
 
     def _home(self, tensor: Tensor) -> Tensor:
         return tensor if self._emulated else self.offloader.to_host(tensor)
-
-    def _build_structure(self) -> None:
-        """Build what is derived from the graph once, so that no step's budget pays for it."""
-        block = self.worker.partition.full_block
-        rows = torch.zeros((block.num_src, 1), dtype=self.worker.dtype, device=self.worker.device, requires_grad=True)
-        block.aggregate(rows, self.worker.model.propagation).sum().backward()

@@ -99,11 +99,9 @@ class DGSOptions(NodeBatchOptions):
         64, description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them"
     )
     feature_rate: float = Field(
-        0.85,
-        gt=0,
-        le=1,
+        0.85, gt=0, le=1,
         description="N_f: share of the feature dimensions of remote nodes that travels, the most important",
-    )
+    )  # fmt: skip
     deviation: float = Field(
         0.1, ge=0, le=1, description="eps: share of the fan-out moved from local to remote neighbours"
     )

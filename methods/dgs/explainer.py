@@ -161,9 +161,8 @@ def objective(
 class _Adam:
     """Adam on a mask's logits, with a second moment of each or, `shared`, one of them all.
 
-    With one of each, all logits move about equally fast, however large their gradients. For nodes, whose
-    gradients are alike in scale, that would leave nothing of an order but on which side of the size's factor
-    a node is.
+    With one of each, all logits move about equally fast, however large their gradients. For nodes, whose gradients
+    are alike in scale, that would leave nothing of an order but on which side of the size's factor a node is.
     """
 
     def __init__(self, logits: Tensor, lr: float, *, shared: bool) -> None:

@@ -183,13 +183,12 @@ def draw_guided(
 ) -> LayerSample:
     """Draw at most `fanout` neighbours of every target by the importance of the remote ones.
 
-    The sampling of DGS (section III-C, "Module Plug-in"). Neighbour j of target i weighs |w_ij| if it is
-    local, |w_ij| importance_j if it is remote. k = min(fanout, neighbours of positive weight) are drawn,
-    without replacement: p_ij = min(1, c_i weight), sum_j p_ij = k. Of the sum, remote neighbours have r and
-    local ones l. The deviation moves min(deviation k, l) of it from the local to the remote ones, never more
-    than makes all remote ones certain; then p is proportional to weight, up to 1, among each of the two. How
-    it is drawn: see `draw_neighbours`, as for what a draw depends on and for layers' seeds. Time grows with
-    the targets' degrees.
+    The sampling of DGS (section III-C, "Module Plug-in"). Neighbour j of target i weighs |w_ij| if it is local,
+    |w_ij| importance_j if it is remote. k = min(fanout, neighbours of positive weight) are drawn, without
+    replacement: p_ij = min(1, c_i weight), sum_j p_ij = k. Of the sum, remote neighbours have r and local ones l. The
+    deviation moves min(deviation k, l) of it from the local to the remote ones, never more than makes all remote ones
+    certain; then p is proportional to weight, up to 1, among each of the two. How it is drawn: see `draw_neighbours`,
+    as for what a draw depends on and for layers' seeds. Time grows with the targets' degrees.
 
     By default drawn neighbours are averaged: they count w_ij, and their sum is multiplied by the sum of
     |w_ij| over all neighbours over that over the drawn ones (deg/k without edge weights). This is biased

@@ -112,11 +112,10 @@ class KernelSampler:
 class EdgeEndsSampler(KernelSampler):
     """Draws the ends of random edges (GraphSAINT, Zeng et al., ICLR 2020, Algorithm 2: "Edge").
 
-    size // 2 edges, at least one, are drawn with replacement, the edge between u and v with
-    p_uv ~ 1/deg_u + 1/deg_v, deg counting neighbours. That is what a uniform node among those with
-    neighbours, and a uniform neighbour of it, come to: p_uv = (1/deg_u + 1/deg_v) / (their number). So no
-    alias table of the graph's edges is needed. Distinct nodes are `size` at most; a node without neighbours
-    is never picked.
+    size // 2 edges, at least one, are drawn with replacement, the edge between u and v with p_uv ~ 1/deg_u + 1/deg_v,
+    deg counting neighbours. That is what a uniform node among those with neighbours, and a uniform neighbour of it,
+    come to: p_uv = (1/deg_u + 1/deg_v) / (their number). So no alias table of the graph's edges is needed. Distinct
+    nodes are `size` at most; a node without neighbours is never picked.
 
     Args:
         topology: the graph, without self loops.

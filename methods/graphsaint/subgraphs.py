@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numba
 import numpy as np
@@ -167,11 +167,7 @@ class CountedChances:
 
     topology: Topology
     counts: Counts
-
-    @property
-    def needs_places(self) -> bool:
-        """See `Normaliser`."""
-        return True
+    needs_places: ClassVar[bool] = True
 
     def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
@@ -186,10 +182,9 @@ class CountedChances:
 class PresentMean:
     """Weighs nothing by chances: a node's aggregation is the mean of those neighbours that are there.
 
-    The sum over them is scaled by deg_i / (its degree within the subgraph), degrees being sums of weights
-    where edges have any: divided by deg_i, the full graph's, it is a mean. Biased towards nodes that are
-    drawn often, and so is the loss, in which all nodes count alike. With all nodes in the subgraph nothing
-    is scaled.
+    The sum over them is scaled by deg_i / (its degree within the subgraph), degrees being sums of weights where edges
+    have any: divided by deg_i, the full graph's, it is a mean. Biased towards nodes that are drawn often, and so is
+    the loss, in which all nodes count alike. With all nodes in the subgraph nothing is scaled.
 
     Args:
         topology: the graph; its structure is symmetric, and its columns ascend.
