@@ -22,29 +22,28 @@ from harness.models import BlockSize
 from harness.runtime import Communicator, Direction, PartSize
 
 
-def entries_from(owner: int, partition: Partition, local_row: NDArray[np.int32], start: int) -> CSR:
-    """Return the entries of a partition's rows from nodes of `owner`, whose rows are columns from `start`."""
-    whole, inner = partition.structure, partition.num_inner
-    column = np.full(whole.num_cols, -1, np.int32)
-    if owner == partition.rank:
-        column[:inner] = np.arange(start, start + inner, dtype=np.int32)
-    else:
-        segment = slice(*partition.boundary_ptr[owner : owner + 2])
-        column[inner:][segment] = start + local_row[partition.boundary[segment]]
-    indptr, indices, order = induce_columns(
-        whole.indptr.numpy(), whole.indices.numpy(), 0, column, whole.values is not None
-    )
-    values = None if whole.values is None else whole.values[torch.from_numpy(order)]
-    return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), whole.num_cols, values)
-
-
-def stack(pieces: Sequence[CSR], columns: int) -> CSR:
-    """Return the rows of all pieces, one after the other."""
-    counts = torch.cat([torch.diff(piece.indptr) for piece in pieces])
-    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    values = [piece.values for piece in pieces if piece.values is not None]
-    indices = torch.cat([piece.indices for piece in pieces])
-    return CSR(indptr, indices, columns, torch.cat(values) if values else None)
+def entries_from(
+    owner: int, partitions: Sequence[Partition], local_row: NDArray[np.int32], start: int, columns: int
+) -> CSR:
+    """Return the entries of all partitions' rows from nodes of `owner`, whose rows are columns from `start`."""
+    counts, indices, values = [np.zeros(1, np.int64)], [], []
+    for partition in partitions:
+        whole, inner = partition.structure, partition.num_inner
+        column = np.full(whole.num_cols, -1, np.int32)
+        if owner == partition.rank:
+            column[:inner] = np.arange(start, start + inner, dtype=np.int32)
+        else:
+            segment = slice(*partition.boundary_ptr[owner : owner + 2])
+            column[inner:][segment] = start + local_row[partition.boundary[segment]]
+        indptr, found, order = induce_columns(
+            whole.indptr.numpy(), whole.indices.numpy(), 0, column, whole.values is not None
+        )
+        counts.append(np.diff(indptr))
+        indices.append(found)
+        if whole.values is not None:
+            values.append(whole.values[torch.from_numpy(order)])
+    pointers = torch.from_numpy(np.concatenate(counts).cumsum())
+    return CSR(pointers, torch.from_numpy(np.concatenate(indices)), columns, torch.cat(values) if values else None)
 
 
 def rank_groups(replication: int, parts: int) -> list[range]:
@@ -54,12 +53,8 @@ def rank_groups(replication: int, parts: int) -> list[range]:
         UserError: the groups would not be of equal size.
     """
     if parts % replication:
-        divisors = [c for c in range(1, parts + 1) if parts % c == 0]
-        raise UserError(
-            f"{replication} copies cannot be spread evenly over {parts} parts",
-            key="replication",
-            fix=f"use one of {', '.join(map(str, divisors))}",
-        )
+        fix = "use one of " + ", ".join(str(c) for c in range(1, parts + 1) if parts % c == 0)
+        raise UserError(f"{replication} copies cannot be spread evenly over {parts} parts", key="replication", fix=fix)
     return [range(start, start + replication) for start in range(0, parts, replication)]
 
 
@@ -275,8 +270,7 @@ def broadcast_block(
         start, columns = 0, mesh.sizes[owner]
         if owner == mesh.comm.rank:
             start, columns = mesh.own.start, mesh.num_rows
-        pieces = [entries_from(owner, partition, local_row, start) for partition in partitions]
-        parts[owner] = stack(pieces, columns).to(device)
+        parts[owner] = entries_from(owner, partitions, local_row, start, columns).to(device)
     degrees = [partition.full_block.degree[: partition.num_inner].to(device) for partition in partitions]
     own = parts.pop(mesh.comm.rank)
     return BroadcastBlock(mesh, own, parts, torch.cat(degrees), engine=engine)
