@@ -247,17 +247,13 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def __init__(self, worker: Worker, options: VRGCNOptions) -> None:
         super().__init__(worker, options)
         view, widths = worker.view, worker.model.widths
-        self.histories = {
-            layer: RowStore(
-                worker.comm,
-                torch.zeros(
-                    worker.partition.num_inner, widths[layer][0], device=worker.device, dtype=worker.dtype
-                ),
-                view.owner, view.local_row,
+        self.histories: dict[int, RowStore] = {}
+        for layer in _remembered(options, worker.model.depth):
+            shape = worker.partition.num_inner, widths[layer][0]
+            self.histories[layer] = RowStore(
+                worker.comm, torch.zeros(shape, device=worker.device, dtype=worker.dtype), view.owner, view.local_row,
                 purpose="embedding", layer=layer, direction="forward", tables=self.source.tables,
-            )
-            for layer in _remembered(options, worker.model.depth)
-        }  # fmt: skip
+            )  # fmt: skip
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
