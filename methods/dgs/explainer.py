@@ -261,9 +261,7 @@ _USED = (
 COUNTED = (
     Metric.of_method("explanations", "explanations that came into use", heading="Explanations"),
     Metric.of_method("explain_failed", "those that failed, so that the last good masks stayed"),
-    Metric.of_method(
-        "explain_late", "those that were due while the one before was under way, and left out"
-    ),
+    Metric.of_method("explain_late", "those that were due while the one before was under way, and left out"),
     Metric.of_method("explain_s", _ENDED, "s"),
     Metric.of_method("explain_cpu_s", _ENDED, "s"),
     *(Metric.of_method(f"explain_{name}", _USED) for name in ("steps", "loss", "sn", "sf")),

@@ -169,19 +169,9 @@ def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, d
     return replace(sample, dst_scale=scale).block(topology, device=CPU, dtype=dtype, engine=ENGINE)
 
 
-def draw_guided(
-    topology: Topology,
-    targets: NDArray[np.int64],
-    fanout: int,
-    seed: int,
-    tables: Tables,
-    *,
-    local: NDArray[np.bool_],
-    importance: NDArray[np.float32],
-    deviation: float = 0.0,
-    unbiased: bool = False,
-) -> LayerSample:
-    """Draw at most `fanout` neighbours of every target by the importance of the remote ones.
+@dataclass(frozen=True, eq=False)
+class GuidedSampler:
+    """Draws at most so many in-neighbours of every node, remote ones by their importance.
 
     The sampling of DGS (section III-C, "Module Plug-in"). Neighbour j of target i weighs |w_ij| if it is local,
     |w_ij| importance_j if it is remote. k = min(fanout, neighbours of positive weight) are drawn, without
@@ -196,31 +186,40 @@ def draw_guided(
     neighbours at least half of l, since what is never drawn cannot be counted. Where everything of positive
     weight is drawn, and that is all neighbours, both are the full sum.
 
-    Args:
-        topology, targets, fanout, seed, tables: as for `draw_neighbours`.
-        local: bool [N], the nodes of this rank.
+    Attributes:
+        source: the view, which says what is local.
+        fanouts: neighbours of a node, input layer first; -1: all.
         importance: float32 [N], finite and not negative; that of local nodes is not read. 0: never drawn.
         deviation: share of k, in [0, 1].
         unbiased: what drawn neighbours count.
-
-    Returns:
-        The sample; its sources are the targets, then the other drawn nodes in the order of first sight.
-
-    Raises:
-        ValueError: a weight of a neighbour is negative or not finite.
     """
-    graph = topology.indptr, topology.indices, topology.weights
-    most = 0.5 if unbiased else 1.0
-    pointers, entries, chances, scale = _guided(
-        *graph, local, importance, targets, fanout, seed, float(deviation), most
-    )
-    values: NDArray[np.float64] | None = None
-    if topology.weights is not None:
-        values = take(topology.weights, entries, np.empty(entries.size))
-    if unbiased:
-        values = (1.0 if values is None else values) / chances
-    sources, columns = number_sources(topology, targets, entries, tables)
-    return LayerSample(sources, pointers, columns, values, None if unbiased else scale)
+
+    source: Source
+    fanouts: Sequence[int]
+    importance: NDArray[np.float32]
+    deviation: float = 0.0
+    unbiased: bool = False
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        return sample_layers(self.draw, targets, self.fanouts, seed)
+
+    def draw(self, targets: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
+        """Draw for a layer; the sources are the targets, then the other drawn nodes in the order of first sight.
+
+        Raises:
+            ValueError: a weight of a neighbour is negative or not finite.
+        """
+        topology, guide = self.source.topology, (self.source.local, self.importance)
+        graph, most = (topology.indptr, topology.indices, topology.weights), 0.5 if self.unbiased else 1.0
+        pointers, entries, chances, scale = _guided(*graph, *guide, targets, fanout, seed, float(self.deviation), most)
+        values: NDArray[np.float64] | None = None
+        if topology.weights is not None:
+            values = take(topology.weights, entries, np.empty(entries.size))
+        if self.unbiased:
+            values = (1.0 if values is None else values) / chances
+        sources, columns = number_sources(topology, targets, entries, self.source.tables)
+        return LayerSample(sources, pointers, columns, values, None if self.unbiased else scale)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -317,34 +316,3 @@ def _sums(chance, remote):  # type: ignore[no-untyped-def]
         far += chance[k] * remote[k]
         number += remote[k]
     return near, far, number
-
-
-@dataclass(frozen=True, eq=False)
-class GuidedSampler:
-    """Draws at most so many in-neighbours of every node, remote ones by their importance (DGS).
-
-    Attributes:
-        source: the view.
-        fanouts: neighbours of a node, input layer first; -1: all.
-        importance: float32 [N]: of remote nodes, where a local one has 1.
-        deviation: share of a fan-out that is moved from local to remote neighbours.
-        unbiased: see `draw_guided`.
-    """
-
-    source: Source
-    fanouts: Sequence[int]
-    importance: NDArray[np.float32]
-    deviation: float
-    unbiased: bool
-
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
-        """See `Sampler`."""
-        source = self.source
-
-        def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
-            return draw_guided(
-                source.topology, nodes, fanout, seed, source.tables, local=source.local,
-                importance=self.importance, deviation=self.deviation, unbiased=self.unbiased,
-            )  # fmt: skip
-
-        return sample_layers(draw, targets, self.fanouts, seed)
