@@ -29,7 +29,17 @@ from harness.sampling import (
     clusters,
 )
 
-from .subgraphs import Changed, CountedChances, Counts, PresentMean, count, make_node_sampler, part_of, saved_counts
+from .subgraphs import (
+    Change,
+    Changed,
+    CountedChances,
+    Counts,
+    PresentMean,
+    count,
+    make_node_sampler,
+    part_of,
+    saved_counts,
+)
 
 if TYPE_CHECKING:
     from harness import Worker
@@ -136,8 +146,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
             inner = np.asarray(worker.partition.inner).astype(np.int64)
             return self._of_part(source, inner, worker.partition.view)
         keep = Path(worker.partition.meta["topology"])
-        nodes, normaliser = self._drawing(source, source.topology, source.tables, keep, worker.world)
-        return self._sampler(source, source.topology, nodes, normaliser, source.tables)
+        return self._subgraphs(source, source.topology, source.tables, keep, worker.world)
 
     def _of_part(self, source: Source, nodes: NDArray[np.int64], keep: Path | None) -> SubgraphSampler:
         """Return what draws from the part of the graph on the ascending `nodes`.
@@ -145,38 +154,35 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         Its counts are kept in the directory `keep`, if there is one.
         """
         part, in_whole = part_of(source.topology, nodes, source.tables)
-        tables = Tables(nodes.size)
-        sampler, normaliser = self._drawing(source, part, tables, keep, self.worker.rank)
-        return self._sampler(source, part, sampler, Changed(normaliser, in_whole), tables)
+        return self._subgraphs(source, part, Tables(nodes.size), keep, self.worker.rank, in_whole)
 
-    def _sampler(
-        self, source: Source, topology: Topology, sampler: NodeSampler, normaliser: Normaliser, tables: Tables
+    def _subgraphs(
+        self, source: Source, topology: Topology, tables: Tables, keep: Path | None, rank: int, *changes: Change
     ) -> SubgraphSampler:
-        if self.options.transpose != "auto":  # forget that values are symmetric, or that the structure is
-            known: Literal["no", "structure"] = "structure" if self.options.transpose == "permuted" else "no"
-            normaliser = Changed(normaliser, partial(replace, symmetric=known))
-        return SubgraphSampler(Subgraphs(topology, sampler, normaliser, tables), source.depth)
-
-    def _drawing(
-        self, source: Source, topology: Topology, tables: Tables, keep: Path | None, rank: int
-    ) -> tuple[NodeSampler, Normaliser]:
-        """Return what draws nodes of a graph, and what weighs the subgraphs.
+        """Return what draws subgraphs of a graph, with `changes` of their layers.
 
         `rank` is the counts' seed, that of the trial is not: trials on one graph share them.
         """
         options = self.options
+        sampler: NodeSampler
+        normaliser: Normaliser | None = None
         if options.sampler == "node" or not 0 <= options.size < topology.num_nodes:
             known = ImportanceSubgraphs(topology, source.propagation, tables, options.size)
             sampler, normaliser = known.sampler, known.normaliser
         else:
-            sampler, normaliser = make_node_sampler(options, topology), None
+            sampler = make_node_sampler(options, topology)
         if options.clip > 1:
             sampler, normaliser = ClippedNodes(sampler, options.clip), None
         if not options.normalise:
-            return sampler, PresentMean(topology)
-        if normaliser is None:
+            normaliser = PresentMean(topology)
+        elif normaliser is None:
             normaliser = CountedChances(topology, self._counts(source, topology, sampler, tables, keep, rank))
-        return sampler, normaliser
+        if options.transpose != "auto":  # forget that values are symmetric, or that the structure is
+            symmetric = "structure" if options.transpose == "permuted" else "no"
+            changes = (*changes, partial(replace, symmetric=symmetric))
+        for change in changes:
+            normaliser = Changed(normaliser, change)
+        return SubgraphSampler(Subgraphs(topology, sampler, normaliser, tables), source.depth)
 
     def _counts(
         self, source: Source, topology: Topology, sampler: NodeSampler, tables: Tables, keep: Path | None, rank: int

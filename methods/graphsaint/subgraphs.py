@@ -49,8 +49,7 @@ class Counts:
         draws: C.
         nodes: int32 [N], C_i; memory-mapped where they were saved.
         edges: int32 [E], C_ij, aligned with the graph's `indices`; memory-mapped where they were saved.
-        seconds: what the counting took, wall time; None where an earlier one's counts are used.
-        threads: that drew; None where an earlier one's counts are used.
+        seconds, threads: wall time of the counting, and threads that drew; None of an earlier one's counts.
     """
 
     draws: int
@@ -204,12 +203,15 @@ class PresentMean:
         return SubgraphBatch(replace(as_layer(nodes, graph), dst_scale=scale), None)
 
 
+Change = Callable[[LayerSample], LayerSample]
+
+
 @dataclass(frozen=True, eq=False)
 class Changed:
     """Weighs as another normaliser, and changes the layer."""
 
     normaliser: Normaliser
-    change: Callable[[LayerSample], LayerSample]
+    change: Change
 
     @property
     def needs_places(self) -> bool:
@@ -222,9 +224,7 @@ class Changed:
         return replace(batch, layer=self.change(batch.layer))
 
 
-def part_of(
-    whole: Topology, nodes: NDArray[np.int64], tables: Tables
-) -> tuple[Topology, Callable[[LayerSample], LayerSample]]:
+def part_of(whole: Topology, nodes: NDArray[np.int64], tables: Tables) -> tuple[Topology, Change]:
     """Return the part of a graph on the distinct, ascending `nodes`: all edges between them.
 
     What is returned with it puts a layer of the part into the whole graph: the sources become the whole's
