@@ -25,7 +25,7 @@ from harness.runtime import Clock, Direction, Traffic, TrialError
 MIB = 1 << 20
 
 
-class Offloader:
+class Offloader(TorchDispatchMode):
     """Keeps what a step's forward and backward pass make within a budget of device memory.
 
     Counted is every storage that a step makes on the device, as long as it lives, and what `load` brings; what was
@@ -46,6 +46,7 @@ class Offloader:
     """
 
     def __init__(self, budget: int | None, device: torch.device, clock: Clock, traffic: Traffic) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.budget, self.device, self.clock, self.traffic = budget, device, clock, traffic
         self._live: dict[int, _Live] = {}
         self._saved: WeakValueDictionary[int, _Saved] = WeakValueDictionary()  # those on the device
@@ -66,7 +67,7 @@ class Offloader:
         self._layer, self._direction = 0, "forward"
         self._in, self._out, self._peak = 0, 0, 0
         try:
-            with _Watch(self), saved_tensors_hooks(self._pack, self._unpack):
+            with self, saved_tensors_hooks(self._pack, self._unpack):
                 yield
         finally:
             self._live.clear()
@@ -79,7 +80,13 @@ class Offloader:
     def load(self, home: Tensor) -> Tensor:
         """Return a copy on the device of a tensor that lives in host memory (`to_host`) and never changes."""
         self._make_room(home.nbytes)
-        return self._arrive(home, self._layer)
+        with self._move():
+            rows = torch.empty(home.shape, dtype=home.dtype, device=self.device)
+            rows.copy_(home, non_blocking=True)
+        self._in += home.nbytes
+        self.traffic.count("swap", self._layer, self._direction, -1, 0, home.nbytes)
+        self._count(rows, home)
+        return rows
 
     def to_host(self, tensor: Tensor) -> Tensor:
         """Return a copy of a tensor in host memory, pinned if there is a GPU."""
@@ -87,15 +94,22 @@ class Offloader:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
         return host.copy_(tensor, non_blocking=pinned)
 
-    def made(self, results: list[Tensor], arguments: list[Tensor]) -> None:
-        """Count the storages of an operation's results that are not its arguments', and make room."""
-        if self._moving:
-            return
-        known = {_key(argument) for argument in arguments}
-        for result in results:
-            if _key(result) not in known:
-                self._count(result, None)
-        self._make_room(0)
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, of the backward pass too; count its results' new storages, and make room for them."""
+        result = func(*args, **(kwargs or {}))
+        if not self._moving:
+            known = {_key(argument) for argument in self._on_device((args, kwargs))}
+            for made in self._on_device(result):
+                if _key(made) not in known:
+                    self._count(made, None)
+            self._make_room(0)
+        return result
+
+    def _on_device(self, tree: Any) -> list[Tensor]:
+        tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+        return [t for t in tensors if t.layout is torch.strided and t.device.type == self.device.type]
 
     def _count(self, tensor: Tensor, home: Tensor | None) -> None:
         storage = tensor.untyped_storage()
@@ -132,15 +146,6 @@ class Offloader:
         del self._saved[key], self._live[key]
         saved.rows = None
 
-    def _arrive(self, home: Tensor, layer: int) -> Tensor:
-        with self._move():
-            rows = torch.empty(home.shape, dtype=home.dtype, device=self.device)
-            rows.copy_(home, non_blocking=True)
-        self._in += home.nbytes
-        self.traffic.count("swap", layer, self._direction, -1, 0, home.nbytes)
-        self._count(rows, home)
-        return rows
-
     @contextmanager
     def _move(self) -> Iterator[None]:
         self._moving = True
@@ -173,31 +178,10 @@ class Offloader:
         self._layer = saved.layer
         if saved.rows is None:
             assert saved.host is not None
-            self._make_room(saved.nbytes)
-            saved.rows = self._arrive(saved.host, saved.layer)
+            saved.rows = self.load(saved.host)
             self._saved[_key(saved.rows)] = saved
         saved.used = next(self._ticks)
         return saved.rows.as_strided(packed.size, packed.stride, packed.offset)
-
-
-class _Watch(TorchDispatchMode):
-    """Tells an offloader of every operation, in the backward pass too."""
-
-    def __init__(self, offloader: Offloader) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._offloader = offloader
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._offloader.made(self._on_device(result), self._on_device((args, kwargs)))
-        return result
-
-    def _on_device(self, tree: Any) -> list[Tensor]:
-        device = self._offloader.device.type
-        tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-        return [tensor for tensor in tensors if tensor.layout is torch.strided and tensor.device.type == device]
 
 
 @dataclass(frozen=True)
