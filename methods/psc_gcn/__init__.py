@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker
-from harness.graph import Block, Halo, Partition
+from harness.graph import Block, Partition
 from harness.runtime import (
     Background,
     BoundaryInputs,
@@ -139,42 +139,32 @@ class BoundaryCache:
         (feature, layer 0).
         """
         wanted = ask(comm, partition, nodes)
-        at_peers = np.zeros_like(self.at_peers)
-        at_peers[wanted.entries] = True
-        new = self.slot[nodes] < 0
-        halo = self._missing(partition, nodes, wanted)
+        inputs = self.inputs(partition, nodes, wanted)
+        halo = inputs.halo
         fetched = comm.exchange_rows(
             features.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts,
             purpose="feature", layer=0, direction="forward",
         )  # fmt: skip
-        rows = features.new_empty((nodes.size, features.shape[1]))
-        rows[index_of(np.flatnonzero(new), rows)] = fetched
-        rows[index_of(np.flatnonzero(~new), rows)] = self.rows[index_of(self.slot[nodes[~new]], rows)]
-        slot = np.full_like(self.slot, -1)
+        at_peers, slot = np.zeros_like(self.at_peers), np.full_like(self.slot, -1)
+        at_peers[wanted.entries] = True
         slot[nodes] = np.arange(nodes.size)
-        return BoundaryCache(slot, rows, at_peers)
+        return BoundaryCache(slot, inputs.assemble(fetched), at_peers)
 
     def inputs(self, partition: Partition, kept: NDArray[np.int64], wanted: Wanted) -> BoundaryInputs:
         """Return how the input features of the boundary nodes `kept` come together.
 
-        `wanted` is what `ask` returned for them.
+        `wanted` is what `ask` returned for them; sent are those rows of it that their receivers do not cache.
         """
-        hit = self.slot[kept] >= 0
+        hit, sent = self.slot[kept] >= 0, ~self.at_peers[wanted.entries]
+        asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
+        send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
+        recv_counts = np.diff(np.searchsorted(kept[~hit], partition.boundary_ptr)).tolist()
         return BoundaryInputs(
-            self._missing(partition, kept, wanted),
+            partition.halo(wanted.entries[sent], send_counts, recv_counts),
             index_of(np.flatnonzero(~hit), self.rows),
             index_of(np.flatnonzero(hit), self.rows),
             self.rows[index_of(self.slot[kept[hit]], self.rows)],
         )
-
-    def _missing(self, partition: Partition, kept: NDArray[np.int64], wanted: Wanted) -> Halo:
-        """Return the exchange of those rows of `wanted` that their receivers do not cache."""
-        sent = ~self.at_peers[wanted.entries]
-        asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
-        send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
-        missing = kept[self.slot[kept] < 0]
-        recv_counts = np.diff(np.searchsorted(missing, partition.boundary_ptr)).tolist()
-        return partition.halo(wanted.entries[sent], send_counts, recv_counts)
 
 
 Drawn = tuple[TrainGraph, dict[str, float]]
