@@ -117,7 +117,10 @@ class ExplanationGraph:
         local = store.inner.to(CPU, dtype)
         features = torch.empty((1 + remote.size, local.shape[1]), dtype=dtype)
         features[0] = local.mean(0) if inner.size else 0
-        _fetch(store, remote, features[1:])
+        chunks = -(-remote.size // CHUNK)
+        for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
+            rows = slice(k * CHUNK, (k + 1) * CHUNK)
+            features[1:][rows] = store.gather(remote[rows])
         return cls(
             remote=remote,
             features=features,
@@ -151,14 +154,6 @@ def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
 
     last = block(ends[:2], spokes)
     return [last] if depth == 1 else [*[block(ends, torch.cat([spokes, hub]))] * (depth - 1), last]
-
-
-def _fetch(store: FeatureStore, nodes: NDArray[np.int64], out: Tensor) -> None:
-    """Write the rows of `nodes` into `out`, in as many calls as the rank of the most nodes needs."""
-    chunks = -(-nodes.size // CHUNK)
-    for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):
-        rows = slice(k * CHUNK, (k + 1) * CHUNK)
-        out[rows] = store.gather(nodes[rows])
 
 
 def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
