@@ -170,18 +170,36 @@ class BroadcastBlock(Block):
 
     Args:
         mesh: who holds what.
-        adjacency: from the rows of this rank's own partition.
+        partitions: those of the group's ranks.
+        local_row: int32 [N], row of each node among its owner's inner nodes.
+        engine: name of the SpMM engine.
+        device: where the block is used.
+
+    Attributes:
         foreign: [num_rows, n_k] for each other rank k of the column.
         degree: float [num_rows], in-degrees in the full (training) graph.
-        engine: name of the SpMM engine.
     """
 
     communicates = True
 
-    def __init__(self, mesh: Mesh, adjacency: CSR, foreign: dict[int, CSR], degree: Tensor, *, engine: str) -> None:
-        super().__init__(adjacency, degree, engine=engine, transposed=_transpose(adjacency))
-        self.mesh, self.foreign, self._layer = mesh, foreign, -1
-        self._foreign_transposed = {rank: _transpose(matrix) for rank, matrix in foreign.items()}
+    def __init__(
+        self,
+        mesh: Mesh,
+        partitions: Sequence[Partition],
+        local_row: NDArray[np.int32],
+        *,
+        engine: str,
+        device: torch.device,
+    ) -> None:
+        parts = {}
+        for owner in mesh.column:
+            start, columns = (0, mesh.sizes[owner]) if owner != mesh.comm.rank else (mesh.own.start, mesh.num_rows)
+            parts[owner] = entries_from(owner, partitions, local_row, start, columns).to(device)
+        degrees = [partition.full_block.degree[: partition.num_inner].to(device) for partition in partitions]
+        own = parts.pop(mesh.comm.rank)
+        super().__init__(own, torch.cat(degrees), engine=engine, transposed=_transpose(own))
+        self.mesh, self.foreign, self._layer = mesh, parts, -1
+        self._foreign_transposed = {rank: _transpose(matrix) for rank, matrix in parts.items()}
 
     def at(self, layer: int) -> BroadcastBlock:
         """Return the same block, with its traffic counted as that of a graph layer."""
@@ -253,29 +271,6 @@ class BroadcastBlock(Block):
         return Label(purpose=purpose or rows, layer=self._layer, direction=direction)
 
 
-def broadcast_block(
-    mesh: Mesh, partitions: Sequence[Partition], local_row: NDArray[np.int32], *, engine: str, device: torch.device
-) -> BroadcastBlock:
-    """Build the block of a group.
-
-    Args:
-        mesh: who holds what.
-        partitions: those of the group's ranks.
-        local_row: int32 [N], row of each node among its owner's inner nodes.
-        engine: name of the SpMM engine.
-        device: where the block is used.
-    """
-    parts = {}
-    for owner in mesh.column:
-        start, columns = 0, mesh.sizes[owner]
-        if owner == mesh.comm.rank:
-            start, columns = mesh.own.start, mesh.num_rows
-        parts[owner] = entries_from(owner, partitions, local_row, start, columns).to(device)
-    degrees = [partition.full_block.degree[: partition.num_inner].to(device) for partition in partitions]
-    own = parts.pop(mesh.comm.rank)
-    return BroadcastBlock(mesh, own, parts, torch.cat(degrees), engine=engine)
-
-
 def _transpose(matrix: CSR) -> CSR:
     return matrix.to(torch.device("cpu")).transpose().to(matrix.indptr.device)
 
@@ -329,9 +324,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             else View(worker.graph, job.train_view, rank, engine=spmm, device=device, dtype=worker.dtype)
             for rank in mesh.group
         ]
-        block = broadcast_block(
-            mesh, [view.partition for view in views], worker.view.local_row, engine=spmm, device=device
-        )
+        partitions = [view.partition for view in views]
+        block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm, device=device)
         self._blocks = [block.at(layer) for layer in range(worker.model.depth)]
         rows = [view.rows["train"] + mesh.rows[view.partition.rank].start for view in views]
         labels = [view.labels[view.rows["train"]] for view in views]
