@@ -106,7 +106,9 @@ def _with_history(  # type: ignore[no-untyped-def]
                 columns[filled], values[filled] = fresh[node], factor * weight
                 filled, rest = filled + 1, 1 - factor
             if rest != 0:
-                met = _number(node, historical, nodes, met, sources.size)
+                if historical[node] < 0:
+                    historical[node], nodes[met] = sources.size + met, node
+                    met += 1
                 columns[filled], values[filled] = historical[node], rest * weight
                 filled += 1
         pointers[i + 1] = filled
@@ -122,16 +124,6 @@ def _with_history(  # type: ignore[no-untyped-def]
 def _show(table, nodes, columns, shown):  # type: ignore[no-untyped-def]
     for c in columns:
         table[nodes[c]] = c if shown else -1
-
-
-@numba.njit(inline="always")
-def _number(node, table, nodes, met, first):  # type: ignore[no-untyped-def]
-    """Give `node` the next column if it has none; return how many have one."""
-    if table[node] < 0:
-        table[node] = first + met
-        nodes[met] = node
-        met += 1
-    return met
 
 
 class VRGCNOptions(NodeBatchOptions):
@@ -325,10 +317,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         components = case.mini_batch(first + blocks, options)
         width = model.widths[0][0]
         if not model.attends:
-            batch = rows if _reads_own(model) else 0
-            components["aggregated features"] = (
-                case.itemsize * width * (case.train.inner * (1 + _reads_own(model)) + batch)
-            )
+            own = _reads_own(model)
+            components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
         # Fresh and historical rows are there twice: as they came, and one behind the other.
         values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
         return components | {"histories": case.itemsize * values}
