@@ -173,7 +173,6 @@ class BroadcastBlock(Block):
         partitions: those of the group's ranks.
         local_row: int32 [N], row of each node among its owner's inner nodes.
         engine: name of the SpMM engine.
-        device: where the block is used.
 
     Attributes:
         foreign: [num_rows, n_k] for each other rank k of the column.
@@ -183,19 +182,13 @@ class BroadcastBlock(Block):
     communicates = True
 
     def __init__(
-        self,
-        mesh: Mesh,
-        partitions: Sequence[Partition],
-        local_row: NDArray[np.int32],
-        *,
-        engine: str,
-        device: torch.device,
+        self, mesh: Mesh, partitions: Sequence[Partition], local_row: NDArray[np.int32], *, engine: str
     ) -> None:
         parts = {}
         for owner in mesh.column:
             start, columns = (0, mesh.sizes[owner]) if owner != mesh.comm.rank else (mesh.own.start, mesh.num_rows)
-            parts[owner] = entries_from(owner, partitions, local_row, start, columns).to(device)
-        degrees = [partition.full_block.degree[: partition.num_inner].to(device) for partition in partitions]
+            parts[owner] = entries_from(owner, partitions, local_row, start, columns).to(mesh.comm.device)
+        degrees = [partition.full_block.degree[: partition.num_inner].to(mesh.comm.device) for partition in partitions]
         own = parts.pop(mesh.comm.rank)
         super().__init__(own, torch.cat(degrees), engine=engine, transposed=_transpose(own))
         self.mesh, self.foreign, self._layer = mesh, parts, -1
@@ -325,7 +318,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             for rank in mesh.group
         ]
         partitions = [view.partition for view in views]
-        block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm, device=device)
+        block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm)
         self._blocks = [block.at(layer) for layer in range(worker.model.depth)]
         rows = [view.rows["train"] + mesh.rows[view.partition.rank].start for view in views]
         labels = [view.labels[view.rows["train"]] for view in views]
