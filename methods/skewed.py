@@ -135,17 +135,12 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         """See `MiniBatchMethod`."""
         options = self.options
         skew = Skew(options.skew, options.distortion, options.alpha) if options.version == "skewed" else None
-        local_only = options.version == "local"
+        graph = source.topology, source.propagation, source.tables
+        bias: dict[str, Any] = {"local": source.local, "skew": skew, "local_only": options.version == "local"}
         if options.base == "saint":
-            nodes = ImportanceSubgraphs(
-                source.topology, source.propagation, source.tables, options.size,
-                local=source.local, skew=skew, local_only=local_only,
-            )  # fmt: skip
+            nodes = ImportanceSubgraphs(*graph, options.size, **bias)
             return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
-        layers = LayerSampler(
-            source.topology, source.propagation, source.tables,
-            local=source.local, skew=skew, estimator=options.estimator, local_only=local_only,
-        )  # fmt: skip
+        layers = LayerSampler(*graph, estimator=options.estimator, **bias)
         return LayerwiseSampler(layers, per_layer(options.sizes, source.depth, "sizes"))
 
     def batches(self, epoch: int) -> list[Batch]:

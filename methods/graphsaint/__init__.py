@@ -231,9 +231,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         worker, pieces = self.worker, self._pieces
         assert pieces is not None
         order = common_order(worker, epoch, int(pieces.max()) + 1)
-        dealt = np.zeros(order.size, bool)
-        dealt[order[worker.rank :: worker.world]] = True
-        nodes = np.flatnonzero(dealt[pieces])
+        nodes = np.flatnonzero(np.isin(pieces, order[worker.rank :: worker.world]))
         self.sampler = self._of_part(self.source, nodes, None)
         if isinstance(self.store, FeatureStore):
             self.store.fill(nodes)

@@ -99,7 +99,7 @@ def count(
             _add(nodes, drawn, times)
             _add(edges, places, times)
 
-    add(0, times=0)
+    add(0, times=0)  # what a process needs once is not timed
     start = time.perf_counter()
     with ThreadPoolExecutor(threads, "counts") as pool:
         for first in range(0, draws, _ROUND):
