@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import torch
@@ -22,29 +22,28 @@ from harness.models import BlockSize
 from harness.runtime import Communicator, Direction, PartSize
 
 
-def entries_from(owner: int, partition: Partition, local_row: NDArray[np.int32], start: int) -> CSR:
-    """Return the entries of a partition's rows from nodes of `owner`, whose rows are columns from `start`."""
-    whole, inner = partition.structure, partition.num_inner
-    column = np.full(whole.num_cols, -1, np.int32)
-    if owner == partition.rank:
-        column[:inner] = np.arange(start, start + inner, dtype=np.int32)
-    else:
-        segment = slice(*partition.boundary_ptr[owner : owner + 2])
-        column[inner:][segment] = start + local_row[partition.boundary[segment]]
-    indptr, indices, order = induce_columns(
-        whole.indptr.numpy(), whole.indices.numpy(), 0, column, whole.values is not None
-    )
-    values = None if whole.values is None else whole.values[torch.from_numpy(order)]
-    return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), whole.num_cols, values)
-
-
-def stack(pieces: Sequence[CSR], columns: int) -> CSR:
-    """Return the rows of all pieces, one after the other."""
-    counts = torch.cat([torch.diff(piece.indptr) for piece in pieces])
-    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    values = [piece.values for piece in pieces if piece.values is not None]
-    indices = torch.cat([piece.indices for piece in pieces])
-    return CSR(indptr, indices, columns, torch.cat(values) if values else None)
+def entries_from(
+    owner: int, partitions: Sequence[Partition], local_row: NDArray[np.int32], start: int, columns: int
+) -> CSR:
+    """Return the entries of all partitions' rows from nodes of `owner`, whose rows are columns from `start`."""
+    counts, indices, values = [np.zeros(1, np.int64)], [], []
+    for partition in partitions:
+        whole, inner = partition.structure, partition.num_inner
+        column = np.full(whole.num_cols, -1, np.int32)
+        if owner == partition.rank:
+            column[:inner] = np.arange(start, start + inner, dtype=np.int32)
+        else:
+            segment = slice(*partition.boundary_ptr[owner : owner + 2])
+            column[inner:][segment] = start + local_row[partition.boundary[segment]]
+        indptr, found, order = induce_columns(
+            whole.indptr.numpy(), whole.indices.numpy(), 0, column, whole.values is not None
+        )
+        counts.append(np.diff(indptr))
+        indices.append(found)
+        if whole.values is not None:
+            values.append(whole.values[torch.from_numpy(order)])
+    pointers = torch.from_numpy(np.concatenate(counts).cumsum())
+    return CSR(pointers, torch.from_numpy(np.concatenate(indices)), columns, torch.cat(values) if values else None)
 
 
 def rank_groups(replication: int, parts: int) -> list[range]:
@@ -54,17 +53,12 @@ def rank_groups(replication: int, parts: int) -> list[range]:
         UserError: the groups would not be of equal size.
     """
     if parts % replication:
-        divisors = [c for c in range(1, parts + 1) if parts % c == 0]
-        raise UserError(
-            f"{replication} copies cannot be spread evenly over {parts} parts",
-            key="replication",
-            fix=f"use one of {', '.join(map(str, divisors))}",
-        )
+        fix = "use one of " + ", ".join(str(c) for c in range(1, parts + 1) if parts % c == 0)
+        raise UserError(f"{replication} copies cannot be spread evenly over {parts} parts", key="replication", fix=fix)
     return [range(start, start + replication) for start in range(0, parts, replication)]
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(TypedDict):
     """What a transfer is counted as."""
 
     purpose: Purpose
@@ -87,6 +81,8 @@ class Mesh:
         group: ranks of this rank's group.
         column: ranks of its column.
         rows: where each of the group's ranks has its inner nodes among the group's rows.
+        own: where this rank has them.
+        num_rows: rows that the group holds.
     """
 
     def __init__(self, comm: Communicator, sizes: Sequence[int], replication: int) -> None:
@@ -96,31 +92,22 @@ class Mesh:
         self.group, self.column = groups[comm.rank // replication], columns[comm.rank % replication]
         ends = [0, *accumulate(self.sizes[rank] for rank in self.group)]
         self.rows = {rank: slice(*between) for rank, between in zip(self.group, pairwise(ends), strict=True)}
+        self.own, self.num_rows = self.rows[comm.rank], ends[-1]
         self._process_group: dist.ProcessGroup | None = None
         if replication > 1 and len(self.column) > 1:
             self._process_group = comm.divide(columns)
 
-    @property
-    def own(self) -> slice:
-        """Where this rank's inner nodes are among its group's rows."""
-        return self.rows[self.comm.rank]
+    def broadcast(self, x: Tensor, label: Label) -> Iterator[tuple[int, Tensor]]:
+        """Broadcast the inner rows of the column's ranks in turn; yields each other rank and its rows.
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that the group holds."""
-        return sum(self.sizes[rank] for rank in self.group)
-
-    def broadcast(self, rows: Tensor, root: int, label: Label) -> None:
-        """Copy the inner rows of `root` into `rows` of its column's other ranks."""
-        self.comm.broadcast(
-            rows,
-            root,
-            self.column,
-            self._process_group,
-            purpose=label.purpose,
-            layer=label.layer,
-            direction=label.direction,
-        )
+        This rank's are in `x` [num_rows, width].
+        """
+        for root in self.column:
+            is_own = root == self.comm.rank
+            rows = x[self.own].contiguous() if is_own else x.new_empty((self.sizes[root], x.shape[1]))
+            self.comm.broadcast(rows, root, self.column, self._process_group, **label)
+            if not is_own:
+                yield root, rows
 
     def scatter_sum(self, members: range, term: Callable[[int], Tensor], own: Tensor, label: Label) -> None:
         """Add to `own` [n_in, width] what the other members have for this rank; term(q) is what q gets.
@@ -157,7 +144,7 @@ class Mesh:
             return own
         x = own.new_empty((self.num_rows, own.shape[1]))
         x[self.own] = own
-        return self.replicate(x, Label("feature", 0, "forward"))
+        return self.replicate(x, Label(purpose="feature", layer=0, direction="forward"))
 
     def _steps(self, members: range) -> list[tuple[int, int]]:
         """Return (receiver, sender) of this rank in each step of a pairwise exchange among `members`."""
@@ -167,9 +154,7 @@ class Mesh:
     def _pass(self, rows: Tensor, out: Tensor, to: int, source: int, label: Label) -> Tensor:
         sent, received = [0] * self.comm.world, [0] * self.comm.world
         sent[to], received[source] = len(rows), len(out)
-        return self.comm.exchange_rows(
-            rows, sent, received, purpose=label.purpose, layer=label.layer, direction=label.direction, out=out
-        )
+        return self.comm.exchange_rows(rows, sent, received, out=out, **label)
 
 
 class BroadcastBlock(Block):
@@ -185,18 +170,29 @@ class BroadcastBlock(Block):
 
     Args:
         mesh: who holds what.
-        adjacency: from the rows of this rank's own partition.
+        partitions: those of the group's ranks.
+        local_row: int32 [N], row of each node among its owner's inner nodes.
+        engine: name of the SpMM engine.
+
+    Attributes:
         foreign: [num_rows, n_k] for each other rank k of the column.
         degree: float [num_rows], in-degrees in the full (training) graph.
-        engine: name of the SpMM engine.
     """
 
     communicates = True
 
-    def __init__(self, mesh: Mesh, adjacency: CSR, foreign: dict[int, CSR], degree: Tensor, *, engine: str) -> None:
-        super().__init__(adjacency, degree, engine=engine, transposed=_transpose(adjacency))
-        self.mesh, self.foreign, self._layer = mesh, foreign, -1
-        self._foreign_transposed = {rank: _transpose(matrix) for rank, matrix in foreign.items()}
+    def __init__(
+        self, mesh: Mesh, partitions: Sequence[Partition], local_row: NDArray[np.int32], *, engine: str
+    ) -> None:
+        parts = {}
+        for owner in mesh.column:
+            start, columns = (0, mesh.sizes[owner]) if owner != mesh.comm.rank else (mesh.own.start, mesh.num_rows)
+            parts[owner] = entries_from(owner, partitions, local_row, start, columns).to(mesh.comm.device)
+        degrees = [partition.full_block.degree[: partition.num_inner].to(mesh.comm.device) for partition in partitions]
+        own = parts.pop(mesh.comm.rank)
+        super().__init__(own, torch.cat(degrees), engine=engine, transposed=_transpose(own))
+        self.mesh, self.foreign, self._layer = mesh, parts, -1
+        self._foreign_transposed = {rank: _transpose(matrix) for rank, matrix in parts.items()}
 
     def at(self, layer: int) -> BroadcastBlock:
         """Return the same block, with its traffic counted as that of a graph layer."""
@@ -207,7 +203,7 @@ class BroadcastBlock(Block):
     def multiply(self, x: Tensor) -> Tensor:
         """See `Block.multiply`; every rank must call."""
         mesh, label, total = self.mesh, self._label("forward"), self.engine.multiply(self.adjacency, x)
-        for root, rows in self._broadcast(x, label):
+        for root, rows in mesh.broadcast(x, label):
             total += self.engine.multiply(self.foreign[root], rows)
         mesh.scatter_sum(mesh.group, lambda rank: total[mesh.rows[rank]], total[mesh.own], label)
         return mesh.replicate(total, label)
@@ -229,7 +225,7 @@ class BroadcastBlock(Block):
         key, rows = z @ to_key, by_head(z, heads)
         sums = Sums.of_self_loops(rows, key, query, mesh.own)
         sums.add(Edges(self.adjacency), rows, key, query)
-        for root, foreign in self._broadcast(z, label):
+        for root, foreign in mesh.broadcast(z, label):
             sums.add(Edges(self.foreign[root]), by_head(foreign, heads), foreign @ to_key, query)
         if len(mesh.group) == 1:
             return sums
@@ -263,43 +259,9 @@ class BroadcastBlock(Block):
         to_z, keys, to_queries = packed.split([width, heads, heads], 1)
         return to_z.contiguous(), keys.contiguous(), to_queries.contiguous()
 
-    def _broadcast(self, x: Tensor, label: Label) -> Iterator[tuple[int, Tensor]]:
-        """Broadcast the column's rows in turn; yields each other rank and its rows."""
-        mesh = self.mesh
-        for root in mesh.column:
-            if root == mesh.comm.rank:
-                mesh.broadcast(x[mesh.own].contiguous(), root, label)
-            else:
-                rows = x.new_empty((mesh.sizes[root], x.shape[1]))
-                mesh.broadcast(rows, root, label)
-                yield root, rows
-
     def _label(self, direction: Direction, purpose: Purpose | None = None) -> Label:
-        return Label(purpose or ("embedding" if self._layer else "feature"), self._layer, direction)
-
-
-def broadcast_block(
-    mesh: Mesh, partitions: Sequence[Partition], local_row: NDArray[np.int32], *, engine: str, device: torch.device
-) -> BroadcastBlock:
-    """Build the block of a group.
-
-    Args:
-        mesh: who holds what.
-        partitions: those of the group's ranks.
-        local_row: int32 [N], row of each node among its owner's inner nodes.
-        engine: name of the SpMM engine.
-        device: where the block is used.
-    """
-    parts = {}
-    for owner in mesh.column:
-        start, columns = 0, mesh.sizes[owner]
-        if owner == mesh.comm.rank:
-            start, columns = mesh.own.start, mesh.num_rows
-        pieces = [entries_from(owner, partition, local_row, start) for partition in partitions]
-        parts[owner] = stack(pieces, columns).to(device)
-    degrees = [partition.full_block.degree[: partition.num_inner].to(device) for partition in partitions]
-    own = parts.pop(mesh.comm.rank)
-    return BroadcastBlock(mesh, own, parts, torch.cat(degrees), engine=engine)
+        rows: Purpose = "embedding" if self._layer else "feature"
+        return Label(purpose=purpose or rows, layer=self._layer, direction=direction)
 
 
 def _transpose(matrix: CSR) -> CSR:
@@ -355,11 +317,12 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             else View(worker.graph, job.train_view, rank, engine=spmm, device=device, dtype=worker.dtype)
             for rank in mesh.group
         ]
-        block = broadcast_block(
-            mesh, [view.partition for view in views], worker.view.local_row, engine=spmm, device=device
-        )
+        partitions = [view.partition for view in views]
+        block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm)
         self._blocks = [block.at(layer) for layer in range(worker.model.depth)]
-        self._loss = _loss(views, options.replication * worker.train_total)
+        rows = [view.rows["train"] + mesh.rows[view.partition.rank].start for view in views]
+        labels = [view.labels[view.rows["train"]] for view in views]
+        self._loss = Loss(torch.cat(rows), torch.cat(labels), options.replication * worker.train_total)
         with worker.traffic.during("setup"):
             self._inputs = mesh.spread(worker.features.inner)
             if self.aggregated is not None:
@@ -367,7 +330,10 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the rows of this rank's group."""
-        self._draw_alike(epoch)
+        worker, copies = self.worker, self.options.replication
+        if copies > 1:  # a group's ranks draw the same random numbers in this epoch
+            key = (worker.job.config.seed, worker.rank // copies, epoch)
+            torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
         yield Step(
             blocks=list(self._blocks),
             inputs=self._inputs,
@@ -418,20 +384,3 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             sent["embedding" if block else "feature"] += rows * case.nodes * case.itemsize
             sent["gradient"] += back * case.nodes * case.itemsize
         return sent
-
-    def _draw_alike(self, epoch: int) -> None:
-        """Seed the ranks of a group alike, so that they draw the same random numbers in this epoch."""
-        copies = self.options.replication
-        if copies > 1:
-            key = (self.worker.job.config.seed, self.worker.rank // copies, epoch)
-            torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
-
-
-def _loss(views: list[View], total: int) -> Loss:
-    """Return the loss over the training rows of all `views`, whose rows follow each other."""
-    rows, start = [], 0
-    for view in views:
-        rows.append(view.rows["train"] + start)
-        start += view.partition.num_inner
-    labels = torch.cat([view.labels[view.rows["train"]] for view in views])
-    return Loss(torch.cat(rows), labels, total)

@@ -60,8 +60,27 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
 
     def __init__(self, worker: Worker, options: ClusterOptions) -> None:
-        self._clusters = _Clusters(worker, options.clusters)  # before a cache is filled by an epoch's batches
+        self._find_clusters(worker, options.clusters)  # before a cache is filled by an epoch's batches
         super().__init__(worker, options)
+
+    def _find_clusters(self, worker: Worker, count: int) -> None:
+        """Note the nodes of every cluster, who trains it, and its training nodes, of all ranks."""
+        nodes = worker.view.topology.num_nodes
+        if count > nodes:
+            raise UserError(
+                f"{count} clusters of a training graph of {nodes} nodes", key="clusters", fix=f"at most {nodes}"
+            )
+        cluster = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
+        votes = np.bincount(cluster.astype(np.int64) * worker.world + worker.view.owner, minlength=count * worker.world)
+        self._owner = votes.reshape(count, worker.world).argmax(1)
+        self._nodes = np.split(
+            np.argsort(cluster, kind="stable"), np.cumsum(np.bincount(cluster, minlength=count))[:-1]
+        )
+        own = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]
+        train = torch.from_numpy(np.bincount(cluster[own], minlength=count)).to(worker.device)
+        with worker.traffic.during("setup"):
+            worker.comm.all_reduce(train, purpose="control")
+        self._train: NDArray[np.int64] = train.cpu().numpy()
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
@@ -69,11 +88,22 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`; a batch's targets are the nodes of its clusters."""
-        found = self._clusters
-        groups = found.groups(epoch, self.options.per_batch)
-        targets = [found.nodes_of(group) for group in groups[self.worker.rank]]
-        totals = [int(found.train[np.concatenate(step)].sum()) for step in zip(*groups, strict=True)]
+        groups = self._groups(epoch)
+        nothing = np.empty(0, np.int64)
+        targets = [np.concatenate([nothing, *(self._nodes[c] for c in group)]) for group in groups[self.worker.rank]]
+        totals = [int(self._train[np.concatenate(step)].sum()) for step in zip(*groups, strict=True)]
         return make_batches(self.worker, epoch, targets, totals)
+
+    def _groups(self, epoch: int) -> list[list[NDArray[np.int64]]]:
+        """Return each rank's clusters (int64) by step, `per_batch` at most; as many steps for all, if empty ones.
+
+        The order is one of all clusters, that every rank knows; of its own each rank takes the next.
+        """
+        worker, size = self.worker, self.options.per_batch
+        order = common_order(worker, epoch, self._owner.size)
+        own = [order[self._owner[order] == rank] for rank in range(worker.world)]
+        steps = max(math.ceil(mine.size / size) for mine in own)
+        return [[mine[step * size : (step + 1) * size] for step in range(steps)] for mine in own]
 
     @property
     def samples_targets(self) -> bool:
@@ -94,48 +124,6 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         share = min(1.0, options.per_batch / options.clusters * (1 if case.least else IMBALANCE))
         blocks = case.subgraph_blocks(math.floor(share * case.nodes))
         return case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else 8 * case.nodes}
-
-
-class _Clusters:
-    """The clusters of the training graph, who trains each, and in which order.
-
-    Attributes:
-        train: int64 [clusters], training nodes of each, of all ranks.
-    """
-
-    def __init__(self, worker: Worker, count: int) -> None:
-        nodes = worker.view.topology.num_nodes
-        if count > nodes:
-            raise UserError(
-                f"{count} clusters of a training graph of {nodes} nodes", key="clusters", fix=f"at most {nodes}"
-            )
-        self._worker = worker
-        cluster = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
-        votes = np.bincount(cluster.astype(np.int64) * worker.world + worker.view.owner, minlength=count * worker.world)
-        self._owner = votes.reshape(count, worker.world).argmax(1)
-        self._nodes = np.argsort(cluster, kind="stable")
-        self._first = np.concatenate([[0], np.cumsum(np.bincount(cluster, minlength=count))])
-        own = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]
-        train = torch.from_numpy(np.bincount(cluster[own], minlength=count)).to(worker.device)
-        with worker.traffic.during("setup"):
-            worker.comm.all_reduce(train, purpose="control")
-        self.train: NDArray[np.int64] = train.cpu().numpy()
-
-    def groups(self, epoch: int, size: int) -> list[list[NDArray[np.int64]]]:
-        """Return each rank's clusters (int64) by step, `size` at most; as many steps for all, if empty ones.
-
-        The order is one of all clusters, that every rank knows; of its own each rank takes the next.
-        """
-        world = self._worker.world
-        order = common_order(self._worker, epoch, self._owner.size)
-        own = [order[self._owner[order] == rank] for rank in range(world)]
-        steps = max(math.ceil(mine.size / size) for mine in own)
-        return [[mine[step * size : (step + 1) * size] for step in range(steps)] for mine in own]
-
-    def nodes_of(self, group: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the nodes (int64) of some clusters, cluster by cluster."""
-        parts = [self._nodes[self._first[c] : self._first[c + 1]] for c in group]
-        return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 class _Induced:

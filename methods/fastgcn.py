@@ -1,17 +1,4 @@
-"""FastGCN: layer-wise importance sampling over all nodes.
-
-With A_ij = left_i w_ij right_j (`propagation_scales`), node j is drawn in proportion to q_j = sum_i A_ij^2:
-over the layer's destinations i (`LayerSampler`; LADIES, Zou et al., NeurIPS 2019, Algorithm 1; skewed linear
-weighted sampling, Eq. 7 and 10), or over all i (`GlobalSampler`; FastGCN, Chen, Ma and Xiao, ICLR 2018).
-
-A batch numbers the nodes that it meets in the order of first sight; arrays `by number` have a place for each.
-`edges` holds the rows of the destinations one after another, row i from `starts[i]`, a neighbour by its
-number. An array with a step is read at `index * step`: 0 where one value stands for all.
-
-The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which
-would stop the processor from loading ahead, and their indices are unsigned, which saves numba's test for
-negative ones.
-"""
+"""FastGCN: layer-wise importance sampling over all nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +27,8 @@ from harness.sampling import (
 class GlobalSampler:
     """Draws a layer's nodes among all nodes, whatever the destinations are (FastGCN).
 
-    q_j = sum over all nodes i of A_ij^2, computed once; the candidates are the nodes of q > 0. Draws are
+    q_j = sum over all nodes i of A_ij^2 (A_ij = left_i w_ij right_j, see `propagation_scales`), computed once; the
+    candidates are the nodes of q > 0. Draws are
     independent, p_j = min(1, c q_j), as many expected as the layer's size; an edge counts w_ij / p_j, which
     is unbiased. Drawn nodes without an edge to a destination are no sources. Otherwise as `LayerSampler`.
 
@@ -88,7 +76,7 @@ def gather_global(  # type: ignore[no-untyped-def]
     """Return the sources that are new, and pointers, columns and values of the drawn edges.
 
     A node's draw is made again at each of its edges, so that no list of all nodes is needed. `row` is by
-    node, -1 for those that are no sources yet.
+    node, -1 for those that are no sources yet; `weights` are read at `edge * weight_step`.
     """
     fresh, columns, values = np.empty(64, np.int64), np.empty(64, np.int32), np.empty(64)
     pointers = np.zeros(destinations.size + 1, np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -24,16 +25,15 @@ from harness.runtime import Clock, Direction, Traffic, TrialError
 MIB = 1 << 20
 
 
-class Offloader:
+class Offloader(TorchDispatchMode):
     """Keeps what a step's forward and backward pass make within a budget of device memory.
 
-    Counted is every storage that a step makes on the device, as long as it lives, and what `load` brings;
-    what was there before (weights and optimizer, the graph's structure, labels) stays, beside the budget.
-    Where the storages exceed it, those leave for host memory that only autograd holds, least recently used
-    first; they come back when the backward pass reads them. Of a storage that came back, or was loaded, the
-    host has a copy already: it leaves without a move. Only matrices of more than one column leave: indices
-    and columns of scales stay. An operation's result is made before there is room for it, so the peak may
-    exceed the budget by one result.
+    Counted is every storage that a step makes on the device, as long as it lives, and what `load` brings; what was
+    there before (weights and optimizer, the graph's structure, labels) stays, beside the budget. Where the storages
+    exceed it, those leave for host memory that only autograd holds, least recently used first; they come back when
+    the backward pass reads them. Of a storage that came back, or was loaded, the host has a copy already: it leaves
+    without a move. Only matrices of more than one column leave: indices and columns of scales stay. An operation's
+    result is made before there is room for it, so the peak may exceed the budget by one result.
 
     On a GPU, moves are copies from and to pinned memory on the current stream. On a CPU the device is
     emulated: a second buffer of the same memory, really copied. No move changes a value.
@@ -46,10 +46,11 @@ class Offloader:
     """
 
     def __init__(self, budget: int | None, device: torch.device, clock: Clock, traffic: Traffic) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.budget, self.device, self.clock, self.traffic = budget, device, clock, traffic
         self._live: dict[int, _Live] = {}
         self._saved: WeakValueDictionary[int, _Saved] = WeakValueDictionary()  # those on the device
-        self._layer, self._ticks, self._moving = 0, 0, False
+        self._layer, self._ticks, self._moving = 0, count(1), False
         self._direction: Direction = "forward"
         self._in, self._out, self._peak = 0, 0, 0
 
@@ -66,7 +67,7 @@ class Offloader:
         self._layer, self._direction = 0, "forward"
         self._in, self._out, self._peak = 0, 0, 0
         try:
-            with _Watch(self), saved_tensors_hooks(self._pack, self._unpack):
+            with self, saved_tensors_hooks(self._pack, self._unpack):
                 yield
         finally:
             self._live.clear()
@@ -79,7 +80,13 @@ class Offloader:
     def load(self, home: Tensor) -> Tensor:
         """Return a copy on the device of a tensor that lives in host memory (`to_host`) and never changes."""
         self._make_room(home.nbytes)
-        return self._arrive(home, self._layer)
+        with self._move():
+            rows = torch.empty(home.shape, dtype=home.dtype, device=self.device)
+            rows.copy_(home, non_blocking=True)
+        self._in += home.nbytes
+        self.traffic.count("swap", self._layer, self._direction, -1, 0, home.nbytes)
+        self._count(rows, home)
+        return rows
 
     def to_host(self, tensor: Tensor) -> Tensor:
         """Return a copy of a tensor in host memory, pinned if there is a GPU."""
@@ -87,15 +94,22 @@ class Offloader:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
         return host.copy_(tensor, non_blocking=pinned)
 
-    def made(self, results: list[Tensor], arguments: list[Tensor]) -> None:
-        """Count the storages of an operation's results that are not its arguments', and make room."""
-        if self._moving:
-            return
-        known = {_key(argument) for argument in arguments}
-        for result in results:
-            if _key(result) not in known:
-                self._count(result, None)
-        self._make_room(0)
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, of the backward pass too; count its results' new storages, and make room for them."""
+        result = func(*args, **(kwargs or {}))
+        if not self._moving:
+            known = {_key(argument) for argument in self._on_device((args, kwargs))}
+            for made in self._on_device(result):
+                if _key(made) not in known:
+                    self._count(made, None)
+            self._make_room(0)
+        return result
+
+    def _on_device(self, tree: Any) -> list[Tensor]:
+        tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+        return [t for t in tensors if t.layout is torch.strided and t.device.type == self.device.type]
 
     def _count(self, tensor: Tensor, home: Tensor | None) -> None:
         storage = tensor.untyped_storage()
@@ -132,15 +146,6 @@ class Offloader:
         del self._saved[key], self._live[key]
         saved.rows = None
 
-    def _arrive(self, home: Tensor, layer: int) -> Tensor:
-        with self._move():
-            rows = torch.empty(home.shape, dtype=home.dtype, device=self.device)
-            rows.copy_(home, non_blocking=True)
-        self._in += home.nbytes
-        self.traffic.count("swap", layer, self._direction, -1, 0, home.nbytes)
-        self._count(rows, home)
-        return rows
-
     @contextmanager
     def _move(self) -> Iterator[None]:
         self._moving = True
@@ -162,7 +167,7 @@ class Offloader:
             rows = tensor.new_empty(0).set_(tensor.untyped_storage(), 0, (size,), (1,))
             saved = _Saved(self._layer, live.nbytes, rows, home)
             self._saved[_key(tensor)] = saved
-        self._use(saved)
+        saved.used = next(self._ticks)
         return _View(saved, tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _unpack(self, packed: Tensor | _View) -> Tensor:
@@ -173,35 +178,10 @@ class Offloader:
         self._layer = saved.layer
         if saved.rows is None:
             assert saved.host is not None
-            self._make_room(saved.nbytes)
-            saved.rows = self._arrive(saved.host, saved.layer)
+            saved.rows = self.load(saved.host)
             self._saved[_key(saved.rows)] = saved
-        self._use(saved)
+        saved.used = next(self._ticks)
         return saved.rows.as_strided(packed.size, packed.stride, packed.offset)
-
-    def _use(self, saved: _Saved) -> None:
-        self._ticks += 1
-        saved.used = self._ticks
-
-
-class _Watch(TorchDispatchMode):
-    """Tells an offloader of every operation, in the backward pass too."""
-
-    def __init__(self, offloader: Offloader) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._offloader = offloader
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._offloader.made(self._on_device(result), self._on_device((args, kwargs)))
-        return result
-
-    def _on_device(self, tree: Any) -> list[Tensor]:
-        device = self._offloader.device.type
-        tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-        return [tensor for tensor in tensors if tensor.layout is torch.strided and tensor.device.type == device]
 
 
 @dataclass(frozen=True)
@@ -220,8 +200,7 @@ class _Saved:
     Attributes:
         layer: the layer that it was saved in.
         nbytes: its size.
-        rows: [elements], all of it on the device, or None.
-        host: [elements], all of it in host memory, or None.
+        rows, host: [elements], all of it on the device or in host memory, or None.
         used: when it was last used.
     """
 
@@ -236,8 +215,8 @@ class _Saved:
         """Whether nobody else holds it: `rows` does, and the object that asks."""
         if self.rows is None:
             return False
-        count: int = torch._C._storage_Use_Count(self.rows.untyped_storage()._cdata)
-        return count <= 2
+        users: int = torch._C._storage_Use_Count(_key(self.rows))
+        return users <= 2
 
 
 @dataclass(frozen=True)
@@ -305,7 +284,10 @@ class ROC(FullGraphMethod[ROCOptions]):
         worker.features.inner = self._features
         if self.aggregated is not None:
             self.aggregated = self._home(self.aggregated)
-        self._build_structure()
+        # What is derived from the graph is built once, here, so that no step's budget pays for it.
+        block = worker.partition.full_block
+        rows = torch.zeros((block.num_src, 1), dtype=worker.dtype, device=worker.device, requires_grad=True)
+        block.aggregate(rows, worker.model.propagation).sum().backward()
         model = worker.model
         layers = dict(enumerate(model.linear_layers, start=model.depth))
         layers |= {i * model.hops: layer for i, layer in enumerate(model.graph_layers)}
@@ -372,9 +354,3 @@ class ROC(FullGraphMethod[ROCOptions]):
 
     def _home(self, tensor: Tensor) -> Tensor:
         return tensor if self._emulated else self.offloader.to_host(tensor)
-
-    def _build_structure(self) -> None:
-        """Build what is derived from the graph once, so that no step's budget pays for it."""
-        block = self.worker.partition.full_block
-        rows = torch.zeros((block.num_src, 1), dtype=self.worker.dtype, device=self.worker.device, requires_grad=True)
-        block.aggregate(rows, self.worker.model.propagation).sum().backward()

@@ -42,34 +42,18 @@ class Skew:
             formula's) or `fixed`.
         distortion: D >= 1, how many times the bound of the variance may grow; 1 is the unskewed sampler.
         alpha: the constant of `fixed`, >= 1; None for the others.
-
-    Raises:
-        ValueError: an attribute is out of range, or `alpha` is missing or out of place.
     """
 
     kind: SkewKind = "formula"
     distortion: float = 1.0
     alpha: float | None = None
 
-    def __post_init__(self) -> None:
-        if not self.distortion >= 1:
-            raise ValueError(f"a distortion is at least 1, not {self.distortion}")
-        if (self.kind == "fixed") != (self.alpha is not None):
-            raise ValueError("alpha is given where the skew is fixed, and only there")
-        if self.alpha is not None and not self.alpha >= 1:
-            raise ValueError(f"alpha is at least 1, not {self.alpha}")
-
     def alpha_of(self, n_local: int, n_remote: int, q_local: float, q_remote: float, size: int) -> float:
         """Return alpha >= 1; 1 where there is nothing to choose.
 
-        That is: no local or no remote candidates, or a sample that takes all of them.
-
-        Args:
-            n_local: number of local candidates.
-            n_remote: number of remote candidates.
-            q_local: their sum of q before the skew.
-            q_remote: that of the remote ones.
-            size: s; -1 for all candidates.
+        That is: no local or no remote candidates, or a sample that takes all of them. `n_local` and `n_remote` are
+        the numbers of candidates, `q_local` and `q_remote` the sums of their q before the skew, `size` is s, or -1
+        for all candidates.
         """
         spare = n_local + n_remote - size
         if n_local == 0 or n_remote == 0 or size < 0 or spare <= 0:
@@ -102,9 +86,7 @@ class SkewedOptions(NodeBatchOptions):
     version: Literal["full", "local", "skewed"] = Field(
         "skewed", description="not skewed; not skewed, remote nodes dropped; or skewed"
     )
-    skew: Literal["formula", "quadratic", "fixed"] = Field(
-        "formula", description="factor of local nodes: Formula 12, the exact bound's, or `alpha`"
-    )
+    skew: SkewKind = Field("formula", description="factor of local nodes: Formula 12, the exact bound's, or `alpha`")
     distortion: float = Field(4.0, ge=1, description="D: how many times the bound of the variance may grow")
     alpha: float | None = Field(None, ge=1, description="factor of local nodes with `skew: fixed`")
     batch_size: int = Field(512, ge=0, description="base ladies: targets a step and rank; 0: all its training nodes")
@@ -153,17 +135,12 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         """See `MiniBatchMethod`."""
         options = self.options
         skew = Skew(options.skew, options.distortion, options.alpha) if options.version == "skewed" else None
-        local_only = options.version == "local"
+        graph = source.topology, source.propagation, source.tables
+        bias: dict[str, Any] = {"local": source.local, "skew": skew, "local_only": options.version == "local"}
         if options.base == "saint":
-            nodes = ImportanceSubgraphs(
-                source.topology, source.propagation, source.tables, options.size,
-                local=source.local, skew=skew, local_only=local_only,
-            )  # fmt: skip
+            nodes = ImportanceSubgraphs(*graph, options.size, **bias)
             return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
-        layers = LayerSampler(
-            source.topology, source.propagation, source.tables,
-            local=source.local, skew=skew, estimator=options.estimator, local_only=local_only,
-        )  # fmt: skip
+        layers = LayerSampler(*graph, estimator=options.estimator, **bias)
         return LayerwiseSampler(layers, per_layer(options.sizes, source.depth, "sizes"))
 
     def batches(self, epoch: int) -> list[Batch]:

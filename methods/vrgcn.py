@@ -74,100 +74,56 @@ def with_history(topology: Topology, drawn: LayerSample, tables: Tables, *, line
         linear: see above.
     """
     graph = topology.indptr, topology.indices, topology.weights
+    sample = drawn.indptr, drawn.indices, drawn.sources
     with tables.borrow() as fresh, tables.borrow() as historical:
-        if linear:
-            sample = drawn.indptr, drawn.indices, drawn.sources
-            indptr, columns, values, nodes = _control_variate(*graph, *sample, fresh, historical)
-        else:
-            indptr, columns, values, nodes = _complete(*graph, drawn.num_dst, drawn.sources, fresh, historical)
-    return HistorySample(
-        np.concatenate([drawn.sources, nodes]),
-        indptr,
-        columns,
-        values if linear or topology.weights is not None else None,
-        fresh=drawn.sources.size,
-    )
+        indptr, columns, values, nodes = _with_history(*graph, *sample, linear, fresh, historical)
+    needed = values if linear or topology.weights is not None else None
+    sources = np.concatenate([drawn.sources, nodes])
+    return HistorySample(sources, indptr, columns, needed, fresh=drawn.sources.size)
 
 
 @numba.njit(cache=True, nogil=True)
-def _control_variate(indptr, indices, weights, drawn_ptr, drawn, sources, fresh, historical):  # type: ignore[no-untyped-def]
-    """Return pointers, columns, values, nodes; `fresh` tells the columns that are drawn for a destination."""
-    size = drawn_ptr.size - 1
-    pointers, columns, values, nodes = _room(indptr, sources[:size], drawn.size, fresh.size)
-    met, filled = 0, 0
-    for i in range(size):
+def _with_history(  # type: ignore[no-untyped-def]
+    indptr, indices, weights, drawn_ptr, drawn, sources, linear, fresh, historical
+):
+    """Return pointers, columns, values, nodes; `fresh` tells the columns drawn for a destination, or else all."""
+    destinations = sources[: drawn_ptr.size - 1]
+    most = drawn.size + (indptr[destinations + 1] - indptr[destinations]).sum()
+    pointers, columns, values = np.zeros(drawn_ptr.size, np.int64), np.empty(most, np.int32), np.empty(most)
+    nodes = np.empty(min(most, fresh.size), np.int64)
+    met, filled, factor = 0, 0, 1.0
+    if not linear:
+        _show(fresh, sources, np.arange(sources.size), True)
+    for i in range(destinations.size):
         start, end = indptr[sources[i]], indptr[sources[i] + 1]
         row = drawn[drawn_ptr[i] : drawn_ptr[i + 1]]
-        factor = (end - start) / max(row.size, 1)
-        for c in row:
-            fresh[sources[c]] = c
+        if linear:
+            factor = (end - start) / max(row.size, 1)
+            _show(fresh, sources, row, True)
         for e in range(start, end):
             node, weight, rest = indices[e], 1.0 if weights is None else weights[e], 1.0
             if fresh[node] >= 0:
                 columns[filled], values[filled] = fresh[node], factor * weight
                 filled, rest = filled + 1, 1 - factor
             if rest != 0:
-                met = _number(node, historical, nodes, met, sources.size)
+                if historical[node] < 0:
+                    historical[node], nodes[met] = sources.size + met, node
+                    met += 1
                 columns[filled], values[filled] = historical[node], rest * weight
                 filled += 1
         pointers[i + 1] = filled
-        for c in row:
-            fresh[sources[c]] = -1
-    _clear(historical, nodes[:met])
+        if linear:
+            _show(fresh, sources, row, False)
+    if not linear:
+        fresh[sources] = -1
+    historical[nodes[:met]] = -1
     return pointers, columns[:filled].copy(), values[:filled].copy(), nodes[:met].copy()
 
 
-@numba.njit(cache=True, nogil=True)
-def _complete(indptr, indices, weights, size, sources, fresh, historical):  # type: ignore[no-untyped-def]
-    """Return pointers, columns, values, nodes; `fresh` tells the columns of all fresh rows."""
-    pointers, columns, values, nodes = _room(indptr, sources[:size], 0, fresh.size)
-    met, filled = 0, 0
-    for c in range(sources.size):
-        fresh[sources[c]] = c
-    for i in range(size):
-        for e in range(indptr[sources[i]], indptr[sources[i] + 1]):
-            node = indices[e]
-            if fresh[node] >= 0:
-                columns[filled] = fresh[node]
-            else:
-                met = _number(node, historical, nodes, met, sources.size)
-                columns[filled] = historical[node]
-            values[filled] = 1.0 if weights is None else weights[e]
-            filled += 1
-        pointers[i + 1] = filled
-    _clear(fresh, sources)
-    _clear(historical, nodes[:met])
-    return pointers, columns, values, nodes[:met].copy()
-
-
 @numba.njit(inline="always")
-def _room(indptr, destinations, extra, num_nodes):  # type: ignore[no-untyped-def]
-    """Return pointers, and columns, values and nodes as many as there can be."""
-    entries = extra
-    for node in destinations:
-        entries += indptr[node + 1] - indptr[node]
-    return (
-        np.zeros(destinations.size + 1, np.int64),
-        np.empty(entries, np.int32),
-        np.empty(entries, np.float64),
-        np.empty(min(entries, num_nodes), np.int64),
-    )
-
-
-@numba.njit(inline="always")
-def _number(node, table, nodes, met, first):  # type: ignore[no-untyped-def]
-    """Give `node` the next column if it has none; return how many have one."""
-    if table[node] < 0:
-        table[node] = first + met
-        nodes[met] = node
-        met += 1
-    return met
-
-
-@numba.njit(inline="always")
-def _clear(table, nodes):  # type: ignore[no-untyped-def]
-    for node in nodes:
-        table[node] = -1
+def _show(table, nodes, columns, shown):  # type: ignore[no-untyped-def]
+    for c in columns:
+        table[nodes[c]] = c if shown else -1
 
 
 class VRGCNOptions(NodeBatchOptions):
@@ -188,42 +144,40 @@ class VRGCNOptions(NodeBatchOptions):
         return self
 
 
+@dataclass(frozen=True, eq=False)
 class HistorySampler:
     """Draws neighbours for every layer but the first; what is not drawn is read from histories.
 
-    Args:
+    Attributes:
         source: the view.
         fanouts: neighbours of a node, for each layer but the first; -1: all.
         attends: the model's aggregation is not linear.
     """
 
-    def __init__(self, source: Source, fanouts: Sequence[int], attends: bool) -> None:
-        self._source, self._fanouts, self._attends = source, fanouts, attends
+    source: Source
+    fanouts: Sequence[int]
+    attends: bool
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`; the first layer has no edges if its aggregation is known."""
-        topology, tables = self._source.topology, self._source.tables
+        topology, tables = self.source.topology, self.source.tables
         layers: list[LayerSample] = []
         nodes, edges, metrics = targets, 0, {"history_nodes": 0, "written_nodes": 0}
-        for depth, fanout in enumerate(reversed(self._fanouts)):
+        for depth, fanout in enumerate(reversed(self.fanouts)):
             drawn = draw_neighbours(topology, nodes, fanout, batch_seed(seed, 0, 0, depth), tables)
             nodes, edges = drawn.sources, edges + drawn.indices.size
             if fanout < 0:
                 layers.append(drawn)
                 continue
-            layers.append(layer := with_history(topology, drawn, tables, linear=not self._attends))
+            layers.append(layer := with_history(topology, drawn, tables, linear=not self.attends))
             metrics["history_nodes"] += self._remote(layer.historical)
             metrics["written_nodes"] += self._remote(nodes)
-        layers.append(self._first(nodes))
+        known = LayerSample(nodes, np.zeros(nodes.size + 1, np.int64), np.empty(0, np.int32))
+        layers.append(draw_neighbours(topology, nodes, -1, 0, tables) if self.attends else known)
         return Sample(layers[::-1], targets.size, stats={"drawn_edges": edges + layers[-1].indices.size, **metrics})
 
-    def _first(self, nodes: NDArray[np.int64]) -> LayerSample:
-        if self._attends:
-            return draw_neighbours(self._source.topology, nodes, -1, 0, self._source.tables)
-        return LayerSample(nodes, np.zeros(nodes.size + 1, np.int64), np.empty(0, np.int32))
-
     def _remote(self, nodes: NDArray[np.int64]) -> int:
-        return int(np.count_nonzero(~self._source.local[nodes]))
+        return int(np.count_nonzero(~self.source.local[nodes]))
 
 
 class Recalled:
@@ -285,17 +239,13 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def __init__(self, worker: Worker, options: VRGCNOptions) -> None:
         super().__init__(worker, options)
         view, widths = worker.view, worker.model.widths
-        self.histories = {
-            layer: RowStore(
-                worker.comm,
-                torch.zeros(
-                    worker.partition.num_inner, widths[layer][0], device=worker.device, dtype=worker.dtype
-                ),
-                view.owner, view.local_row,
+        self.histories: dict[int, RowStore] = {}
+        for layer in _remembered(options, worker.model.depth):
+            shape = worker.partition.num_inner, widths[layer][0]
+            self.histories[layer] = RowStore(
+                worker.comm, torch.zeros(shape, device=worker.device, dtype=worker.dtype), view.owner, view.local_row,
                 purpose="embedding", layer=layer, direction="forward", tables=self.source.tables,
-            )
-            for layer in _remembered(options, worker.model.depth)
-        }  # fmt: skip
+            )  # fmt: skip
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
@@ -367,10 +317,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         components = case.mini_batch(first + blocks, options)
         width = model.widths[0][0]
         if not model.attends:
-            batch = rows if _reads_own(model) else 0
-            components["aggregated features"] = (
-                case.itemsize * width * (case.train.inner * (1 + _reads_own(model)) + batch)
-            )
+            own = _reads_own(model)
+            components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
         # Fresh and historical rows are there twice: as they came, and one behind the other.
         values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
         return components | {"histories": case.itemsize * values}

@@ -99,11 +99,9 @@ class DGSOptions(NodeBatchOptions):
         64, description="neighbours drawn for a node, input layer first, or one number for all; -1: all of them"
     )
     feature_rate: float = Field(
-        0.85,
-        gt=0,
-        le=1,
+        0.85, gt=0, le=1,
         description="N_f: share of the feature dimensions of remote nodes that travels, the most important",
-    )
+    )  # fmt: skip
     deviation: float = Field(
         0.1, ge=0, le=1, description="eps: share of the fan-out moved from local to remote neighbours"
     )
@@ -171,26 +169,19 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def __init__(self, worker: Worker, options: DGSOptions) -> None:
         super().__init__(worker, options)
         assert isinstance(self.store, ColumnStore)
-        graph = ExplanationGraph.build(
-            worker.view,
-            self.store,
-            hops=options.hops or worker.model.depth,
-            depth=worker.model.depth,
-            dtype=worker.dtype,
-        )
+        view, depth = worker.view, worker.model.depth
+        graph = ExplanationGraph.build(view, self.store, hops=options.hops or depth, depth=depth, dtype=worker.dtype)
+        spec, where = ExplainSpec(steps=options.explain_steps, threshold=options.threshold), options.explain
         self.explainer = Explainer(
-            graph,
-            ExplainSpec(steps=options.explain_steps, threshold=options.threshold),
-            worker.model,
-            worker.clock,
-            self.source.topology.num_nodes,
-            period=options.period,
-            where=options.explain,
+            graph, spec, worker.model, worker.clock, view.topology.num_nodes, period=options.period, where=where
         )
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`; the conventional sampler, of batches without guidance."""
-        return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"))
+        return FanoutSampler(source, self._fanouts(source))
+
+    def _fanouts(self, source: Source) -> list[int]:
+        return per_layer(self.options.fanouts, source.depth, "fanouts")
 
     def make_store(self, view: View) -> FeatureStore | HostStore:
         """See `MiniBatchMethod`; every rank is sent columns of its own choice."""
@@ -214,13 +205,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
         assert isinstance(batch, GuidedBatch)
         if batch.guidance is None or self.options.variant == "fs-only":
             return self.sampler
-        return GuidedSampler(
-            self.source,
-            per_layer(self.options.fanouts, self.source.depth, "fanouts"),
-            batch.guidance.importance,
-            deviation=self.options.deviation,
-            unbiased=self.options.estimator == "unbiased",
-        )
+        fanouts, unbiased = self._fanouts(self.source), self.options.estimator == "unbiased"
+        return GuidedSampler(self.source, fanouts, batch.guidance.importance, self.options.deviation, unbiased)
 
     def columns(self, drawn: Drawn) -> Tensor | None:
         """See `MiniBatchMethod`; the most important ones of those that explained them, in ascending order."""

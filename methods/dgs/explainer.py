@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -88,12 +88,9 @@ class Masks:
         return len(self.losses)
 
 
-def never() -> bool:
-    """Return False: nobody wants it to stop."""
-    return False
-
-
-def explain(model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool] = never) -> Masks | None:
+def explain(
+    model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool] = lambda: False
+) -> Masks | None:
     """Train the masks of a rank's remote nodes and of the features (DGS, section III-C, Algorithm 1).
 
     The prediction to be kept is that of the local nodes' mean logits, inferred on the edges between them.
@@ -140,10 +137,10 @@ def explain(model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callab
         gradients = torch.autograd.grad(loss, (nodes, features))
         for optimizer, gradient in zip(optimizers, gradients, strict=True):
             optimizer.step(gradient)
-    masks = Masks(_mask(nodes), _mask(features), losses)
-    if not (masks.nodes.isfinite().all() and masks.features.isfinite().all()):
+    sn, sf = (logits.detach().sigmoid().float() for logits in (nodes, features))
+    if not (sn.isfinite().all() and sf.isfinite().all()):
         raise ExplanationError("a mask is not finite")
-    return masks
+    return Masks(sn, sf, losses)
 
 
 def objective(
@@ -151,12 +148,7 @@ def objective(
 ) -> Tensor:
     """Return the loss of masks' logits `nodes` [R] and `features` [F]; see `explain`.
 
-    Args:
-        model: in evaluation mode.
-        graph: the explanation graph.
-        spec: the coefficients.
-        kept: [C], the prediction to be kept.
-        nodes, features: the logits.
+    The model is in evaluation mode, `kept` [C] the prediction to be kept.
     """
     inferred = _star_logits(model, graph, nodes.sigmoid(), features.sigmoid())
     return (
@@ -169,9 +161,8 @@ def objective(
 class _Adam:
     """Adam on a mask's logits, with a second moment of each or, `shared`, one of them all.
 
-    With one of each, all logits move about equally fast, however large their gradients. For nodes, whose
-    gradients are alike in scale, that would leave nothing of an order but on which side of the size's factor
-    a node is.
+    With one of each, all logits move about equally fast, however large their gradients. For nodes, whose gradients
+    are alike in scale, that would leave nothing of an order but on which side of the size's factor a node is.
     """
 
     def __init__(self, logits: Tensor, lr: float, *, shared: bool) -> None:
@@ -189,10 +180,6 @@ class _Adam:
         length = self._lr / (1 - MOMENTUM**self._steps)
         scale = (self._second / (1 - MEMORY**self._steps)).sqrt().add_(TINY)
         self._logits.sub_(self._first / scale, alpha=length)
-
-
-def _mask(logits: Tensor) -> Tensor:
-    return logits.detach().sigmoid().float()
 
 
 @torch.no_grad()
@@ -274,9 +261,7 @@ _USED = (
 COUNTED = (
     Metric.of_method("explanations", "explanations that came into use", heading="Explanations"),
     Metric.of_method("explain_failed", "those that failed, so that the last good masks stayed"),
-    Metric.of_method(
-        "explain_late", "those that were due while the one before was under way, and left out"
-    ),
+    Metric.of_method("explain_late", "those that were due while the one before was under way, and left out"),
     Metric.of_method("explain_s", _ENDED, "s"),
     Metric.of_method("explain_cpu_s", _ENDED, "s"),
     *(Metric.of_method(f"explain_{name}", _USED) for name in ("steps", "loss", "sn", "sf")),
@@ -303,12 +288,10 @@ class Guidance:
     step: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Done:
-    """An explanation that ended, well or not, and what it took."""
+class _Ended(NamedTuple):
+    """The masks of an explanation, or what went wrong, or None where it gave up; and what it took."""
 
-    masks: Masks | None
-    problem: str | None
+    found: Masks | str | None
     wall_s: float
     cpu_s: float
 
@@ -352,7 +335,7 @@ class Explainer:
         self._best = _Best(model)
         self._thread = ThreadPoolExecutor(1, "explanations", _yield_to_training) if where != "inline" else None
         self._stopped = threading.Event()
-        self._running: tuple[int, Future[_Done]] | None = None
+        self._running: tuple[int, Future[_Ended]] | None = None
         self._news = _nothing()
         self._problems: list[str] = []
 
@@ -372,7 +355,7 @@ class Explainer:
 
     def _start(self) -> None:
         if self._running is not None:
-            self._count("explain_late", 1)
+            self._count(explain_late=1)
             return
         if not self._graph.remote.size:
             return
@@ -409,38 +392,34 @@ class Explainer:
             self._thread.shutdown()
         self._poll()
 
-    def _explain(self, weights: Tensor) -> _Done:
+    def _explain(self, weights: Tensor) -> _Ended:
         start, cpu = time.perf_counter(), time.thread_time()
-        masks, problem = None, None
+        found: Masks | str | None
         try:
             vector_to_parameters(weights, self._model.parameters())
-            masks = explain(self._model, self._graph, self._spec, self._stopped.is_set)
+            found = explain(self._model, self._graph, self._spec, self._stopped.is_set)
         except Exception as error:  # whatever it is: the training goes on
-            problem = f"{type(error).__name__}: {error}".splitlines()[0]
-        return _Done(masks, problem, time.perf_counter() - start, time.thread_time() - cpu)
+            found = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _Ended(found, time.perf_counter() - start, time.thread_time() - cpu)
 
-    def _take(self, step: int, done: _Done) -> None:
-        self._count("explain_s", done.wall_s)
-        self._count("explain_cpu_s", done.cpu_s)
-        if done.problem is not None:
-            self._problems.append(done.problem)
-            self._count("explain_failed", 1)
-        if done.masks is None:
-            return
-        masks = done.masks
-        mean = masks.nodes.mean().item()
-        importance = np.full(self._num_nodes, mean, np.float32)
-        importance[self._graph.remote] = masks.nodes.numpy()
-        self.guidance = Guidance(importance, masks.features, step)
-        self._count("explanations", 1)
-        self._count("explain_steps", masks.steps)
-        self._count("explain_loss", masks.losses[-1])
-        self._count("explain_sn", mean)
-        self._count("explain_sf", masks.features.mean().item())
-        self._count("explain_bytes", self._graph.nbytes + importance.nbytes)
+    def _take(self, step: int, ended: _Ended) -> None:
+        self._count(explain_s=ended.wall_s, explain_cpu_s=ended.cpu_s)
+        masks = ended.found
+        if isinstance(masks, str):
+            self._problems.append(masks)
+            self._count(explain_failed=1)
+        elif masks is not None:
+            mean = masks.nodes.mean().item()
+            importance = np.full(self._num_nodes, mean, np.float32)
+            importance[self._graph.remote] = masks.nodes.numpy()
+            self.guidance = Guidance(importance, masks.features, step)
+            self._count(explanations=1, explain_steps=masks.steps, explain_loss=masks.losses[-1])
+            self._count(explain_sn=mean, explain_sf=masks.features.mean().item())
+            self._count(explain_bytes=self._graph.nbytes + importance.nbytes)
 
-    def _count(self, name: str, value: float) -> None:
-        self._news[name] += value
+    def _count(self, **more: float) -> None:
+        for name, value in more.items():
+            self._news[name] += value
 
 
 def _nothing() -> dict[str, float]:

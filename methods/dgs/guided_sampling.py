@@ -117,7 +117,10 @@ class ExplanationGraph:
         local = store.inner.to(CPU, dtype)
         features = torch.empty((1 + remote.size, local.shape[1]), dtype=dtype)
         features[0] = local.mean(0) if inner.size else 0
-        _fetch(store, remote, features[1:])
+        chunks = -(-remote.size // CHUNK)
+        for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
+            rows = slice(k * CHUNK, (k + 1) * CHUNK)
+            features[1:][rows] = store.gather(remote[rows])
         return cls(
             remote=remote,
             features=features,
@@ -130,8 +133,10 @@ class ExplanationGraph:
     @property
     def nbytes(self) -> int:
         """Bytes of what it holds, in the memory of the CPU; the local features are left out."""
-        held = {id(block): block for block in (self.local_block, *self.blocks)}
-        return self.features.nbytes + sum(_block_bytes(block) for block in held.values())
+        held = {id(block): block for block in (self.local_block, *self.blocks)}.values()
+        matrices = [array for b in held for array in (b.adjacency.indptr, b.adjacency.indices, b.adjacency.values)]
+        scales = [array for b in held for array in (b.degree, b.dst_scale)]
+        return sum(array.nbytes for array in (self.features, *matrices, *scales) if array is not None)
 
 
 def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
@@ -151,14 +156,6 @@ def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
     return [last] if depth == 1 else [*[block(ends, torch.cat([spokes, hub]))] * (depth - 1), last]
 
 
-def _fetch(store: FeatureStore, nodes: NDArray[np.int64], out: Tensor) -> None:
-    """Write the rows of `nodes` into `out`, in as many calls as the rank of the most nodes needs."""
-    chunks = -(-nodes.size // CHUNK)
-    for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):
-        rows = slice(k * CHUNK, (k + 1) * CHUNK)
-        out[rows] = store.gather(nodes[rows])
-
-
 def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
     sample = induce(topology, inner, tables)
     weights = None if sample.values is None else sample.values.astype(np.float32)
@@ -167,33 +164,16 @@ def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, d
     return replace(sample, dst_scale=scale).block(topology, device=CPU, dtype=dtype, engine=ENGINE)
 
 
-def _block_bytes(block: Block) -> int:
-    adjacency = block.adjacency
-    tensors = (adjacency.indptr, adjacency.indices, adjacency.values, block.degree, block.dst_scale)
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+@dataclass(frozen=True, eq=False)
+class GuidedSampler:
+    """Draws at most so many in-neighbours of every node, remote ones by their importance.
 
-
-def draw_guided(
-    topology: Topology,
-    targets: NDArray[np.int64],
-    fanout: int,
-    seed: int,
-    tables: Tables,
-    *,
-    local: NDArray[np.bool_],
-    importance: NDArray[np.float32],
-    deviation: float = 0.0,
-    unbiased: bool = False,
-) -> LayerSample:
-    """Draw at most `fanout` neighbours of every target by the importance of the remote ones.
-
-    The sampling of DGS (section III-C, "Module Plug-in"). Neighbour j of target i weighs |w_ij| if it is
-    local, |w_ij| importance_j if it is remote. k = min(fanout, neighbours of positive weight) are drawn,
-    without replacement: p_ij = min(1, c_i weight), sum_j p_ij = k. Of the sum, remote neighbours have r and
-    local ones l. The deviation moves min(deviation k, l) of it from the local to the remote ones, never more
-    than makes all remote ones certain; then p is proportional to weight, up to 1, among each of the two. How
-    it is drawn: see `draw_neighbours`, as for what a draw depends on and for layers' seeds. Time grows with
-    the targets' degrees.
+    The sampling of DGS (section III-C, "Module Plug-in"). Neighbour j of target i weighs |w_ij| if it is local,
+    |w_ij| importance_j if it is remote. k = min(fanout, neighbours of positive weight) are drawn, without
+    replacement: p_ij = min(1, c_i weight), sum_j p_ij = k. Of the sum, remote neighbours have r and local ones l. The
+    deviation moves min(deviation k, l) of it from the local to the remote ones, never more than makes all remote ones
+    certain; then p is proportional to weight, up to 1, among each of the two. How it is drawn: see `draw_neighbours`,
+    as for what a draw depends on and for layers' seeds. Time grows with the targets' degrees.
 
     By default drawn neighbours are averaged: they count w_ij, and their sum is multiplied by the sum of
     |w_ij| over all neighbours over that over the drawn ones (deg/k without edge weights). This is biased
@@ -201,31 +181,40 @@ def draw_guided(
     neighbours at least half of l, since what is never drawn cannot be counted. Where everything of positive
     weight is drawn, and that is all neighbours, both are the full sum.
 
-    Args:
-        topology, targets, fanout, seed, tables: as for `draw_neighbours`.
-        local: bool [N], the nodes of this rank.
+    Attributes:
+        source: the view, which says what is local.
+        fanouts: neighbours of a node, input layer first; -1: all.
         importance: float32 [N], finite and not negative; that of local nodes is not read. 0: never drawn.
         deviation: share of k, in [0, 1].
         unbiased: what drawn neighbours count.
-
-    Returns:
-        The sample; its sources are the targets, then the other drawn nodes in the order of first sight.
-
-    Raises:
-        ValueError: a weight of a neighbour is negative or not finite.
     """
-    graph = topology.indptr, topology.indices, topology.weights
-    most = 0.5 if unbiased else 1.0
-    pointers, entries, chances, scale = _guided(
-        *graph, local, importance, targets, fanout, seed, float(deviation), most
-    )
-    values: NDArray[np.float64] | None = None
-    if topology.weights is not None:
-        values = take(topology.weights, entries, np.empty(entries.size))
-    if unbiased:
-        values = (1.0 if values is None else values) / chances
-    sources, columns = number_sources(topology, targets, entries, tables)
-    return LayerSample(sources, pointers, columns, values, None if unbiased else scale)
+
+    source: Source
+    fanouts: Sequence[int]
+    importance: NDArray[np.float32]
+    deviation: float = 0.0
+    unbiased: bool = False
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`."""
+        return sample_layers(self.draw, targets, self.fanouts, seed)
+
+    def draw(self, targets: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
+        """Draw for a layer; the sources are the targets, then the other drawn nodes in the order of first sight.
+
+        Raises:
+            ValueError: a weight of a neighbour is negative or not finite.
+        """
+        topology, guide = self.source.topology, (self.source.local, self.importance)
+        graph, most = (topology.indptr, topology.indices, topology.weights), 0.5 if self.unbiased else 1.0
+        pointers, entries, chances, scale = _guided(*graph, *guide, targets, fanout, seed, float(self.deviation), most)
+        values: NDArray[np.float64] | None = None
+        if topology.weights is not None:
+            values = take(topology.weights, entries, np.empty(entries.size))
+        if self.unbiased:
+            values = (1.0 if values is None else values) / chances
+        sources, columns = number_sources(topology, targets, entries, self.source.tables)
+        return LayerSample(sources, pointers, columns, values, None if self.unbiased else scale)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -322,40 +311,3 @@ def _sums(chance, remote):  # type: ignore[no-untyped-def]
         far += chance[k] * remote[k]
         number += remote[k]
     return near, far, number
-
-
-class GuidedSampler:
-    """Draws at most so many in-neighbours of every node, remote ones by their importance (DGS).
-
-    Args:
-        source: the view.
-        fanouts: neighbours of a node, input layer first; -1: all.
-        importance: float32 [N]: of remote nodes, where a local one has 1.
-        deviation: share of a fan-out that is moved from local to remote neighbours.
-        unbiased: see `draw_guided`.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        fanouts: Sequence[int],
-        importance: NDArray[np.float32],
-        *,
-        deviation: float,
-        unbiased: bool,
-    ) -> None:
-        self._source, self._fanouts, self._importance = source, fanouts, importance
-        self._deviation, self._unbiased = deviation, unbiased
-
-    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
-        """See `Sampler`."""
-        source = self._source
-
-        def draw(nodes: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
-            return draw_guided(
-                source.topology, nodes, fanout, seed, source.tables,
-                local=source.local, importance=self._importance,
-                deviation=self._deviation, unbiased=self._unbiased,
-            )  # fmt: skip
-
-        return sample_layers(draw, targets, self._fanouts, seed)

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, MemoryCase, Metric, MiniBatchMethod, Sampler, Source, Step
+from harness import Bytes, BytesCase, MemoryCase, Metric, MiniBatchMethod, MiniBatchOptions, Sampler, Source, Step
+from harness.graph import Topology
 from harness.runtime import Batch, Drawn, FeatureStore, Loaded, common_order, subgraph_batches
-from harness.sampling import clusters
+from harness.sampling import (
+    ClippedNodes,
+    ImportanceSubgraphs,
+    NodeSampler,
+    Normaliser,
+    Subgraphs,
+    SubgraphSampler,
+    Tables,
+    clusters,
+)
 
-from .subgraphs import SubgraphDraws, SubgraphOptions
+from .subgraphs import (
+    Change,
+    Changed,
+    CountedChances,
+    Counts,
+    PresentMean,
+    count,
+    make_node_sampler,
+    part_of,
+    saved_counts,
+)
 
 if TYPE_CHECKING:
     from harness import Worker
@@ -27,9 +52,27 @@ COUNTING = (
 )
 
 
-class GraphSAINTOptions(SubgraphOptions):
+class GraphSAINTOptions(MiniBatchOptions):
     """Options of GraphSAINT."""
 
+    sampler: Literal["frontier", "rw", "mrw", "edge", "node", "forest-fire"] = Field(
+        "frontier", description="draws the nodes of a subgraph; see `harness_methods.graphsaint.subgraphs`"
+    )
+    size: int = Field(8000, ge=-1, description="nodes of a subgraph, for rw and edge at most; -1: all")
+    frontier: int = Field(1000, ge=1, description="frontier, mrw: nodes from which it goes on at a time")
+    enlargement: float = Field(3.0, gt=1, repr=False, description="frontier: the Dashboard's spare room")
+    length: int = Field(3, ge=1, description="rw: steps of a walk")
+    burn: float = Field(0.7, gt=0, lt=1, description="forest-fire: chance to burn one more neighbour")
+    normalise: bool = Field(True, description="weigh edges and losses by their chances to be drawn")
+    coverage: float = Field(
+        50.0, gt=0, repr=False, description="subgraphs that are drawn to count: so many times the graph's nodes"
+    )
+    recount: bool = Field(False, repr=False, description="count anew, even if the counts are in the cache")
+    clip: int = Field(1, ge=1, description="drop nodes at random until their number is a multiple")
+    transpose: Literal["auto", "permuted", "counted"] = Field(
+        "auto", description="of subgraphs, for the backward pass: none where values are symmetric, "
+        "values permuted in one pass, or built by counting"
+    )  # fmt: skip
     steps: int | None = Field(None, ge=1, description="steps of an epoch; default: as many nodes as the graph has")
     scope: Literal["global", "local"] = Field(
         "global", description="draw from the whole graph, or from the rank's own part of it"
@@ -39,6 +82,8 @@ class GraphSAINTOptions(SubgraphOptions):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if self.size == 0:
+            raise ValueError("size: a subgraph has at least 1 node, or -1 for all")
         if self.reshuffle and self.scope != "local":
             raise ValueError("reshuffle: belongs to scope 'local'; set it, or leave reshuffle at 0")
         if self.cache != "none" and self.scope == "local":
@@ -87,7 +132,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     )  # fmt: skip
 
     def __init__(self, worker: Worker, options: GraphSAINTOptions) -> None:
-        self._draws = SubgraphDraws(worker, options)
+        self._counting: dict[str, float | None] = {}
         self._pieces: NDArray[np.int32] | None = None
         if options.reshuffle:
             count = min(options.pieces * worker.world, worker.view.topology.num_nodes)
@@ -96,14 +141,75 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        if self.options.scope == "global":
-            return self._draws.of_graph(source)
-        inner = np.asarray(self.worker.partition.inner).astype(np.int64)
-        return self._draws.of_part(source, inner, self.worker.partition.view)
+        worker = self.worker
+        if self.options.scope == "local":
+            inner = np.asarray(worker.partition.inner).astype(np.int64)
+            return self._of_part(source, inner, worker.partition.view)
+        keep = Path(worker.partition.meta["topology"])
+        return self._subgraphs(source, source.topology, source.tables, keep, worker.world)
+
+    def _of_part(self, source: Source, nodes: NDArray[np.int64], keep: Path | None) -> SubgraphSampler:
+        """Return what draws from the part of the graph on the ascending `nodes`.
+
+        Its counts are kept in the directory `keep`, if there is one.
+        """
+        part, in_whole = part_of(source.topology, nodes, source.tables)
+        return self._subgraphs(source, part, Tables(nodes.size), keep, self.worker.rank, in_whole)
+
+    def _subgraphs(
+        self, source: Source, topology: Topology, tables: Tables, keep: Path | None, rank: int, *changes: Change
+    ) -> SubgraphSampler:
+        """Return what draws subgraphs of a graph, with `changes` of their layers.
+
+        `rank` is the counts' seed, that of the trial is not: trials on one graph share them.
+        """
+        options = self.options
+        sampler: NodeSampler
+        normaliser: Normaliser | None = None
+        if options.sampler == "node" or not 0 <= options.size < topology.num_nodes:
+            known = ImportanceSubgraphs(topology, source.propagation, tables, options.size)
+            sampler, normaliser = known.sampler, known.normaliser
+        else:
+            sampler = make_node_sampler(options, topology)
+        if options.clip > 1:
+            sampler, normaliser = ClippedNodes(sampler, options.clip), None
+        if not options.normalise:
+            normaliser = PresentMean(topology)
+        elif normaliser is None:
+            normaliser = CountedChances(topology, self._counts(source, topology, sampler, tables, keep, rank))
+        if options.transpose != "auto":  # forget that values are symmetric, or that the structure is
+            symmetric = "structure" if options.transpose == "permuted" else "no"
+            changes = (*changes, partial(replace, symmetric=symmetric))
+        for change in changes:
+            normaliser = Changed(normaliser, change)
+        return SubgraphSampler(Subgraphs(topology, sampler, normaliser, tables), source.depth)
+
+    def _counts(
+        self, source: Source, topology: Topology, sampler: NodeSampler, tables: Tables, keep: Path | None, rank: int
+    ) -> Counts:
+        worker, options, nodes = self.worker, self.options, topology.num_nodes
+        draws = math.ceil(options.coverage * nodes / (options.size if 0 < options.size < nodes else nodes))
+
+        def make() -> Counts:
+            return count(
+                topology, sampler, tables, draws, rank, worker.job.threads,
+                told=lambda done: worker.tell(f"counting subgraphs: {done} of {draws}"),
+            )  # fmt: skip
+
+        if keep is None:
+            return make()
+        told = options.model_dump(include={"sampler", "size", "frontier", "enlargement", "length", "burn", "clip"})
+        told |= {"draws": draws, "rank": rank}
+        if options.sampler == "node":
+            told["norm"] = source.propagation.name  # its chances depend on the model's
+        key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        counts = saved_counts(keep, key, make, recount=worker.job.attempt if options.recount else None)
+        self._counting = {"presampled": draws, "presample_s": counts.seconds, "presample_threads": counts.threads}
+        return counts
 
     def setup_metrics(self) -> dict[str, float | None]:
         """See `Method`: of the first counting."""
-        return self._draws.metrics
+        return self._counting
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `subgraph_batches`."""
@@ -125,10 +231,8 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         worker, pieces = self.worker, self._pieces
         assert pieces is not None
         order = common_order(worker, epoch, int(pieces.max()) + 1)
-        dealt = np.zeros(order.size, bool)
-        dealt[order[worker.rank :: worker.world]] = True
-        nodes = np.flatnonzero(dealt[pieces])
-        self.sampler = self._draws.of_part(self.source, nodes, None)
+        nodes = np.flatnonzero(np.isin(pieces, order[worker.rank :: worker.world]))
+        self.sampler = self._of_part(self.source, nodes, None)
         if isinstance(self.store, FeatureStore):
             self.store.fill(nodes)
 

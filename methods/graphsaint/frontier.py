@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from harness.graph import Topology, below, next_u64, prefetch, stream
 from harness.sampling import Pool
 
-from .node_samplers import Marks, ascending, mark, mark_unseen
+from .node_samplers import KernelSampler, ascending, mark, mark_unseen
 
 POPS_A_NODE = 16  # of the size, before what is missing is filled with any nodes
 TILES_A_NODE = 4  # of the frontier: room for three historical ones beside each
 AHEAD = 16  # pops, after which a successor that was asked for has come
 
 
-class FrontierSampler:
+class FrontierSampler(KernelSampler):
     """Draws nodes by frontier sampling (Ribeiro and Towsley, IMC 2010; JPDC Algorithms 2 to 4).
 
     The frontier holds nodes, at first uniform ones, drawn with replacement. One of them is popped with a
     chance in proportion to its degree, or to 1 where that is 0, and replaced by a uniform neighbour, or by a
     uniform node where it has none. Popped nodes are drawn, until there are min(size, N) distinct ones; those
-    still in the frontier are not. Edge weights do not count.
+    still in the frontier are not.
 
     So that it ends: after 16 pops for each node of the size, those missing are uniform among the nodes not
     drawn. A size of N or more draws all nodes at once.
@@ -38,7 +38,7 @@ class FrontierSampler:
     may find less than it needs; here it grows, and the chances are exact.
 
     Args:
-        topology: the graph, symmetric in structure.
+        topology: the graph.
         size: distinct nodes to draw, at least 1.
         frontier: nodes in the frontier, at least 1; may be more than the graph has.
         enlargement: above 1.
@@ -56,27 +56,25 @@ class FrontierSampler:
                 "a frontier sampler has a size, a frontier and a cap >= 1 and an enlargement > 1, not "
                 f"{size}, {frontier}, {cap} and {enlargement}"
             )
-        self._topology, self._frontier, self._enlargement = topology, frontier, float(enlargement)
-        self._size = min(size, topology.num_nodes)
-        self._cap = topology.indices.size + 1 if cap is None else cap
-        self._marks = Marks(topology.num_nodes)
-        self._boards = Pool(self._board)
+        self._nodes, self._size = topology.num_nodes, min(size, topology.num_nodes)
+        enlargement, edges = float(enlargement), topology.indices.size
+        super().__init__(topology, _pick, self._size, frontier, enlargement, edges + 1 if cap is None else cap)
+
+        def board() -> _Board:
+            pins, tiles = enlargement * frontier * (1 + edges / self._nodes), TILES_A_NODE * frontier
+            nodes, successors, live = np.empty(tiles, np.int32), np.empty(tiles, np.int64), np.empty(tiles, np.bool_)
+            return _Board(np.empty(int(pins), np.int32), _Tiles(nodes, successors, np.zeros(tiles + 1, np.int64), live))
+
+        self._boards = Pool(board)
 
     def sample(self, seed: int) -> NDArray[np.int64]:
-        """Return distinct nodes, int64, ascending, by a seed in [0, 2^63). Threads may call at once."""
-        if self._size == self._topology.num_nodes:
+        """See `KernelSampler`."""
+        if self._size == self._nodes:
             return np.arange(self._size)
-        graph = self._topology.indptr, self._topology.indices
-        how = self._size, self._frontier, self._enlargement, self._cap, seed
         nodes: NDArray[np.int64]
         with self._boards.borrow() as board, self._marks.borrow() as marks:
-            nodes, board.pins = _pick(*graph, *how, board.pins, board.tiles, *marks)
+            nodes, board.pins = self._kernel(seed, board.pins, board.tiles, *marks)
         return nodes
-
-    def _board(self) -> _Board:
-        pins = self._enlargement * self._frontier * (1 + self._topology.indices.size / self._topology.num_nodes)
-        tiles = TILES_A_NODE * self._frontier
-        return _Board(np.empty(int(pins), np.int32), _Tiles.room_for(tiles))
 
 
 class _Tiles(NamedTuple):
@@ -93,16 +91,6 @@ class _Tiles(NamedTuple):
     successors: NDArray[np.int64]
     starts: NDArray[np.int64]
     live: NDArray[np.bool_]
-
-    @classmethod
-    def room_for(cls, count: int) -> _Tiles:
-        """Return `count` tiles to be written."""
-        return cls(
-            np.empty(count, np.int32),
-            np.empty(count, np.int64),
-            np.zeros(count + 1, np.int64),
-            np.empty(count, np.bool_),
-        )
 
 
 @dataclass(eq=False)
@@ -144,7 +132,9 @@ def _pick(  # type: ignore[no-untyped-def]
         if end == tiles.live.size or tiles.starts[np.uint64(end)] + need > enlargement * alive:
             end = _clean_up(pins, tiles, end)
         if tiles.starts[np.uint64(end)] + need > pins.size:
-            pins = _grown(pins, tiles.starts[end] + need)
+            grown = np.empty(2 * (tiles.starts[end] + need), pins.dtype)
+            grown[: pins.size] = pins
+            pins = grown
         end = _append(pins, tiles, end, node, entry, need)
     mark_unseen(bits, words, num_nodes, size - count, state)
     return ascending(bits, words, size), pins
@@ -194,14 +184,6 @@ def _ask(indptr, indices, entry, asked, step):  # type: ignore[no-untyped-def]
     if indices.size > 0:
         prefetch(indptr, np.uint64(indices[np.uint64(asked[place])]))
     asked[place] = max(entry, 0)
-
-
-@numba.njit(cache=True, nogil=True)
-def _grown(pins, least):  # type: ignore[no-untyped-def]
-    """Return the pins in an array of twice the `least` size."""
-    grown = np.empty(2 * least, pins.dtype)
-    grown[: pins.size] = pins
-    return grown
 
 
 @numba.njit(cache=True, nogil=True)

@@ -5,6 +5,10 @@ Kernels take the two arrays of a set as `bits, words`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numba
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
@@ -85,17 +89,36 @@ def mark_unseen(bits, words, num_nodes, missing, state):  # type: ignore[no-unty
     return state
 
 
-class EdgeEndsSampler:
-    """Draws the ends of random edges (GraphSAINT, Zeng et al., ICLR 2020, Algorithm 2: "Edge").
-
-    size // 2 edges, at least one, are drawn with replacement, the edge between u and v with
-    p_uv ~ 1/deg_u + 1/deg_v, deg counting neighbours. That is what a uniform node among those with
-    neighbours, and a uniform neighbour of it, come to: p_uv = (1/deg_u + 1/deg_v) / (their number). So no
-    alias table of the graph's edges is needed. Distinct nodes are `size` at most; edge weights do not count,
-    and a node without neighbours is never picked.
+class KernelSampler:
+    """Draws the nodes of a subgraph by a kernel; see `NodeSampler`. Edge weights do not count.
 
     Args:
-        topology: the graph, symmetric in structure, without self loops.
+        topology: the graph, symmetric in structure.
+        kernel: takes the graph's `indptr` and `indices`, the `numbers`, a seed, and the arrays of an empty set.
+        numbers: what the kernel is told besides.
+    """
+
+    def __init__(self, topology: Topology, kernel: Callable[..., Any], *numbers: float) -> None:
+        self._kernel = partial(kernel, topology.indptr, topology.indices, *numbers)
+        self._marks = Marks(topology.num_nodes)
+
+    def sample(self, seed: int) -> NDArray[np.int64]:
+        """Return distinct nodes, int64, ascending, by a seed in [0, 2^63). Threads may call at once."""
+        with self._marks.borrow() as marks:
+            nodes: NDArray[np.int64] = self._kernel(seed, *marks)
+        return nodes
+
+
+class EdgeEndsSampler(KernelSampler):
+    """Draws the ends of random edges (GraphSAINT, Zeng et al., ICLR 2020, Algorithm 2: "Edge").
+
+    size // 2 edges, at least one, are drawn with replacement, the edge between u and v with p_uv ~ 1/deg_u + 1/deg_v,
+    deg counting neighbours. That is what a uniform node among those with neighbours, and a uniform neighbour of it,
+    come to: p_uv = (1/deg_u + 1/deg_v) / (their number). So no alias table of the graph's edges is needed. Distinct
+    nodes are `size` at most; a node without neighbours is never picked.
+
+    Args:
+        topology: the graph, without self loops.
         size: ends of all edges together, at least 1.
 
     Raises:
@@ -108,15 +131,7 @@ class EdgeEndsSampler:
             raise ValueError(f"a size is at least 1, not {size}")
         if topology.indices.size == 0:
             raise UserError("the graph has no edges that 'edge' could draw", key="sampler", fix="use node or frontier")
-        self._topology = topology
-        self._edges = max(size // 2, 1)
-        self._marks = Marks(topology.num_nodes)
-
-    def sample(self, seed: int) -> NDArray[np.int64]:
-        """Return distinct nodes, int64, ascending, by a seed in [0, 2^63). Threads may call at once."""
-        with self._marks.borrow() as marks:
-            nodes: NDArray[np.int64] = _ends(self._topology.indptr, self._topology.indices, self._edges, seed, *marks)
-        return nodes
+        super().__init__(topology, _ends, max(size // 2, 1))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -141,16 +156,16 @@ def _ends(indptr, indices, edges, seed, bits, words):  # type: ignore[no-untyped
     return ascending(bits, words, count)
 
 
-class ForestFireSampler:
+class ForestFireSampler(KernelSampler):
     """Draws the nodes that fires burn (Leskovec and Faloutsos, KDD 2006, "forest fire").
 
     A fire starts at a uniform node. A burning node sets fire to x of its neighbours that have not burnt,
     uniform and distinct, or to all where they are fewer; x is geometric with mean burn / (1 - burn). Nodes
     burn in the order they caught fire. Where a fire dies, another starts at a uniform node of those left,
-    until there are min(size, N) nodes. Edge weights do not count.
+    until there are min(size, N) nodes.
 
     Args:
-        topology: the graph, symmetric in structure.
+        topology: the graph.
         size: distinct nodes to draw, at least 1.
         burn: 0 <= burn < 1.
 
@@ -161,16 +176,7 @@ class ForestFireSampler:
     def __init__(self, topology: Topology, size: int, *, burn: float = 0.7) -> None:
         if size < 1 or not 0 <= burn < 1:
             raise ValueError(f"a fire has a size >= 1 and 0 <= burn < 1, not {size} and {burn}")
-        self._topology, self._burn = topology, burn
-        self._size = min(size, topology.num_nodes)
-        self._marks = Marks(topology.num_nodes)
-
-    def sample(self, seed: int) -> NDArray[np.int64]:
-        """Return distinct nodes, int64, ascending, by a seed in [0, 2^63). Threads may call at once."""
-        graph = self._topology.indptr, self._topology.indices
-        with self._marks.borrow() as marks:
-            nodes: NDArray[np.int64] = _burn(*graph, self._size, float(self._burn), seed, *marks)
-        return nodes
+        super().__init__(topology, _burn, min(size, topology.num_nodes), float(burn))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")  # log(0) = -inf: with burn 0, no node burns another
@@ -231,14 +237,14 @@ STEPS_A_NODE = 32  # of all walkers, before what is missing is filled with any n
 PATIENCE = 32  # a walker's steps over nodes drawn before, until it starts anew
 
 
-class WalkSampler:
+class WalkSampler(KernelSampler):
     """Picks all nodes of short random walks (GraphSAINT, Zeng et al., ICLR 2020, Algorithm 2: "RW").
 
     size // (length + 1) roots, at least one, are uniform over all nodes, with replacement. Each walks
     `length` steps to uniform neighbours, or stays where there are none. Distinct nodes are `size` at most.
 
     Args:
-        topology: the graph, symmetric in structure.
+        topology: the graph.
         size: nodes of all walks together, at least 1.
         length: steps of a walk, at least 0.
 
@@ -249,19 +255,10 @@ class WalkSampler:
     def __init__(self, topology: Topology, size: int, *, length: int = 3) -> None:
         if size < 1 or length < 0:
             raise ValueError(f"walks have a size >= 1 and a length >= 0, not {size} and {length}")
-        self._topology, self._length = topology, length
-        self._roots = max(size // (length + 1), 1) if topology.num_nodes else 0
-        self._marks = Marks(topology.num_nodes)
-
-    def sample(self, seed: int) -> NDArray[np.int64]:
-        """Return distinct nodes, int64, ascending, by a seed in [0, 2^63). Threads may call at once."""
-        graph = self._topology.indptr, self._topology.indices
-        with self._marks.borrow() as marks:
-            nodes: NDArray[np.int64] = _walk(*graph, self._roots, self._length, seed, *marks)
-        return nodes
+        super().__init__(topology, _walk, max(size // (length + 1), 1) if topology.num_nodes else 0, length)
 
 
-class MultiWalkSampler:
+class MultiWalkSampler(KernelSampler):
     """Draws the nodes of long random walks, all together (Ribeiro and Towsley, IMC 2010, "multiple RW").
 
     Walkers start at uniform nodes, with replacement, and step in turn to uniform neighbours. Every node that
@@ -273,7 +270,7 @@ class MultiWalkSampler:
     of the size, those missing are uniform among the nodes not picked.
 
     Args:
-        topology: the graph, symmetric in structure.
+        topology: the graph.
         size: distinct nodes to draw, at least 1.
         walkers: their number, at least 1.
 
@@ -284,16 +281,7 @@ class MultiWalkSampler:
     def __init__(self, topology: Topology, size: int, *, walkers: int = 1000) -> None:
         if size < 1 or walkers < 1:
             raise ValueError(f"size and walkers are at least 1, not {size} and {walkers}")
-        self._topology, self._walkers = topology, walkers
-        self._size = min(size, topology.num_nodes)
-        self._marks = Marks(topology.num_nodes)
-
-    def sample(self, seed: int) -> NDArray[np.int64]:
-        """Return distinct nodes, int64, ascending, by a seed in [0, 2^63). Threads may call at once."""
-        graph = self._topology.indptr, self._topology.indices
-        with self._marks.borrow() as marks:
-            nodes: NDArray[np.int64] = _walk_on(*graph, self._size, self._walkers, seed, *marks)
-        return nodes
+        super().__init__(topology, _walk_on, min(size, topology.num_nodes), walkers)
 
 
 @numba.njit(cache=True, nogil=True)

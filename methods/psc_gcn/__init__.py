@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker
-from harness.graph import Halo, Partition
+from harness.graph import Block, Partition
 from harness.runtime import (
     Background,
     BoundaryInputs,
@@ -33,9 +33,6 @@ from harness.runtime import (
 )
 
 from .probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
-
-if TYPE_CHECKING:
-    from harness import Worker
 
 
 class PSCOptions(PipelinedOptions):
@@ -84,28 +81,16 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
 
     def __init__(self, worker: Worker, options: PSCOptions) -> None:
         super().__init__(worker, options)
-        self.sampler = EdgeSampler(
-            worker,
-            rate=options.rate,
-            inner_factor=options.inner_factor if options.sampler == "variance" else None,
-            uniform=options.uniform,
-            transform_first=options.transform_before_exchange,
-            cache=options.cache if self.sends_features else "none",
-            capacity=options.capacity,
-        )
-        self.waiting = deque(self.sampler.next() for _ in range(options.staleness))
+        self.sampler = EdgeSampler(worker, options, options.cache if self.sends_features else "none")
+        self.waiting = deque(self.sampler.next()[0] for _ in range(options.staleness))
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the graph drawn tau iterations ago."""
-        drawn = self.sampler.next()
+        drawn, stats = self.sampler.next()
         self.waiting.append(drawn)
         refreshes = epoch % self.options.refresh == 0 and self.sampler.learns
-        yield self.step(
-            sent=drawn.graph,
-            read=self.waiting.popleft().graph,
-            stats=drawn.stats,
-            observe=self.sampler.observe if refreshes else None,
-        )
+        observe = self.sampler.observe if refreshes else None
+        yield self.step(sent=drawn, read=self.waiting.popleft(), stats=stats, observe=observe)
         if refreshes:
             self.sampler.refresh()
 
@@ -145,12 +130,6 @@ class BoundaryCache:
     rows: Tensor
     at_peers: NDArray[np.bool_]
 
-    @classmethod
-    def empty(cls, partition: Partition, features: Tensor) -> BoundaryCache:
-        """Return a cache of nothing; `features` [n_in, F] says of what."""
-        slot = np.full(partition.num_boundary, -1)
-        return cls(slot, features[:0], np.zeros(partition.send_index.size, bool))
-
     def refilled(
         self, comm: Communicator, partition: Partition, features: Tensor, nodes: NDArray[np.int64]
     ) -> BoundaryCache:
@@ -160,50 +139,36 @@ class BoundaryCache:
         (feature, layer 0).
         """
         wanted = ask(comm, partition, nodes)
-        at_peers = np.zeros_like(self.at_peers)
-        at_peers[wanted.entries] = True
-        new = self.slot[nodes] < 0
-        halo = self._missing(partition, nodes, wanted)
+        inputs = self.inputs(partition, nodes, wanted)
+        halo = inputs.halo
         fetched = comm.exchange_rows(
             features.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts,
             purpose="feature", layer=0, direction="forward",
         )  # fmt: skip
-        rows = features.new_empty((nodes.size, features.shape[1]))
-        rows[index_of(np.flatnonzero(new), rows)] = fetched
-        rows[index_of(np.flatnonzero(~new), rows)] = self.rows[index_of(self.slot[nodes[~new]], rows)]
-        slot = np.full_like(self.slot, -1)
+        at_peers, slot = np.zeros_like(self.at_peers), np.full_like(self.slot, -1)
+        at_peers[wanted.entries] = True
         slot[nodes] = np.arange(nodes.size)
-        return BoundaryCache(slot, rows, at_peers)
+        return BoundaryCache(slot, inputs.assemble(fetched), at_peers)
 
     def inputs(self, partition: Partition, kept: NDArray[np.int64], wanted: Wanted) -> BoundaryInputs:
         """Return how the input features of the boundary nodes `kept` come together.
 
-        `wanted` is what `ask` returned for them.
+        `wanted` is what `ask` returned for them; sent are those rows of it that their receivers do not cache.
         """
-        hit = self.slot[kept] >= 0
+        hit, sent = self.slot[kept] >= 0, ~self.at_peers[wanted.entries]
+        asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
+        send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
+        recv_counts = np.diff(np.searchsorted(kept[~hit], partition.boundary_ptr)).tolist()
         return BoundaryInputs(
-            self._missing(partition, kept, wanted),
+            partition.halo(wanted.entries[sent], send_counts, recv_counts),
             index_of(np.flatnonzero(~hit), self.rows),
             index_of(np.flatnonzero(hit), self.rows),
             self.rows[index_of(self.slot[kept[hit]], self.rows)],
         )
 
-    def _missing(self, partition: Partition, kept: NDArray[np.int64], wanted: Wanted) -> Halo:
-        """Return the exchange of those rows of `wanted` that their receivers do not cache."""
-        sent = ~self.at_peers[wanted.entries]
-        asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
-        send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
-        missing = kept[self.slot[kept] < 0]
-        recv_counts = np.diff(np.searchsorted(missing, partition.boundary_ptr)).tolist()
-        return partition.halo(wanted.entries[sent], send_counts, recv_counts)
 
-
-@dataclass(frozen=True, eq=False)
-class DrawnGraph:
-    """A graph, and metrics of it: drawn edges, and of its boundary how many nodes, expected, and cached."""
-
-    graph: TrainGraph
-    stats: dict[str, float]
+Drawn = tuple[TrainGraph, dict[str, float]]
+"""A graph, and metrics of it: drawn edges, and of its boundary how many nodes, expected, and cached."""
 
 
 class EdgeSampler:
@@ -216,48 +181,35 @@ class EdgeSampler:
 
     Args:
         worker: the rank.
-        rate: epsilon.
-        inner_factor: a_j of inner neighbours; None: all probabilities stay epsilon (random sampling).
-        uniform: share of epsilon mixed into the probabilities of Theorem 2.
-        transform_first: layers that this makes narrower exchange H W.
+        options: the method's; epsilon is the `rate`.
         cache: which boundary nodes' input features are kept; filled before the first draw, and `inclusion`
             again at every refresh.
-        capacity: share of the boundary nodes that are kept.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        *,
-        rate: float,
-        inner_factor: float | None,
-        uniform: float,
-        transform_first: bool,
-        cache: CachePolicy,
-        capacity: float,
-    ) -> None:
-        self._worker, self._partition = worker, worker.partition
-        self._rate, self._factor, self._uniform, self._transform_first = rate, inner_factor, uniform, transform_first
-        self._policy = cache
-        self._capacity = round(capacity * self._partition.num_boundary)
+    def __init__(self, worker: Worker, options: PSCOptions, cache: CachePolicy) -> None:
+        self._worker, self._partition, self._options, self._policy = worker, worker.partition, options, cache
+        partition, whole = worker.partition, worker.partition.structure
+        self._indptr, self._indices = whole.indptr.numpy(), whole.indices.numpy()
+        self._weights = None if whole.values is None else whole.values.numpy()
         # Its own, because it draws in another thread; another for the cache, which changes no draw.
         self._rng, self._cache_rng = worker.rng.spawn(2)
         self._norms: Tensor | None = None
-        self._probabilities: NDArray[np.float64] | float = rate
+        self._probabilities: NDArray[np.float64] | float = options.rate
         self._inclusion = self._included()
-        self._cache = BoundaryCache.empty(self._partition, worker.features.inner)
+        nothing = np.full(partition.num_boundary, -1), worker.features.inner[:0]
+        self._cache = BoundaryCache(*nothing, np.zeros(partition.send_index.size, bool))
         if cache != "none":
             self._fill(worker.comm)
-        self._aside = Background(worker.comm, "sampler") if rate < 1 else None
-        self._started: deque[Pending[DrawnGraph | None]] = deque()
+        self._aside = Background(worker.comm, "sampler") if options.rate < 1 else None
+        self._started: deque[Pending[Drawn | None]] = deque()
         self._start()
 
     @property
     def learns(self) -> bool:
         """Whether `refresh` changes anything."""
-        return self._aside is not None and self._factor is not None
+        return self._aside is not None and self._options.sampler == "variance"
 
-    def next(self) -> DrawnGraph:
+    def next(self) -> Drawn:
         """Return the next graph, and start to draw the one after it."""
         if self._aside is None:
             return self._whole
@@ -275,7 +227,7 @@ class EdgeSampler:
         model = self._worker.model
         module, hop = model.layer_of(layer)
         with self._worker.clock.phase("sample"), torch.no_grad():
-            transformed = self._transform_first and model.transforms_first(layer)
+            transformed = self._options.transform_before_exchange and model.transforms_first(layer)
             product = h if transformed else module.linear(h, module.reached(hop))
             norms = product.square().sum(1)
             self._norms = norms if self._norms is None else self._norms + norms
@@ -301,52 +253,44 @@ class EdgeSampler:
         if self._aside is not None:
             self._started.append(self._aside.run(self._draw))
 
-    def _draw(self, comm: Communicator) -> DrawnGraph:
-        partition, whole = self._partition, self._partition.structure
+    def _draw(self, comm: Communicator) -> Drawn:
+        partition = self._partition
         sample = draw_edges(
-            whole.indptr.numpy(), whole.indices.numpy(), self._probabilities, _weights(whole.values),
+            self._indptr, self._indices, self._probabilities, self._weights,
             partition.num_inner, partition.num_boundary, self._rng, self._worker.dtype,
         )  # fmt: skip
-        wanted = ask(comm, partition, sample.kept)
-        halo = partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
-        inputs = self._cache.inputs(partition, sample.kept, wanted)
         block = partition.sampled_block(sample.adjacency, sample.transposed, sample.kept)
-        graph = TrainGraph(block, halo, inputs)
-        return DrawnGraph(graph, self._stats(graph))
+        return self._drawn(block, sample.kept, ask(comm, partition, sample.kept))
 
     @cached_property
-    def _whole(self) -> DrawnGraph:
-        partition = self._partition
-        halo = partition.full_halo
+    def _whole(self) -> Drawn:
+        partition, halo = self._partition, self._partition.full_halo
         everything = Wanted(halo.recv_counts, halo.send_counts, np.arange(partition.send_index.size))
-        inputs = self._cache.inputs(partition, np.arange(partition.num_boundary), everything)
-        graph = TrainGraph(partition.full_block, halo, inputs)
-        return DrawnGraph(graph, self._stats(graph))
+        return self._drawn(partition.full_block, np.arange(partition.num_boundary), everything)
 
-    def _stats(self, graph: TrainGraph) -> dict[str, float]:
-        return {
-            "drawn_edges": graph.block.adjacency.nnz,
-            "sampled_boundary": sum(graph.halo.recv_counts),
+    def _drawn(self, block: Block, kept: NDArray[np.int64], wanted: Wanted) -> Drawn:
+        inputs = self._cache.inputs(self._partition, kept, wanted)
+        halo = self._partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
+        return TrainGraph(block, halo, inputs), {
+            "drawn_edges": block.adjacency.nnz,
+            "sampled_boundary": kept.size,
             "expected_boundary": float(self._inclusion.sum()),
-            "cached_boundary": 0 if graph.inputs is None else graph.inputs.cached.numel(),
+            "cached_boundary": inputs.cached.numel(),
         }
 
     def _refresh(self, comm: Communicator, norms: Tensor) -> None:
-        partition, whole = self._partition, self._partition.structure
+        partition, options = self._partition, self._options
         halo = partition.full_halo
         boundary = comm.exchange_rows(
             norms.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts, purpose="control"
         )
-        assert self._factor is not None
-        score = torch.cat([self._factor * norms, boundary]).double()
+        score = torch.cat([options.inner_factor * norms, boundary]).double()
         _, right, _ = partition.full_block.scales(self._worker.model.propagation)
         if right is not None:
             score *= right.squeeze(1).double().square()
-        best = optimal_probabilities(
-            whole.indptr.numpy(), whole.indices.numpy(), score.cpu().numpy(), _weights(whole.values), self._rate
-        )
-        if self._uniform:
-            best += self._uniform * (self._rate - best)
+        best = optimal_probabilities(self._indptr, self._indices, score.cpu().numpy(), self._weights, options.rate)
+        if options.uniform:
+            best += options.uniform * (options.rate - best)
         self._probabilities = best
         self._inclusion = self._included()
         if self._policy == "inclusion":
@@ -354,24 +298,13 @@ class EdgeSampler:
 
     def _included(self) -> NDArray[np.float64]:
         partition = self._partition
-        return inclusion_probabilities(
-            partition.structure.indices.numpy(), self._probabilities, partition.num_inner, partition.num_boundary
-        )
+        return inclusion_probabilities(self._indices, self._probabilities, partition.num_inner, partition.num_boundary)
 
     def _fill(self, comm: Communicator) -> None:
-        nodes = choose(
-            self._policy, self._capacity, inclusion=self._inclusion, out_degree=self._out_degree(), rng=self._cache_rng
-        )
+        out_degree, capacity = np.empty(0, np.int64), round(self._options.capacity * self._partition.num_boundary)
+        if self._policy == "degree":
+            topology = self._worker.view.topology
+            degree = np.bincount(topology.indices, minlength=topology.num_nodes)
+            out_degree = degree[self._partition.boundary]
+        nodes = choose(self._policy, capacity, inclusion=self._inclusion, out_degree=out_degree, rng=self._cache_rng)
         self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, nodes)
-
-    def _out_degree(self) -> NDArray[np.int64]:
-        if self._policy != "degree":
-            return np.empty(0, np.int64)
-        topology = self._worker.view.topology
-        degree: NDArray[np.int64] = np.bincount(topology.indices, minlength=topology.indptr.size - 1)
-        own: NDArray[np.int64] = degree[self._partition.boundary]
-        return own
-
-
-def _weights(values: Tensor | None) -> NDArray[np.floating] | None:
-    return None if values is None else values.numpy()

@@ -1,8 +1,9 @@
 """Probabilities of edges.
 
-Arrays describe a matrix by rows, as `CSR` holds it: one row for each inner node, columns numbered inner nodes
-first, then boundary nodes. Everything heavy runs in kernels that release the GIL, so that the next graph can
-be drawn in a thread while the main one trains.
+Arrays describe a matrix of E edges by rows, as `CSR` holds it: `indptr` int64 [num_inner + 1], a row for each inner
+node, and `indices` int32 [E], the source of every edge, inner nodes first, then boundary nodes. `weights` float [E]
+are the edges', or None for ones; `probabilities` are float64 [E] in (0, 1], or one for all edges. Everything heavy
+runs in kernels that release the GIL, so that the next graph can be drawn in a thread while the main one trains.
 """
 
 from __future__ import annotations
@@ -56,12 +57,10 @@ def optimal_probabilities(
     p = rate, if all its scores are 0 or one is negative or not finite.
 
     Args:
-        indptr: int64 [rows + 1].
-        indices: int32 [E], source of every edge.
+        indptr, indices, weights: see the module.
         score: float64 [num_src], a_j right_j^2 n_j: the factor of inner or boundary nodes, the squared right
             scaling of the propagation matrix, and sum_l ||H_j^(l) W^(l+1)||^2. What scales a whole row, such
             as its left scaling, cancels.
-        weights: float [E], edge weights, or None.
         rate: epsilon, the expected share of a row's edges that is drawn, 0 < rate <= 1.
 
     Raises:
@@ -85,8 +84,7 @@ def inclusion_probabilities(
     Summed as logarithms (PSC-GCN, section V.B), so that many edges of tiny p lose no digits.
 
     Args:
-        indices: int32 [E], source of every edge.
-        probabilities: float64 [E] in (0, 1], or one for all edges.
+        indices, probabilities: see the module.
         num_inner: sources below it are inner nodes.
         num_boundary: number of boundary nodes; one without an edge has 0.
     """
@@ -110,12 +108,8 @@ def draw_edges(
     Takes one uniform number of `rng` for each edge, in the order of the edges.
 
     Args:
-        indptr: int64 [num_inner + 1].
-        indices: int32 [E], source of every edge.
-        probabilities: float64 [E] in (0, 1], or one for all edges.
-        weights: float [E], edge weights, or None for ones.
-        num_inner: number of inner nodes, the rows and the first columns.
-        num_boundary: number of boundary nodes, the other columns.
+        indptr, indices, probabilities, weights: see the module.
+        num_inner, num_boundary: numbers of nodes.
         rng: source of the draws; nothing else may draw from it meanwhile, because kernels take no lock.
         dtype: of the values, torch.float32 or torch.float64.
     """

@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 import torch
 from benchmarks.cases import case_topology
 from benchmarks.growth import WARMUP, slope
-from harness_methods.dgs.guided_sampling import draw_guided
+from harness_methods.dgs.guided_sampling import GuidedSampler
 
 from harness.graph.csr import Topology
 from harness.graph.spmm import dgl_problem
@@ -88,10 +89,10 @@ def test_guided(benchmark: Any) -> None:
     tables, nodes = Tables(topology.num_nodes), topology.num_nodes
     local, importance = np.arange(nodes) < nodes // 4, rng.random(nodes).astype(np.float32)
     weights = np.where(local, 1, importance).astype(np.float64)
-    guide = {"local": local, "importance": importance}
+    source: Any = SimpleNamespace(topology=topology, tables=tables, local=local)
 
     def guided(targets: np.ndarray, fanout: int, seed: int, **how: Any) -> LayerSample:
-        return draw_guided(topology, targets, fanout, seed, tables, **guide, **how)
+        return GuidedSampler(source, [], importance, **how).draw(targets, fanout, seed)
 
     forms: dict[str, Callable[[np.ndarray, int, int], LayerSample]] = {
         "uniform": lambda t, k, seed: draw_neighbours(topology, t, k, seed, tables),

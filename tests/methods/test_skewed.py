@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness_methods.skewed import Skew, SkewKind
+from harness_methods.skewed import Skew, SkewedOptions, SkewKind
+from pydantic import ValidationError
 
 from harness.sampling.layerwise import inclusion
 
@@ -162,5 +163,5 @@ def test_a_side_without_weight() -> None:
     "options", [("formula", 0.5), ("formula", float("nan")), ("formula", 2, 3), ("fixed", 2), ("fixed", 1, 0.5)]
 )
 def test_options_out_of_range(options: tuple[SkewKind, float]) -> None:
-    with pytest.raises(ValueError, match=r"at least|fixed"):
-        Skew(*options)
+    with pytest.raises(ValidationError, match=r"greater than or equal to 1|belongs to skew 'fixed'"):
+        SkewedOptions(**dict(zip(("skew", "distortion", "alpha"), options, strict=False)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from harness_methods.cagnet import CAGNET, Mesh, broadcast_block
+from harness_methods.cagnet import CAGNET, BroadcastBlock, Mesh
 from support.wire import CPU, communicator
 
 from harness import Step
@@ -49,7 +49,7 @@ def aggregated(
     for replication, norm in cases:
         mesh = Mesh(comm, sizes, replication)
         partitions = [views[peer].partition for peer in mesh.group]
-        block = broadcast_block(mesh, partitions, views[rank].local_row, engine="auto", device=CPU)
+        block = BroadcastBlock(mesh, partitions, views[rank].local_row, engine="auto")
         nodes = np.concatenate([partition.inner for partition in partitions])
         h = rows[0][nodes].requires_grad_()
         out = block.at(1).aggregate(h, norm)

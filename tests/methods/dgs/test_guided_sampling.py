@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
-from harness_methods.dgs.guided_sampling import draw_guided
+from harness_methods.dgs.guided_sampling import GuidedSampler
 from scipy import stats
 from support.draws import DrawCase, as_matrix, inclusion
 
@@ -31,10 +34,8 @@ class Case(DrawCase):
         deviation: float = 0.0,
         unbiased: bool = False,
     ) -> LayerSample:
-        return draw_guided(
-            self.topology, targets, fanout, seed, self.tables,
-            local=LOCAL, importance=importance, deviation=deviation, unbiased=unbiased,
-        )  # fmt: skip
+        source: Any = SimpleNamespace(topology=self.topology, tables=self.tables, local=LOCAL)
+        return GuidedSampler(source, [], importance, deviation, unbiased).draw(targets, fanout, seed)
 
     def chances(self, deviation: float, unbiased: bool) -> tuple[np.ndarray, set[str]]:
         """Return the chances of all draws [N, N] by search, and which limits the deviation meets."""
