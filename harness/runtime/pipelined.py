@@ -43,6 +43,15 @@ class BoundaryInputs:
     cached: Tensor
     rows: Tensor
 
+    def assemble(self, received: Tensor) -> Tensor:
+        """Return the features [nodes, F] in the order of the boundary; `received` are those of `halo`."""
+        if not self.cached.numel():
+            return received
+        features = received.new_empty((self.sent.numel() + self.cached.numel(), received.shape[1]))
+        features[self.sent] = received
+        features[self.cached] = self.rows
+        return features
+
 
 def index_of(positions: NDArray[np.int64], like: Tensor) -> Tensor:
     """Return `positions` as a tensor where `like` is."""
@@ -68,14 +77,8 @@ class TrainGraph:
         return self.inputs.halo if layer == 0 and self.inputs is not None else self.halo
 
     def assembled(self, layer: int, received: Tensor) -> Tensor:
-        """Return all boundary rows that a layer reads, in their order; `received` are those of `source`."""
-        inputs = self.inputs
-        if layer or inputs is None or not inputs.cached.numel():
-            return received
-        features = received.new_empty((inputs.sent.numel() + inputs.cached.numel(), received.shape[1]))
-        features[inputs.sent] = received
-        features[inputs.cached] = inputs.rows
-        return features
+        """Return all boundary rows that a layer reads; `received` are those of `source`."""
+        return self.inputs.assemble(received) if layer == 0 and self.inputs is not None else received
 
 
 class Pipeline:
