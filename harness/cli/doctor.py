@@ -43,7 +43,7 @@ def doctor(data_dir: DataDir = None) -> None:
         facts = collect()
         table(["", "this machine"], _machine(facts))
         typer.echo("")
-        checks += [*_communication(), _gpu(facts), _nvml(facts), *_networks()]
+        checks += [*_communication(), _gpu(facts), _nvml(facts), _warm_start(), *_networks()]
     checks += [_cache(), _data(directory)]
     table(["check", "state", "note"], [(what, STATES[found], note) for what, found, note in checks])
     if any(what in REQUIRED and not found for what, found, _ in checks):
@@ -98,6 +98,20 @@ def _nvml(facts: dict[str, Any]) -> Check:
     except pynvml.NVMLError as error:
         return "nvml", False, f"GPU memory comes from torch, not the driver ({error})"
     return "nvml", True, "GPU memory as the driver counts it"
+
+
+def _warm_start() -> Check:
+    from harness.launch.fork_server import ForkServer, NoWarmStart
+
+    try:
+        server = ForkServer("harness", os.environ)
+        try:
+            server.wait()
+        finally:
+            server.close()
+    except NoWarmStart as why:
+        return "warm start", False, f"an interpreter is started for each rank, seconds a trial: {why}"
+    return "warm start", True, "ranks are forked by a process that has imported what they need"
 
 
 def _networks() -> list[Check]:

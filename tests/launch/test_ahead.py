@@ -1,0 +1,113 @@
+"""Kernels are compiled before the first trial: which trials share them, and what is noted of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launch import ahead
+from harness.launch.ahead import compile_ahead, everything, shape, tiny
+from harness.launch.inputs import InputCache
+from harness.launch.local import GroupResult, RankFailure
+from harness.runtime.method import METHODS
+from harness.suite.expand import expand
+from harness.suite.schema import Suite, TrialConfig
+
+
+@pytest.fixture(autouse=True)
+def _own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+
+
+def trials(methods: list[Any], **sections: Any) -> list[TrialConfig]:
+    data = {"name": "s", "datasets": ["digits"], "partition": {"parts": 2}, "methods": methods, **sections}
+    return expand(Suite.model_validate(data), device="cpu")
+
+
+def one(method: Any = "full", **sections: Any) -> str:
+    (trial,) = trials([method], **sections)
+    return shape(trial)
+
+
+class Ranks:
+    """Stands in for ranks; keeps what they were given."""
+
+    def __init__(self, *failing: str) -> None:
+        self.failing, self.ran = failing, []  # type: ignore[var-annotated]
+
+    def __call__(self, trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
+        assert out.is_dir()
+        self.ran.append(trial)
+        failed = trial.method.name in self.failing
+        return GroupResult([RankFailure(0, "error", "planted")] if failed else [])
+
+
+def test_numbers_seeds_and_sizes_share_kernels() -> None:
+    base = one({"bns-gcn": {"rate": 0.5}})
+    assert one({"bns-gcn": {"rate": 0.1}}) == base
+    assert one({"bns-gcn": {"rate": 0.5}}, seeds=[3]) == base
+    assert one({"bns-gcn": {"rate": 0.5}}, model={"hidden": 128}, train={"epochs": 7, "lr": 0.5, "patience": 2}) == base
+    assert one({"bns-gcn": {"rate": 0.5}}, partition={"parts": 4, "method": "random"}) == base
+    assert one({"bns-gcn": {"rate": 0.5}}, timing="breakdown", network={"rate": "1gbit"}) == base
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"name": "gat"}},
+        {"train": {"precision": "float64"}},
+        {"train": {"inductive": True}},
+        {"train": {"spmm": "torch"}},
+        {"partition": {"parts": 1}},
+        {"datasets": [{"sbm": {"multilabel": True}}]},
+    ],
+    ids=str,
+)
+def test_what_kernels_depend_on(sections: dict[str, Any]) -> None:
+    assert one(**sections) != one()
+
+
+def test_words_among_options_matter_and_the_code_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = one({"bns-gcn": {"sampler": "fixed"}})
+    assert before != one({"bns-gcn": {"sampler": "bernoulli"}})
+    monkeypatch.setattr(ahead, "_code", lambda: ["other code"])
+    assert one({"bns-gcn": {"sampler": "fixed"}}) != before
+
+
+def test_each_shape_is_run_once_and_noted() -> None:
+    wanted, ranks, told = trials(["full", {"bns-gcn": {"rate": [0.1, 0.5]}}]), Ranks(), []
+    assert len(wanted) == 3
+    assert compile_ahead(wanted, ranks, told.append) == 2
+    assert [trial.method.name for trial in ranks.ran] == ["full", "bns-gcn"]
+    assert [text[-7:] for text in told] == ["/2 full", "bns-gcn"]
+    assert told[1].startswith("compiling kernels, once on this machine ██████████░░░░░░░░░░ 1/2")
+    assert compile_ahead(wanted, ranks, told.append) == 0
+    assert len(ranks.ran) == len(told) == 2
+
+
+def test_a_shape_that_fails_is_tried_again() -> None:
+    ranks = Ranks("full")
+    for _ in range(2):
+        compile_ahead(trials(["full", "pipegcn"]), ranks, lambda text: None)
+    assert [trial.method.name for trial in ranks.ran] == ["full", "pipegcn", "full"]
+
+
+def test_the_tiny_trial_is_tiny_and_its_own() -> None:
+    sections = {"network": {"rate": "1gbit"}, "timing": "breakdown", "traffic": "verify", "partition": {"parts": 8}}
+    train = {"epochs": 500, "target": 0.9, "patience": 3, "warmup": 400, "precision": "float64"}
+    (trial,) = trials([{"graphsage": {"batch_size": 64}}], train=train, **sections)
+    small = tiny(trial)
+    assert (small.partition.parts, small.train.epochs, small.train.precision) == (2, 3, "float64")
+    assert (small.network, small.timing, small.traffic) == (None, "wall", "count")
+    assert small.dataset.options["nodes"] == 300
+    assert (small.method, small.model) == (trial.method, trial.model)
+    assert small.id != trial.id
+
+
+def test_everything_has_every_method() -> None:
+    found = everything()
+    assert {trial.method.name for trial in found} == set(METHODS.names())
+    assert {trial.model.name for trial in found} >= {"sage", "gcn", "gat", "mixhop"}
+    assert {trial.partition.parts for trial in found} == {1, 2}
