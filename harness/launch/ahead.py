@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.registry import dataset_info
-from harness.data.store import cache_root
-from harness.graph.kernels import PACKAGES
+from harness.graph.kernels import PACKAGES, stream
 from harness.launch.fork_server import end_fork_server
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.local import GroupResult
@@ -35,11 +33,13 @@ Run = Callable[[TrialConfig, Path, InputCache], GroupResult]
 def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str], None]) -> int:
     """Have the kernels of `trials` compiled that this machine has not compiled yet; return how many shapes were run.
 
-    numba keeps them on disk. What is compiled is noted in the cache directory, under the trial's shape; a shape
-    that does not run is tried again, its trial says why. Which kernels a trial needs nobody lists: it is found out by
-    running it, on a graph of NODES nodes for EPOCHS epochs.
+    numba keeps them on disk, and there each shape of trial is noted that has run; one that does not is tried again,
+    its trial says why. Which kernels a trial needs nobody lists: it is found out by running it, on a graph of NODES
+    nodes for EPOCHS epochs.
     """
-    noted = cache_root() / "compiled"
+    if (kept := stream.stats.cache_path) is None:  # nowhere: every rank compiles for itself
+        return 0
+    noted = Path(kept) / "harness-ahead"
     missing = {key: trial for trial in trials if not (noted / (key := shape(trial))).exists()}
     for number, (key, trial) in enumerate(missing.items()):
         full = number * WIDTH // len(missing)
@@ -98,7 +98,7 @@ def shape(trial: TrialConfig) -> str:
     config["method"], config["model"] = map(_without_numbers, (config["method"], config["model"]))
     train = small.train.model_dump(include={"precision", "spmm", "products", "inductive", "sampled_eval"})
     config |= {"train": train, "dataset": small.dataset.options, "parts": small.partition.parts}
-    text = json.dumps([config, _code(), os.environ.get("NUMBA_CACHE_DIR")], sort_keys=True)
+    text = json.dumps([config, _code()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from harness.suite.schema import Suite, TrialConfig
 
 @pytest.fixture(autouse=True)
 def _own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ahead, "stream", SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path))))
 
 
 def trials(methods: list[Any], **sections: Any) -> list[TrialConfig]:
