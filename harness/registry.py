@@ -186,7 +186,10 @@ class Registry(Generic[T]):
 
     def _entry_points(self) -> list[EntryPoint]:
         """Return all entry points, the tool's own first."""
-        return sorted(entry_points(group=self.base.group), key=_precedence)
+        return sorted(
+            entry_points(group=self.base.group),
+            key=lambda point: (_package_of(point) != OWN, _package_of(point), point.value),
+        )
 
     def _import(self, path: str, name: str) -> T:
         """Return what is at `package.module:Name`; messages call it `name`."""
@@ -328,7 +331,9 @@ def import_file(file: Path, sha256: str) -> ModuleType:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a plugin does when it is imported
         del sys.modules[name]
-        raise _broken(error, file) from error
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(file) else None
+        raise UserError(f"does not import: {_said(error)}", file=file, line=line or (lines or [None])[-1]) from error
     return module
 
 
@@ -364,19 +369,8 @@ def module_name(file: Path, sha256: str) -> str:
     return "harness_plugin_" + hashlib.sha256(f"{file}\n{sha256}".encode()).hexdigest()[:16]
 
 
-def _precedence(point: EntryPoint) -> tuple[bool, str, str]:
-    return _package_of(point) != OWN, _package_of(point), point.value
-
-
 def _package_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else ""
-
-
-def _broken(error: BaseException, file: Path) -> UserError:
-    """Tell what went wrong in a file, and in which of its lines."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(file) else None
-    return UserError(f"does not import: {_said(error)}", file=file, line=line or (lines or [None])[-1])
 
 
 def _said(error: BaseException) -> str:

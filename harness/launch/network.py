@@ -122,21 +122,18 @@ def _route(device: str) -> str:
 
 def _shape(spec: NetworkSpec, switch: str, hosts: list[str]) -> None:
     """Limit both directions of each cable: what the host sends, and what the switch sends to it."""
-    for name in hosts:
-        if lines := _sending(spec):
-            batch("tc", lines, "-n", name)
-    if math.isfinite(spec.bits_s):
+    limited = math.isfinite(spec.bits_s)
+    sending, where = [], "root"
+    if spec.latency_s:  # a packet is delayed once on its way, where it is sent
+        sending.append(f"qdisc add dev {INTERFACE} root handle 1: {_netem(spec)}")
+        where = "parent 1:1 handle 2:"
+    if limited:
+        sending.append(f"qdisc add dev {INTERFACE} {where} {_tbf(spec)}")
+    for name in hosts if sending else []:
+        batch("tc", sending, "-n", name)
+    if limited:
         ports = [f"qdisc add dev port{host} root {_tbf(spec)}" for host in range(len(hosts))]
         batch("tc", ports, "-n", switch)
-
-
-def _sending(spec: NetworkSpec) -> list[str]:
-    """Return what delays and limits what a host sends; a packet is delayed once on its way, here."""
-    add = f"qdisc add dev {INTERFACE}"
-    if not spec.latency_s:
-        return [f"{add} root {_tbf(spec)}"] if math.isfinite(spec.bits_s) else []
-    lines = [f"{add} root handle 1: {_netem(spec)}"]
-    return [*lines, f"{add} parent 1:1 handle 2: {_tbf(spec)}"] if math.isfinite(spec.bits_s) else lines
 
 
 def _packet_bytes(spec: NetworkSpec) -> int:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from harness.data.catalog import DatasetInfo
-from harness.errors import DataUnavailable
 from harness.launch.inputs import is_inductive, missing_data
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
 from harness.launch.network import why_not
@@ -20,9 +19,10 @@ from harness.models.gnn import GNN
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
 from harness.spec import DatasetSpec
-from harness.suite.schema import NetworkSpec, TrialConfig
+from harness.suite.schema import TrialConfig
 
 State = Literal["run", "done", "skip"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,8 @@ class _Planner:
     options: RunOptions
     records: dict[str, Record]
     capacity: Capacity
-    _missing: dict[str, DataUnavailable | None] = field(default_factory=dict)
-    _networks: dict[NetworkSpec, str | None] = field(default_factory=dict)
-    _graphs: dict[str, tuple[DatasetInfo, Path | None]] = field(default_factory=dict)
     _tables: dict[str, tuple[Table | None, Table | None]] = field(default_factory=dict)
-    _models: dict[str, GNN] = field(default_factory=dict)
+    _found: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for record in self.records.values():
@@ -108,22 +105,20 @@ class _Planner:
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):
             return "done", None, None
-        if (missing := self._why_missing(trial.dataset)) is not None:
+        data, network = trial.dataset, trial.network
+        directories = self.options.data_dir, self.options.cache
+        missing = self._once(("missing", data.model_dump_json()), lambda: missing_data(data, *directories))
+        if missing is not None:
             return "skip", missing.reason, missing.command
-        if trial.network is not None and (reason := self._why_no_network(trial.network)) is not None:
+        if network is not None and (reason := self._once(network, lambda: why_not(network))) is not None:
             return "skip", reason, None
         return "run", None if status is None else f"again, was {status}", None
 
-    def _why_no_network(self, spec: NetworkSpec) -> str | None:
-        if spec not in self._networks:
-            self._networks[spec] = why_not(spec)
-        return self._networks[spec]
-
-    def _why_missing(self, spec: DatasetSpec) -> DataUnavailable | None:
-        key = spec.model_dump_json()
-        if key not in self._missing:
-            self._missing[key] = missing_data(spec, self.options.data_dir, self.options.cache)
-        return self._missing[key]
+    def _once(self, key: Hashable, find: Callable[[], T]) -> T:
+        if key not in self._found:
+            self._found[key] = find()
+        found: T = self._found[key]
+        return found
 
     def _memory(self, trial: TrialConfig) -> MemoryEstimate:
         info, directory = self._graph(trial.dataset)
@@ -147,22 +142,20 @@ class _Planner:
     def _graph(self, spec: DatasetSpec) -> tuple[DatasetInfo, Path | None]:
         from harness.data.registry import dataset_info, find_prepared
 
-        key, options = spec.model_dump_json(), self.options
-        if key not in self._graphs:
-            directory = find_prepared(spec, data_dir=options.data_dir, cache=options.cache)
-            self._graphs[key] = dataset_info(spec, options.data_dir), directory
-        return self._graphs[key]
+        data_dir, cache = self.options.data_dir, self.options.cache
+
+        def find() -> tuple[DatasetInfo, Path | None]:
+            directory = find_prepared(spec, data_dir=data_dir, cache=cache)
+            return dataset_info(spec, data_dir), directory
+
+        return self._once(("graph", spec.model_dump_json()), find)
 
     def _model(self, trial: TrialConfig, graph: DatasetInfo) -> GNN:
         spec, products = trial.model, trial.train.products
         source = trial.plugins.get("model")
         key = f"{spec.model_dump_json()} {source} {products} {graph.features} {graph.classes}"
-        if key not in self._models:
-            self._models[key] = GNN(
-                spec, graph.features, graph.classes,
-                seed=0, dtype=torch.float32, products=products, source=source,
-            )  # fmt: skip
-        return self._models[key]
+        sizes = graph.features, graph.classes
+        return self._once(key, lambda: GNN(spec, *sizes, seed=0, dtype=torch.float32, products=products, source=source))
 
 
 def _split_key(trial: TrialConfig) -> str:

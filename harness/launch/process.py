@@ -262,19 +262,16 @@ def _cgroup_files(proc: Path, cgroups: Path, *, v1: str, v2: str) -> list[Path]:
     files: list[Path] = []
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        own = path.strip("/")
         if "memory" in controllers.split(","):
-            files += _upwards(cgroups / "memory", own, v1)
+            mount, name = cgroups / "memory", v1
         elif not controllers:
-            files += _upwards(cgroups, own, v2)
+            mount, name = cgroups, v2
+        else:
+            continue
+        # A container sees its cgroup's path on the host, but often only its own cgroup at the mount point.
+        own = mount / path.strip("/")
+        files += [level / name for level in (own, *own.parents) if level.is_relative_to(mount)]
     return files
-
-
-def _upwards(mount: Path, own: str, name: str) -> list[Path]:
-    # A container sees its cgroup's path on the host, but often only its own cgroup at the mount point.
-    directory = mount / own
-    tops = [directory, *directory.parents] if own else [directory]
-    return [top / name for top in tops if top == mount or mount in top.parents]
 
 
 def _read(path: Path) -> str:

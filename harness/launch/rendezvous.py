@@ -13,23 +13,21 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import torch
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from harness.errors import UserError
 from harness.launch.inputs import TrialInputs
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
-
-if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
-
 
 DEFAULT_PORT = 29400  # torchrun takes the same
 FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
@@ -90,71 +88,65 @@ class StoreClient:
             raise ValueError(f"a message of {len(data) >> 20} MiB, {LARGEST >> 20} are allowed")
         first, *rest = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)]
         for number, chunk in enumerate(rest, 1):
-            self._call(lambda n=number, c=chunk: self._store.set(f"{key}#{n}", c))  # type: ignore[misc]
-        self._call(lambda: self._store.set(key, b"%d:%b" % (len(rest), first)))  # type: ignore[arg-type]
+            self._call(self._store.set, f"{key}#{number}", chunk)
+        self._call(self._store.set, key, b"%d:%b" % (len(rest), first))
         self.has(key)  # the store does not answer a `set`, but what it answers next on this connection comes after it
 
     def get(self, key: str) -> Any:
         """Return what was put under `key`, or None if nothing was."""
         if not self.has(key):
             return None
-        count, _, data = self._call(lambda: self._store.get(key)).partition(b":")
-        for number in range(1, int(count) + 1):
-            data += self._call(lambda n=number: self._store.get(f"{key}#{n}"))  # type: ignore[misc]
-        return json.loads(zlib.decompress(data))
+        count, _, first = self._call(self._store.get, key).partition(b":")
+        rest = [self._call(self._store.get, f"{key}#{number}") for number in range(1, int(count) + 1)]
+        return json.loads(zlib.decompress(b"".join([first, *rest])))
 
     def take(self, key: str) -> Any:
         """Return what was put under `key` and free its memory; return None if nothing was."""
         value = self.get(key)
         if value is not None:
-            self._call(lambda: self._store.delete_key(key))
+            self._call(self._store.delete_key, key)
             number = 1
-            while self._call(lambda n=number: self._store.delete_key(f"{key}#{n}")):  # type: ignore[misc]
+            while self._call(self._store.delete_key, f"{key}#{number}"):
                 number += 1
         return value
 
     def has(self, key: str) -> bool:
         """Return whether `key` exists."""
-        return bool(self._call(lambda: self._store.check([key])))
+        return bool(self._call(self._store.check, [key]))
 
     def text(self, key: str) -> str | None:
         """Return a value that was not `put`, as a heartbeat is not."""
-        return self._call(lambda: self._store.get(key)).decode() if self.has(key) else None
+        return self._call(self._store.get, key).decode() if self.has(key) else None
 
     def count(self, key: str, more: int = 0) -> int:
         """Add `more` to a counter and return it."""
-        return int(self._call(lambda: self._store.add(key, more)))
+        return int(self._call(self._store.add, key, more))
 
-    def _call(self, operation: Callable[[], Result]) -> Result:
-        """Return what `operation` returns; give up on it after `node_timeout_s`.
+    def _call(self, operation: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what `operation` of `arguments` returns; give up on it after `node_timeout_s`.
 
         The coordinator waits without a limit: its own store answers at once or not at all.
         """
+        lost = CoordinatorLost(f"the coordinator at {self.cluster.endpoint} does not answer any more")
         if self._lost:
-            raise CoordinatorLost(self._lost_text())
-        outcome: list[Result | Exception] = []
+            raise lost
+        outcome: Future[Result] = Future()
 
         def work() -> None:
             try:
-                outcome.append(operation())
+                outcome.set_result(operation(*arguments))
             except Exception as error:
-                outcome.append(error)
+                outcome.set_exception(error)
 
         if self.coordinator:
             work()
         else:
-            thread = threading.Thread(target=work, daemon=True)
-            thread.start()
-            thread.join(self.cluster.node_timeout_s)
-        if not outcome or isinstance(outcome[0], RuntimeError):
+            threading.Thread(target=work, daemon=True).start()
+        try:
+            return outcome.result(self.cluster.node_timeout_s)
+        except (RuntimeError, TimeoutError) as error:
             self._lost = True
-            raise CoordinatorLost(self._lost_text()) from (outcome[0] if outcome else None)  # type: ignore[misc]
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0]
-
-    def _lost_text(self) -> str:
-        return f"the coordinator at {self.cluster.endpoint} does not answer any more"
+            raise lost from error
 
 
 def connect(cluster: Cluster) -> StoreClient:
@@ -180,9 +172,6 @@ def connect(cluster: Cluster) -> StoreClient:
 
 
 def _store(host: str, port: int, *, serve: bool) -> TCPStore:
-    # Here, because the command line imports this module before it knows whether it needs torch.
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     return TCPStore(host, port, is_master=serve, wait_for_workers=False, timeout=timedelta(seconds=30))
 
 
@@ -264,23 +253,19 @@ def this_step(variables: Mapping[str, str]) -> SlurmStep | None:
     nodes = variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_NNODES", "1")
     names = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "")
     if int(nodes) > 1:  # on one node it may be a shell in a step of many tasks
-        _check_tasks(variables)
+        counts = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE", "1")
+        most = max(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", counts)))
+        if most > 1 or variables.get("SLURM_LOCALID", "0") != "0":
+            raise UserError(
+                "more than one task on a node",
+                key=f"SLURM_STEP_TASKS_PER_NODE={counts}",
+                fix="srun --ntasks-per-node=1: harness starts the ranks of a node itself",
+            )
     hosts = expand_hosts(names)
     if len(hosts) != int(nodes):
         raise UserError(f"'{names}' names {len(hosts)} nodes, Slurm says {nodes}", key="SLURM_STEP_NODELIST")
     port = port_of(int(variables.get("SLURM_JOB_ID", "0")), int(variables["SLURM_STEP_ID"]))
     return SlurmStep(int(nodes), int(variables["SLURM_NODEID"]), hosts[0], port)
-
-
-def _check_tasks(variables: Mapping[str, str]) -> None:
-    counts = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE", "1")
-    most = max(int(count) for count in re.findall(r"(\d+)(?:\(x\d+\))?", counts))
-    if most > 1 or variables.get("SLURM_LOCALID", "0") != "0":
-        raise UserError(
-            "more than one task on a node",
-            key=f"SLURM_STEP_TASKS_PER_NODE={counts}",
-            fix="srun --ntasks-per-node=1: harness starts the ranks of a node itself",
-        )
 
 
 def port_of(job: int, step: int) -> int:
@@ -318,10 +303,7 @@ CALL = "call"  # the trial that the coordinator calls the nodes to, or the end o
 PLAN = "plan"
 REFUSED = "refused"  # why a node did not take part
 JOINED = "joined"  # counter of the worker nodes that joined the run
-_HARDWARE = (
-    *("platform", "python", "cpu", "cores", "usable_cores", "memory_bytes"),
-    *("gpus", "driver", "cuda", "nccl"),
-)
+_HARDWARE = ("platform", "python", "cpu", "cores", "usable_cores", "memory_bytes", "gpus", "driver", "cuda", "nccl")
 
 
 def session_key(number: int) -> str:

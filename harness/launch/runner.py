@@ -52,10 +52,6 @@ class TrialProgress(Protocol):
         """The trial's record is on disk."""
 
 
-class Silent(TrialProgress):
-    """Shows nothing."""
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """Says what a user asks of a run.
@@ -179,16 +175,6 @@ class TrialRunner:
         Raises KeyboardInterrupt (nothing is recorded), and UserError if the record cannot be written.
         """
         started = datetime.now(UTC)
-        outcome = self._attempt(trial, progress)
-        record = self._record(trial, outcome, started)
-        try:
-            self.store.commit(trial.id, record, epoch_rows(outcome.group.ranks), outcome.log)
-        except OSError as error:
-            what = f"cannot write the record: {error.strerror}"
-            raise UserError(what, file=error.filename, fix="choose another place with --results") from error
-        return record
-
-    def _attempt(self, trial: TrialConfig, progress: TrialProgress) -> TrialOutcome:
         outcome = TrialOutcome()
         try:
             self._train(trial, outcome, progress)
@@ -196,7 +182,13 @@ class TrialRunner:
             outcome.status, outcome.reason = explain(error)
             if not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
-        return outcome
+        record = self._record(trial, outcome, started)
+        try:
+            self.store.commit(trial.id, record, epoch_rows(outcome.group.ranks), outcome.log)
+        except OSError as error:
+            what = f"cannot write the record: {error.strerror}"
+            raise UserError(what, file=error.filename, fix="choose another place with --results") from error
+        return record
 
     def _train(self, trial: TrialConfig, outcome: TrialOutcome, progress: TrialProgress) -> None:
         if (reason := self.machines.why_not(trial)) is not None:
@@ -312,11 +304,9 @@ def run_suite(
     progress: TrialProgress,
     machines: Machines | None = None,
 ) -> int:
-    """Run every selected trial that has no record yet and return the exit code.
+    """Run every selected trial that has no record yet, on `machines` (None: this one), and return the exit code.
 
     The suite, with all of its trials, is kept beside the records for those who read them.
-
-    The ranks run on `machines`; None is this machine.
 
     The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or earlier), and 130 if the
     user interrupted the run.

@@ -42,13 +42,11 @@ def choose(
         out_degree: [num_boundary], edges from a node.
         rng: only `random` draws from it.
     """
-    size = min(capacity, inclusion.size)
-    if policy == "none":
+    size = 0 if policy == "none" else min(capacity, inclusion.size)
+    if size == 0:
         return np.empty(0, np.int64)
     if policy == "random":
         return np.sort(rng.choice(inclusion.size, size, replace=False))
-    if size == 0:
-        return np.empty(0, np.int64)
     key = out_degree if policy == "degree" else inclusion
     least = np.partition(key, key.size - size)[key.size - size]  # in linear time
     taken = key > least

@@ -81,9 +81,10 @@ def join_group(job: Job, rank: int, world: int) -> None:
         torch.cuda.set_device(rank_device("cuda"))
     timeout = timedelta(seconds=job.collective_timeout_s)
     store: Store
+    backend: Backend
     if job.rendezvous is None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-        backend = group_backend(job.config.device, local)
+        backend = "nccl" if job.config.device == "cuda" and torch.cuda.device_count() >= local else "gloo"
         store = FileStore(str(job.store), world)
     else:
         at = job.rendezvous
@@ -91,8 +92,3 @@ def join_group(job: Job, rank: int, world: int) -> None:
         shared = TCPStore(at.host, at.port, is_master=False, wait_for_workers=False, timeout=timeout)
         store = PrefixStore(at.prefix, shared)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
-
-
-def group_backend(device: str, local_world: int) -> Backend:
-    """Return what `local_world` ranks of this machine can use: nccl needs a GPU for each."""
-    return "nccl" if device == "cuda" and torch.cuda.device_count() >= local_world else "gloo"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import vector_to_parameters
 
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
@@ -34,12 +36,10 @@ class FlatParameters:
         self.values = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
         self._buffer = self.values.new_zeros(self.values.numel() + 1).detach()
         self.values.grad = self._buffer[:-1]
-        start = 0
-        for parameter in parameters:
-            end = start + parameter.numel()
-            parameter.data = self.values.data[start:end].view_as(parameter)
-            parameter.grad = self._buffer[start:end].view_as(parameter)
-            start = end
+        vector_to_parameters(self.values.data, parameters)
+        gradients = self.values.grad.split([parameter.numel() for parameter in parameters])
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.view_as(parameter)
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero, in place."""
@@ -183,7 +183,7 @@ class Trainer:
         rows, taken, stats = 0, 0, dict[str, float]()
         timing, before = self._timing(epoch), worker.traffic.sent()
         with (
-            worker.checked_epoch(),
+            worker.check.epoch() if worker.check else nullcontext(),
             worker.meters.epoch() as metered,
             worker.traffic.during("epoch"),
             worker.clock.epoch(aligned=timing == "breakdown") as timed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -49,7 +49,9 @@ class Worker:
         self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s)
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
-        self.check = self._make_check()
+        self.check: TrafficCheck | None = None
+        if config.traffic == "verify" and self.interface is not None:
+            self.check = TrafficCheck(self.comm, self.interface)
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
         self.meters = Meters(self.device, local_rank=local_rank, enabled=measured, phase=lambda: clock.current)
@@ -69,15 +71,6 @@ class Worker:
         ).to(self.device)
         self.rng = np.random.default_rng((config.seed, rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
-
-    def _make_check(self) -> TrafficCheck | None:
-        if self.job.config.traffic == "count" or self.interface is None:
-            return None
-        return TrafficCheck(self.comm, self.interface)
-
-    def checked_epoch(self) -> AbstractContextManager[None]:
-        """Hold the bytes counted in what is enclosed against the interface's, if that is asked for."""
-        return self.check.epoch() if self.check else nullcontext()
 
     def _open_view(self, path: Path) -> View:
         return View(
@@ -131,7 +124,8 @@ def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | No
         block = view.partition.full_block
         exchange = SyncExchange(comm, view.partition.full_halo)
         logits = model([block] * model.depth, view.features(), exchange)
-        counts = [score_counts(logits[rows], view.labels[rows]) for rows in _rows(view)]
+        chosen = [view.rows[split] for split in SPLITS]
+        counts = [score_counts(logits[rows], view.labels[rows]) for rows in chosen]
         return scores_of_all(SPLITS, counts, comm)
 
 
@@ -151,10 +145,6 @@ def scores_of_all(splits: Sequence[str], counts: Sequence[Tensor], comm: Communi
     """Return the score of each split, given this rank's `score_counts` of each; every rank must call."""
     summed = comm.all_reduce(torch.stack(list(counts)), purpose="control")
     return dict(zip(splits, (_score(row) for row in summed.tolist()), strict=True))
-
-
-def _rows(view: View) -> list[Tensor]:
-    return [view.rows[split] for split in SPLITS]
 
 
 def score_counts(logits: Tensor, labels: Tensor) -> Tensor:

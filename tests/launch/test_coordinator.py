@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from launch.test_rendezvous import free_port
-from launch.tiny import SUITE, TESTS, write_ring
+from launch.tiny import SUITE, TESTS, Silent, write_ring
 
 from harness.launch.coordinator import Coordinator, coordinate
 from harness.launch.heartbeat import gone_key
 from harness.launch.inputs import InputCache
 from harness.launch.rendezvous import CALL, Cluster, NodeInfo, TrialChannel, connect, wait_for
-from harness.launch.runner import OneMachine, RunOptions, Silent
+from harness.launch.runner import OneMachine, RunOptions
 from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record
 from harness.results.store import ResultStore

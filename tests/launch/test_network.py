@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from launch.tiny import SUITE, TESTS, write_suite
+from launch.tiny import SUITE, TESTS, Silent, write_suite
 from support.exchanges import exchanges, rates
 
 from harness.errors import UserError
@@ -14,7 +14,7 @@ from harness.launch import network as module
 from harness.launch.network import network, why_not
 from harness.launch.planner import plan
 from harness.launch.process import placements_of
-from harness.launch.runner import RunOptions, Silent, run_suite
+from harness.launch.runner import RunOptions, run_suite
 from harness.results.store import ResultStore, read_at
 from harness.suite.expand import expand
 from harness.suite.load import load_suite

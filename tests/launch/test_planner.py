@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from launch.tiny import write_suite
+from launch.tiny import Silent, write_suite
 
 from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
 from harness.launch.memory import Capacity, MemoryEstimate, total
 from harness.launch.planner import PlannedTrial, plan
-from harness.launch.runner import RunOptions, Silent, run_suite
+from harness.launch.runner import RunOptions, run_suite
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite

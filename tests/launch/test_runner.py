@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch.tiny import start_runner, write_suite
+from launch.tiny import Silent, start_runner, write_suite
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
-from harness.launch.runner import RunOptions, Silent, exit_code, run_suite
+from harness.launch.runner import RunOptions, exit_code, run_suite
 from harness.results.record import Record, read_record
 from harness.results.store import SUITE_FILE, ResultStore, read_suite
 from harness.suite.expand import expand

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.launch.runner import RunOptions, Silent, run_suite
+from harness.launch.runner import RunOptions, TrialProgress, run_suite
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
@@ -29,6 +29,10 @@ seeds: [0, 1, 2]
 device: cpu
 timeouts: {trial_s: 20}
 """
+
+
+class Silent(TrialProgress):
+    """Shows nothing."""
 
 
 def write_ring(data_dir: Path, name: str = "ring", nodes: int = 12) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from launch.tiny import Silent
 
 from harness import load_results
-from harness.launch.runner import RunOptions, Silent, run_suite
+from harness.launch.runner import RunOptions, run_suite
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
