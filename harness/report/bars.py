@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from harness.report.drawing import Drawing, legend, legend_rows, mark, mark_panel, new_figure, panel
 from harness.report.palette import PHASES, component_colours
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section, Values, Variant
 from harness.results.text import Stat, significant
 
 MEANS = "bar: mean over seeds, whisker: ± sample standard deviation"
@@ -91,10 +91,9 @@ def _hatch(variant: Variant) -> str:
 
 
 def stacked_bars(
-    section: Section, columns: dict[str, str], known: dict[str, str], unit: float, label: str, what: str
+    section: Section, values: dict[str, Values], known: dict[str, str], unit: float, label: str, what: str
 ) -> Drawing:
     """Draw horizontal stacked bars of components, a panel a number of parts; shares below if these are times."""
-    values = {name: values_of(section, column) for name, column in columns.items()}
     colours = component_colours(list(values), known)
     labels = [label, "Share of the epoch (%)"] if known is PHASES else [label]
     shown = sorted({parts for found in values.values() for (_, parts), stat in found.items() if stat.mean})

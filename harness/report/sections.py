@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import pandas as pd
 
 from harness.metrics import SUMS, Metric, find_metric
-from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, RANK, RANK_SUFFIX, record_values
+from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, record_values
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten
@@ -353,50 +353,49 @@ def named_columns(section: Section, prefix: str, suffix: str) -> dict[str, str]:
     }
 
 
-def components(section: Section, prefix: str, suffix: str, known: Sequence[str]) -> dict[str, str]:
-    """Return the columns `prefix<name>suffix` with any figure, by name, in the usual order.
+def numbered(section: Section, prefix: str, suffix: str = "") -> list[Values]:
+    """Return the statistics of the columns `prefix<number>suffix` with any figure, by rising number."""
+    found = named_columns(section, prefix, suffix)
+    return [values_of(section, found[number]) for number in sorted(found, key=int)]
 
-    Names not in `known` (of a method of a user's) come before the last known one.
+
+# Prefix and suffix of the columns of each kind of component, and the usual order of their names (() as they come).
+_COMPONENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "phase": ("time_", "_s", tuple(PHASES)),
+    "sum": ("sum_", "_s", tuple(SUMS)),
+    "purpose": ("bytes_", "", tuple(PURPOSES)),
+    "model": (MODEL, MODEL_SUFFIX, ()),
+}
+Component = Literal["phase", "sum", "purpose", "model"]
+
+
+def component_columns(section: Section, kind: Component) -> dict[str, str]:
+    """Return the columns of the components that any trial has some of, by name, in the usual order.
+
+    Phases of an epoch and the papers' sums of them (seconds), purposes of traffic, components of the memory model
+    (bytes). Names that are not known (of a method of a user's) come before the last known one.
     """
+    prefix, suffix, known = _COMPONENTS[kind]
     there = named_columns(section, prefix, suffix)
+    there = {name: column for name, column in there.items() if (section.ok[column].fillna(0) != 0).any()}
+    if not known:
+        return there
     there.pop("to_target", None)  # a time, but no phase of an epoch
-    names = [n for n in known[:-1] if n in there] + sorted(n for n in there if n not in known)
-    return {n: there[n] for n in [*names, *(n for n in known[-1:] if n in there)]}
+    names = [*known[:-1], *sorted(there.keys() - set(known)), known[-1]]
+    return {name: there[name] for name in names if name in there}
 
 
-def phase_columns(section: Section) -> dict[str, str]:
-    """Return the phases of an epoch that any trial spent time in, and their columns (seconds)."""
-    return _used(section, components(section, "time_", "_s", list(PHASES)))
+def components(section: Section, kind: Component) -> dict[str, Values]:
+    """Return the statistics of `component_columns` by name."""
+    return {name: values_of(section, column) for name, column in component_columns(section, kind).items()}
 
 
-def purpose_columns(section: Section) -> dict[str, str]:
-    """Return the purposes of traffic that any trial had bytes for, and their columns."""
-    return _used(section, components(section, "bytes_", "", list(PURPOSES)))
+Key = TypeVar("Key")
 
 
-def sum_columns(section: Section) -> dict[str, str]:
-    """Return the papers' sums of phases that any trial spent time in, and their columns (seconds)."""
-    return _used(section, components(section, "sum_", "_s", list(SUMS)))
-
-
-def model_columns(section: Section) -> dict[str, str]:
-    """Return the components of the memory model that any trial has, and their columns (bytes)."""
-    return _used(section, named_columns(section, MODEL, MODEL_SUFFIX))
-
-
-def rank_columns(section: Section) -> dict[int, str]:
-    """Return the ranks that have an epoch time of their own, and its columns (seconds)."""
-    found = named_columns(section, RANK, RANK_SUFFIX)
-    return {int(rank): found[rank] for rank in sorted(found, key=int)}
-
-
-def _used(section: Section, columns: dict[str, str]) -> dict[str, str]:
-    return {name: column for name, column in columns.items() if (section.ok[column].fillna(0) != 0).any()}
-
-
-def totals(values: dict[str, Values]) -> dict[tuple[Variant, int], float]:
-    """Return the sum of the components that are there, for each variant and number of parts."""
-    totals: dict[tuple[Variant, int], float] = {}
+def totals(values: Mapping[str, Mapping[Key, Stat]]) -> dict[Key, float]:
+    """Return the sum of the components that are there, for each variant and number of parts, say."""
+    totals: dict[Key, float] = {}
     for found in values.values():
         for key, stat in found.items():
             totals[key] = totals.get(key, 0.0) + stat.mean

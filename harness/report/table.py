@@ -235,21 +235,20 @@ def by_parts(
 
 def components_table(
     section: Section,
-    columns: dict[str, str],
+    values: dict[str, Values],
     unit: float,
     title: str,
     caption: str,
     absent: Cell | None = None,
     more: Mapping[str, Callable[[Variant, int, int], Cell]] = MappingProxyType({}),
 ) -> Table | None:
-    """Return a table of a column a component and their total, rows by number of parts, then variant.
+    """Return a table of a column a component (of `components`) and their total, rows by number of parts, then variant.
 
     `absent`: for a component that a trial with others lacks; None: as for any value that is not there.
     `more`: further columns by heading, a cell of a variant, a number of parts and the table's decimals.
     """
-    if not columns:
+    if not values:
         return None
-    values = {name: values_of(section, column) for name, column in columns.items()}
     smallest = min((total for total in totals(values).values() if total > 0), default=0.0)
     places = max(1, min(3, 1 + decimals(smallest / unit)))
 
@@ -262,7 +261,7 @@ def components_table(
         shown = [Cell(fixed(stat.mean / unit, places)) if stat else lacking for stat in stats]
         return [*shown, total, *(cell(variant, parts, places) for cell in more.values())]
 
-    heads = Group("", (*columns, "Total", *more))
+    heads = Group("", (*values, "Total", *more))
     return Table(title, caption, "Method", (heads,), by_parts(section, cells))
 
 

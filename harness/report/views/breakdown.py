@@ -6,9 +6,10 @@ from harness.metrics import SUMS
 from harness.report.bars import stacked_bars
 from harness.report.drawing import Picture, save
 from harness.report.palette import PHASES
-from harness.report.sections import Section, largest_total, phase_columns, sum_columns, values_of
+from harness.report.sections import Section, components, largest_total
+from harness.report.sweeps import Swept
 from harness.report.table import Table, components_table
-from harness.report.views import ReportView, SweptView
+from harness.report.views import ReportView
 from harness.results.text import time_unit
 
 
@@ -23,10 +24,11 @@ class BreakdownView(ReportView):
     def table(self) -> Table | None:
         """Seconds per epoch in each phase, a row a method and number of parts; None if there are no phases."""
         section = self.section
-        size, unit = _time_unit(section)
+        phases = components(section, "phase")
+        size, unit = time_unit(largest_total(phases))
         return components_table(
             section,
-            phase_columns(section),
+            phases,
             size,
             f"Time breakdown ({unit} per epoch)",
             "Mean over epochs after warm-up of the time that the slowest rank (largest median epoch time) spent in "
@@ -38,10 +40,10 @@ class BreakdownView(ReportView):
     def figure(self) -> Picture | None:
         """Draw stacked bars of the phases of an epoch: seconds, and below them shares."""
         section = self.section
-        if not (columns := phase_columns(section)):
+        if not (phases := components(section, "phase")):
             return None
-        size, unit = _time_unit(section)
-        figure = stacked_bars(section, columns, PHASES, size, f"Time per epoch ({unit})", "Time breakdown")
+        size, unit = time_unit(largest_total(phases))
+        figure = stacked_bars(section, phases, PHASES, size, f"Time per epoch ({unit})", "Time breakdown")
         caption = (
             "The phases of the table above, stacked; upper row: absolute, each panel with a scale of its own, "
             "the total beside the bar; lower row: shares of the total."
@@ -69,18 +71,13 @@ def _barriers(section: Section) -> str:
     )
 
 
-def _time_unit(section: Section) -> tuple[float, str]:
-    columns = phase_columns(section)
-    return time_unit(largest_total({name: values_of(section, c) for name, c in columns.items()}))
-
-
 def sums_table(section: Section) -> Table | None:
     """The papers' sums of phases, in seconds per epoch; None if there are no phases."""
-    size, unit = _time_unit(section)
+    size, unit = time_unit(largest_total(components(section, "phase")))
     parts = [f"{name} = {' + '.join(phases)}" for name, phases in SUMS.items() if phases != (name,)]
     return components_table(
         section,
-        sum_columns(section),
+        components(section, "sum"),
         size,
         f"Compute, communication, wait and reduce ({unit} per epoch)",
         "The phases of the time breakdown added up as BNS-GCN and later papers report them: "
@@ -88,19 +85,15 @@ def sums_table(section: Section) -> Table | None:
     )
 
 
-class SweptBreakdownView(SweptView):
+class SweptBreakdownView(BreakdownView):
     """The phases of an epoch for each value of a setting."""
 
     name = "swept-breakdown"
     anchor = "breakdown"
-    title = "Time breakdown"
     question = "Which phases does a setting change?"
     place = 20
+    of = "sweep"
+    details = ReportView.details  # the sums are with the sections of each value
 
-    def table(self) -> Table | None:
-        """See `BreakdownView.table`."""
-        return BreakdownView(self.swept.unfolded).table()
-
-    def figure(self) -> Picture | None:
-        """See `BreakdownView.figure`."""
-        return BreakdownView(self.swept.unfolded).figure()
+    def __init__(self, swept: Swept) -> None:
+        super().__init__(swept.unfolded)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.ticker import FixedLocator
 
 from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
-from harness.report.sections import Section, Variant, named_columns, values_of
+from harness.report.sections import Section, Variant, numbered, values_of
 from harness.report.sweeps import LAYERS
 from harness.report.table import Cell, Table
 from harness.report.views import ReportView, SweptView, variants_table
@@ -15,8 +15,7 @@ from harness.report.views import ReportView, SweptView, variants_table
 
 def nodes_by_layer(section: Section) -> dict[tuple[Variant, int], list[float]]:
     """Return a step's distinct nodes of a rank, from the outputs back to the inputs; of mini-batches only."""
-    columns = named_columns(section, "stat_nodes_layer", "")
-    layers = [values_of(section, columns[layer]) for layer in sorted(columns, key=int)]
+    layers = numbered(section, "stat_nodes_layer")
     steps = values_of(section, "steps")
     found = {
         key: [stats[key].mean / stat.mean / key[1] for stats in layers if key in stats]

@@ -6,7 +6,7 @@ import pandas as pd
 
 from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.drawing import Picture, save
-from harness.report.sections import Section, model_columns, values_of
+from harness.report.sections import Section, components, largest_total, values_of
 from harness.report.table import (
     Cell,
     Table,
@@ -22,7 +22,6 @@ from harness.report.table import (
     usual_seeds,
 )
 from harness.report.views import ReportView
-from harness.report.views.traffic import total_unit
 from harness.results.text import byte_unit, join_unique
 
 CPU_USE = ("cpu_utilisation", "energy_cpu_j")
@@ -167,11 +166,11 @@ def memory_sources_table(section: Section) -> Table | None:
 
 def memory_model_table(section: Section) -> Table | None:
     """The memory model's bytes by component; None if no method has a model."""
-    columns = model_columns(section)
-    size, unit = total_unit(section, columns)
+    model = components(section, "model")
+    size, unit = byte_unit(largest_total(model))
     return components_table(
         section,
-        columns,
+        model,
         size,
         f"Memory model ({unit})",
         "What the rank that needs most needs by the method's memory model, by component; mean over seeds; "

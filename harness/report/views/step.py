@@ -15,7 +15,7 @@ from harness.report.drawing import (
     save,
     value_axis,
 )
-from harness.report.sections import Variant, phase_columns
+from harness.report.sections import Variant, component_columns, totals
 from harness.report.sweeps import THREADS, Swept
 from harness.report.table import Cell, Group, Row, Table, by_parts, parts_heading
 from harness.report.views import SweptView
@@ -121,17 +121,14 @@ def _ratio_name(swept: Swept) -> str:
 
 def _sampling(swept: Swept) -> dict[tuple[Variant, int, float], float]:
     """Return the share of an epoch's phases that is sampling."""
-    phases = {name: swept.values_of(column) for name, column in phase_columns(swept.section).items()}
-    totals: dict[tuple[Variant, int, float], float] = {}
-    for found in phases.values():
-        for key, stat in found.items():
-            totals[key] = totals.get(key, 0.0) + stat.mean
-    return {key: stat.mean / totals[key] for key, stat in phases.get("sample", {}).items() if totals[key]}
+    phases = {name: swept.values_of(column) for name, column in component_columns(swept.section, "phase").items()}
+    sums = totals(phases)
+    return {key: stat.mean / sums[key] for key, stat in phases.get("sample", {}).items() if sums[key]}
 
 
 def phase_table(swept: Swept) -> Table | None:
     """Speed-up of each phase and of all of them, a row a variant and number of threads but the first."""
-    columns = phase_columns(swept.section)
+    columns = component_columns(swept.section, "phase")
     if swept.axis is not THREADS or not columns:
         return None
     values = {name: swept.values_of(column) for name, column in columns.items()}

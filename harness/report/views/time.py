@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
+from harness.report.columns import RANK, RANK_SUFFIX
 from harness.report.drawing import Picture, save
 from harness.report.notes import explain_flags, flag_marks
-from harness.report.sections import Section, Variant, rank_columns, values_of
+from harness.report.sections import Section, Variant, numbered, values_of
 from harness.report.table import Cell, Table, column, grid, heading, measured, missing, ratios, seeds_note, usual_seeds
 from harness.report.views import ReportView, variants_table
 from harness.results.text import common_places, join_unique, time_unit
@@ -77,7 +78,7 @@ LISTED = 16  # ranks; of more only slowest, mean and fastest are shown
 
 def rank_table(section: Section) -> Table | None:
     """Epoch time of every rank and their imbalance; None if no trial has more than one rank."""
-    ranks = {rank: values_of(section, column) for rank, column in rank_columns(section).items()}
+    ranks = numbered(section, RANK, RANK_SUFFIX)
     which = {name: values_of(section, f"rank_time_{name}_s") for name in ("slowest", "mean", "fastest")}
     imbalance = values_of(section, "imbalance")
     size, unit = time_unit(max((stat.mean for stat in which["slowest"].values()), default=None))
@@ -85,7 +86,7 @@ def rank_table(section: Section) -> Table | None:
 
     def cells(variant: Variant, parts: int) -> Sequence[Cell]:
         key = variant, parts
-        own = [found[key].mean / size for found in ranks.values() if key in found]
+        own = [found[key].mean / size for found in ranks if key in found]
         listed = Cell(", ".join(f"{each:,.{places}f}" for each in own), number=False, wrap=True)
         if not own or len(own) > LISTED:
             listed = Cell(f"{len(own)} ranks", number=False) if own else missing(section, variant, parts)

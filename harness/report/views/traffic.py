@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from harness.report.bars import stacked_bars
 from harness.report.drawing import Picture, save
 from harness.report.palette import PURPOSES
-from harness.report.sections import Section, Values, Variant, largest_total, purpose_columns, values_of
+from harness.report.sections import Section, Values, Variant, components, largest_total, values_of
 from harness.report.table import Cell, Table, components_table, missing
 from harness.report.views import ReportView, variants_table
 from harness.report.views.batches import baseline_name, exchanges, saving
@@ -25,8 +25,8 @@ class TrafficView(ReportView):
     def table(self) -> Table | None:
         """Bytes per epoch by purpose, a row a method and number of parts; None if nothing was sent."""
         section = self.section
-        columns = purpose_columns(section)
-        size, unit = total_unit(section, columns)
+        purposes = components(section, "purpose")
+        size, unit = byte_unit(largest_total(purposes))
         caption = (
             "Payload bytes sent in a training epoch, summed over ranks, mean over all epochs, then over seeds; "
             f"evaluation excluded; 1 {unit} = {size:,.0f} bytes. Purposes without any byte are left out."
@@ -48,7 +48,7 @@ class TrafficView(ReportView):
 
         return components_table(
             section,
-            columns,
+            purposes,
             size,
             f"Traffic ({unit} per epoch, all ranks)",
             caption,
@@ -58,10 +58,10 @@ class TrafficView(ReportView):
     def figure(self) -> Picture | None:
         """Draw stacked bars of bytes per epoch by purpose."""
         section = self.section
-        if not (columns := purpose_columns(section)):
+        if not (purposes := components(section, "purpose")):
             return None
-        size, unit = total_unit(section, columns)
-        figure = stacked_bars(section, columns, PURPOSES, size, f"Bytes per epoch ({unit})", "Traffic")
+        size, unit = byte_unit(largest_total(purposes))
+        figure = stacked_bars(section, purposes, PURPOSES, size, f"Bytes per epoch ({unit})", "Traffic")
         caption = (
             "The purposes of the table above, stacked, all ranks together; each panel has a scale of its own, "
             f"the total stands beside the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
@@ -75,11 +75,6 @@ class TrafficView(ReportView):
 
 
 PLACES = 2
-
-
-def total_unit(section: Section, columns: Mapping[str, str]) -> tuple[float, str]:
-    """Return the binary unit in which to show components and their sums: (bytes, name)."""
-    return byte_unit(largest_total({name: values_of(section, column) for name, column in columns.items()}))
 
 
 def network_traffic_table(section: Section) -> Table | None:
