@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from harness.report.drawing import Drawing, legend, legend_rows, mark, mark_panel, new_figure, panel
+from harness.report.drawing import Drawing, legend, mark, mark_panel, new_figure, panel
 from harness.report.palette import PHASES, component_colours
 from harness.report.sections import Section, Values, Variant
 from harness.results.text import Stat, significant
@@ -42,7 +42,7 @@ def against_baseline(section: Section, values: Values, ratio: Callable[[float, f
 
 def grouped_bars(section: Section, shown: list[BarRow], what: str) -> Drawing:
     """Draw rows of grouped bars: a group a number of parts, a bar a variant."""
-    figure = new_figure(0.8 + 2.6 * len(shown) + 0.2 * legend_rows(section), section, what)
+    figure = new_figure(0.8 + 2.6 * len(shown), section, what, legend=True)
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     for ax, bars in zip(axes, shown, strict=True):
         _groups(ax, section, bars)

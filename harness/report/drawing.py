@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
@@ -141,38 +141,33 @@ SHARED = {
 
 @dataclass(frozen=True)
 class DrawingStyle:
-    """How figures are drawn.
+    """How figures are drawn; the defaults are a screen's.
 
     `widths`: inches, of which the first is taken in which no panel is too narrow; `height`: what a height on
     a screen is times, the legend apart; `letters`: about how many of a legend are an inch wide; `hatched`:
     areas have hatches too, for print without colours; `rc`: matplotlib's parameters.
     """
 
-    widths: tuple[float, ...]
-    height: float
-    letters: float
-    titled: bool
-    hatched: bool
-    formats: tuple[str, ...]
-    rc: Mapping[str, Any]
+    widths: tuple[float, ...] = (10.0,)
+    height: float = 1.0
+    letters: float = 15
+    titled: bool = True
+    hatched: bool = False
+    formats: tuple[str, ...] = ("svg",)
+    rc: Mapping[str, Any] = field(
+        default_factory=lambda: (
+            SHARED
+            | {
+                "font.family": "DejaVu Sans",
+                "axes.titlesize": 10,
+                "legend.fontsize": 8.5,
+            }  # the font is matplotlib's own
+            | dict.fromkeys(("font.size", "axes.labelsize"), 9)
+        )
+    )
 
 
-SCREEN = DrawingStyle(
-    widths=(10.0,),
-    height=1.0,
-    letters=15,
-    titled=True,
-    hatched=False,
-    formats=("svg",),
-    rc=SHARED
-    | {
-        "font.family": "DejaVu Sans",  # comes with matplotlib, as do the fonts below
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.labelsize": 9,
-        "legend.fontsize": 8.5,
-    },
-)
+SCREEN = DrawingStyle()
 PRINT = DrawingStyle(
     widths=(COLUMN, PAGE),
     height=0.5,
@@ -182,7 +177,7 @@ PRINT = DrawingStyle(
     formats=("svg", "pdf"),
     rc=SHARED
     | {
-        "font.family": ["STIXGeneral", "DejaVu Serif"],  # like Times
+        "font.family": ["STIXGeneral", "DejaVu Serif"],  # like Times; both come with matplotlib
         **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
         **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
         "pdf.fonttype": 42,  # TrueType: what publishers ask for
@@ -288,11 +283,12 @@ def short(name: str, width: int = LONGEST) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
-def new_figure(height: float, section: Section, what: str) -> Drawing:
+def new_figure(height: float, section: Section, what: str, *, legend: bool = False) -> Drawing:
     """Return a figure `height` inches high on a screen, titled with what it shows and of which data.
 
-    A style may do without the title, and has a height of its own.
+    A style may do without the title, and has a height of its own. `legend`: one of the section's variants adds to it.
     """
+    height += 0.2 * legend_rows(section) if legend else 0.0
     layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.04)  # neighbours' tick labels stay apart
     figure = Drawing(figsize=(current_style().widths[0], height * current_style().height), layout=layout)
     FigureCanvasAgg(figure)
@@ -418,9 +414,9 @@ def line_handle(style: Style, dash: Dash | None = None, size: float = 5.5, width
     return Line2D([], [], color=style.colour, linestyle=dash, marker=style.marker, markersize=size, lw=width)
 
 
-def line_legend(figure: Drawing, shown: Sequence[Styled]) -> None:
-    """Put a legend of lines below everything."""
-    legend(figure, [line_handle(each.style) for each in shown], [each.label for each in shown], shown)
+def line_legend(figure: Drawing, shown: Sequence[Styled], size: float = 5.5) -> None:
+    """Put a legend of lines below everything; `size`: of their markers."""
+    legend(figure, [line_handle(each.style, size=size) for each in shown], [each.label for each in shown], shown)
 
 
 def part_panels(section: Section, what: str, height: float, counts: Iterable[int]) -> tuple[Drawing, dict[int, Axes]]:
@@ -470,6 +466,7 @@ def value_axis(ax: Axes, values: Sequence[float], label: str) -> None:
     names = {value: f"{value:,g}" for value in values}
     set_ticks(ax.xaxis, FixedLocator(list(values)), lambda value: names.get(value, ""))
     ax.set_xlabel(label)
+    sns.despine(ax=ax)
 
 
 def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:

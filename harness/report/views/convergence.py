@@ -9,19 +9,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from harness.report.drawing import (
-    Picture,
-    legend,
-    legend_rows,
-    line_handle,
-    mark,
-    mark_panel,
-    new_figure,
-    panel,
-    plot_line,
-    save,
-    set_ticks,
-)
+from harness.report.drawing import Picture, line_legend, mark, mark_panel, new_figure, panel, plot_line, save, set_ticks
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Table, column, grid, seeds_note, usual_seeds
 from harness.report.views import ReportView
@@ -115,15 +103,9 @@ def mean_curve(section: Section, variant: Variant, parts: int) -> pd.DataFrame:
     if not curves:
         return pd.DataFrame(columns=list(CURVE_COLUMNS))
     by_epoch = pd.concat(curves).groupby("epoch", sort=True)
-    mean = by_epoch.agg(
-        time_s=("time_s", "mean"),
-        sent_bytes=("sent_bytes", "mean"),
-        score=("score", "mean"),
-        low=("score", "min"),
-        high=("score", "max"),
-        seeds=("score", "size"),
-    ).reset_index()
-    return mean.loc[mean["seeds"] == len(curves), list(CURVE_COLUMNS)]
+    mean, scores = by_epoch[["time_s", "sent_bytes", "score"]].mean(), by_epoch["score"]
+    mean = mean.assign(low=scores.min(), high=scores.max())[scores.size() == len(curves)]
+    return mean.reset_index()[list(CURVE_COLUMNS)]
 
 
 def hit_curve(section: Section, variant: Variant, parts: int) -> pd.Series[float]:
@@ -160,7 +142,7 @@ class ConvergenceView(ReportView):
         if not curves:
             return None
         rows = _rows(list(curves.values()))
-        figure = new_figure(3.3 * len(rows) + 0.2 * legend_rows(section), section, "Convergence")
+        figure = new_figure(3.3 * len(rows), section, "Convergence", legend=True)
         axes = figure.subplots(len(rows), len(section.parts), sharey=True, sharex="row", squeeze=False)
         for j, parts in enumerate(section.parts):
             for ax, row in zip(axes[:, j], rows, strict=True):
@@ -177,7 +159,7 @@ class ConvergenceView(ReportView):
             first.tick_params(labelleft=True)
         cut = _cut(axes[0][0], pd.concat(curves.values())["score"] * 100)
         shown = [v for v in section.variants if any(key[0] == v for key in curves)]
-        legend(figure, [line_handle(v.style, size=SMALL) for v in shown], [v.label for v in shown], shown)
+        line_legend(figure, shown, SMALL)
         caption = (
             "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "
             "epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes that all "

@@ -19,19 +19,11 @@ USED = ("guided_steps", "mask_age")
 TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *FOUND, HELD, *USED)}
 NONE = Cell("none")  # of a quotient whose divisor is 0
 HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest value needs)
-    "explanations": ("Explanations", 1),
-    "failed": ("Failed", 1),
-    "late": ("Left out", 1),
-    "seconds": ("Each (s)", None),
-    "cpu_seconds": ("CPU (s)", None),
-    "share": ("Of epochs (%)", 1),
-    "held": ("Held (MiB)", None),
-    "explain_loss": ("Loss", None),
-    "explain_sn": ("SN", 2),
-    "explain_sf": ("SF", 2),
-    "guided": ("Guided steps (%)", 1),
-    "age": ("Age (steps)", 1),
-}
+    "explanations": ("Explanations", 1), "failed": ("Failed", 1), "late": ("Left out", 1),
+    "seconds": ("Each (s)", None), "cpu_seconds": ("CPU (s)", None), "share": ("Of epochs (%)", 1),
+    "held": ("Held (MiB)", None), "explain_loss": ("Loss", None), "explain_sn": ("SN", 2),
+    "explain_sf": ("SF", 2), "guided": ("Guided steps (%)", 1), "age": ("Age (steps)", 1),
+}  # fmt: skip
 
 
 class ExplanationsView(ReportView):

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from harness.metrics import Metric
-from harness.report.drawing import Picture, cost_axis, legend, legend_rows, new_figure, panel, save
+from harness.report.drawing import Picture, cost_axis, legend, new_figure, panel, save
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, scale_of
 from harness.report.views import ReportView, variants_table
@@ -27,12 +27,9 @@ class Cost:
 
 
 COSTS = {  # by metric: what is of the whole training has another name than an epoch's
-    "epoch_time_s": "Training time",
-    "counted_bytes": "Bytes sent",
-    "peak_memory_bytes": "",
-    "energy_gpu_j": "",
-    "energy_cpu_j": "",
-}
+    "epoch_time_s": "Training time", "counted_bytes": "Bytes sent", "peak_memory_bytes": "",
+    "energy_gpu_j": "", "energy_cpu_j": "",
+}  # fmt: skip
 PEAKS = ("peak_memory_bytes",)
 
 
@@ -125,7 +122,7 @@ class ParetoView(ReportView):
         if not fronts or len(shown) < 2:
             return None
         kinds, rows = [c for c in found if any(c == k for k, _ in fronts)], sorted({p for _, p in fronts})
-        figure = new_figure(0.9 + 2.7 * len(rows) + 0.2 * legend_rows(section), section, "Accuracy and cost")
+        figure = new_figure(0.9 + 2.7 * len(rows), section, "Accuracy and cost", legend=True)
         axes = figure.subplots(len(rows), len(kinds), sharey="row", squeeze=False)
         for i, parts in enumerate(rows):
             for ax, cost in zip(axes[i], kinds, strict=True):

@@ -7,17 +7,7 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.ticker import FixedLocator
 
-from harness.report.drawing import (
-    Picture,
-    amount_axis,
-    draw_line,
-    legend_rows,
-    line_legend,
-    mark,
-    new_figure,
-    save,
-    set_ticks,
-)
+from harness.report.drawing import Picture, amount_axis, draw_line, line_legend, mark, new_figure, save, set_ticks
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, column, grid, measured, seeds_note, usual_seeds
 from harness.report.views import ReportView
@@ -66,7 +56,7 @@ class ScalingView(ReportView):
         if not rates:
             return None
         shown = _several(section, rates)
-        figure = new_figure(3.8 + 0.2 * legend_rows(section), section, "Throughput and speed-up by parts")
+        figure = new_figure(3.8, section, "Throughput and speed-up by parts", legend=True)
         left, right = figure.subplots(1, 2)
         for variant in shown:
             there = [(p, rates[variant, p]) for p in section.parts if (variant, p) in rates]

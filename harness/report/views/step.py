@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.drawing import (
-    Picture,
-    amount_axis,
-    draw_line,
-    legend_rows,
-    line_legend,
-    new_figure,
-    panel,
-    save,
-    value_axis,
-)
+from harness.report.drawing import Picture, amount_axis, draw_line, line_legend, new_figure, panel, save, value_axis
 from harness.report.sections import Variant, component_columns, totals
 from harness.report.sweeps import THREADS, Swept
 from harness.report.table import Cell, Group, Row, Table, by_parts, parts_heading
@@ -79,7 +69,7 @@ class StepView(SweptView):
             return None
         size, unit = time_unit(max(stat.mean for stat in times.values()))
         title = f"Time of a step and {swept.axis.name}"
-        figure = new_figure(0.6 + 3.0 * len(shown) + 0.2 * legend_rows(section), section, title)
+        figure = new_figure(0.6 + 3.0 * len(shown), section, title, legend=True)
         axes = figure.subplots(len(shown), 2, squeeze=False)
         for (left, right), parts in zip(axes, shown, strict=True):
             for variant in section.variants:
