@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from harness.report.drawing import Drawing, legend, mark, mark_panel, new_figure, panel
-from harness.report.palette import PHASES, component_colours
+from harness.report.palette import PHASES, SPARE
 from harness.report.sections import Section, Values, Variant
 from harness.results.text import Stat, significant
 
@@ -94,7 +95,8 @@ def stacked_bars(
     section: Section, values: dict[str, Values], known: dict[str, str], unit: float, label: str, what: str
 ) -> Drawing:
     """Draw horizontal stacked bars of components, a panel a number of parts; shares below if these are times."""
-    colours = component_colours(list(values), known)
+    spare = itertools.cycle(SPARE)  # of phases or purposes that are not known here
+    colours = {name: known[name] if name in known else next(spare) for name in values}
     labels = [label, "Share of the epoch (%)"] if known is PHASES else [label]
     shown = sorted({parts for found in values.values() for (_, parts), stat in found.items() if stat.mean})
     figure = new_figure(1.3 + len(labels) * (0.75 + 0.26 * len(section.variants)), section, what)

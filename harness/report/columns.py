@@ -36,12 +36,13 @@ def record_values(record: Record | None) -> dict[str, Any]:
     if record is None:
         return {}
     meters = [rank["meters"] for rank in record.ranks if rank.get("meters")]
+    drawn, seconds = record.result.get("presampled"), record.result.get("presample_s")
     return {
         **_ranks(record.result.get("rank_epoch_time_s") or []),
         **{f"{MODEL}{name}{MODEL_SUFFIX}": size for name, size in (record.result.get("memory_model") or {}).items()},
         **_network_traffic(record),
         **_sampling(record),
-        **_counting(record.result),
+        **({"subgraphs_per_s": drawn / seconds} if drawn and seconds else {}),
         "target": (record.config.get("train") or {}).get("target"),
         "peer_bytes": peer_bytes(record),
         "part_sizes": part_sizes(record),
@@ -94,11 +95,6 @@ def _caching(asked: float | None, cached: float | None) -> dict[str, float]:
     if not asked or cached is None:
         return {}
     return {"cache_asked": asked, "cache_found": cached, "hit_rate": cached / asked}
-
-
-def _counting(result: Mapping[str, Any]) -> dict[str, float]:
-    drawn, seconds = result.get("presampled"), result.get("presample_s")
-    return {"subgraphs_per_s": drawn / seconds} if drawn and seconds else {}
 
 
 def _network_traffic(record: Record) -> dict[str, Any]:

@@ -245,6 +245,7 @@ def _kind(patch: Patch) -> tuple[str, str]:
 
 LONGEST = 72  # characters of a name in a legend
 MARKERS = 12  # of a line of many points; at most twice as many
+_DATES = {"svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}  # and makers: not written
 HANDLE = 6  # characters that an entry is longer than its name
 
 
@@ -308,7 +309,11 @@ def save(figure: Drawing, section: Section, kind: str, title: str, caption: str)
         _hatch(figure)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # is laid out now, not again for each format
-    made = {name: _written(figure, name) for name in current_style().formats}
+    made = {}
+    for name in current_style().formats:
+        written = io.BytesIO()
+        figure.savefig(written, format=name, metadata=dict.fromkeys(_DATES[name]))
+        made[name] = written.getvalue()
     return Picture(
         name=f"{section.anchor}-{kind}",
         title=title,
@@ -317,13 +322,6 @@ def save(figure: Drawing, section: Section, kind: str, title: str, caption: str)
         data=figure.data(),
         **made | {"svg": with_attributes(made["svg"])},
     )
-
-
-def _written(figure: Figure, name: str) -> bytes:
-    dates = {"svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
-    written = io.BytesIO()
-    figure.savefig(written, format=name, metadata=dict.fromkeys(dates.get(name, ())))
-    return written.getvalue()
 
 
 def _columns(labels: Sequence[str], width: float) -> int:

@@ -82,12 +82,6 @@ def explain_flags(section: Section) -> str:
     return f" Of at least one seed: {'; '.join(used)}." if used else ""
 
 
-def flagged(flag: Flag, sections: Iterable[Section]) -> int:
-    """Return how many trials a flag holds for."""
-    frames = (section.ok[flag.chosen(section.ok)] for section in sections)
-    return len({(row.suite, row.trial) for frame in frames for row in frame.itertuples()})
-
-
 _LABELS = {
     "gpu": "GPU", "gpus": "GPU", "driver": "GPU driver", "cuda": "CUDA", "nccl": "NCCL",
     "cpu": "CPU", "cores": "CPU cores", "logical_cores": "logical cores",
@@ -184,8 +178,9 @@ def _data_notes(sections: list[Section]) -> Iterable[Note]:
 def _flag_notes(sections: list[Section]) -> Iterable[Note]:
     for flag in FLAGS:
         if wheres := [where for section in sections if (where := flag.where(section))]:
-            lead = f"{flag.lead}: {trials(flagged(flag, sections))}"
-            yield Note(lead, f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
+            bad = (section.ok[flag.chosen(section.ok)] for section in sections)
+            count = len({(row.suite, row.trial) for frame in bad for row in frame.itertuples()})
+            yield Note(f"{flag.lead}: {trials(count)}", f"({flag.mark}; {flag.rule}). {'; '.join(wheres)}.")
 
 
 def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
@@ -280,10 +275,7 @@ def _merged_remarks(inputs: ResultInputs) -> Iterable[Note]:
 
 def _merge(remarks: list[str]) -> str:
     """Return remarks that differ in numbers only as one, with the range of each number."""
-    ranges = map(_number_range, zip(*map(_NUMBER.findall, remarks), strict=True))
+    numbers = zip(*map(_NUMBER.findall, remarks), strict=True)
+    ends = [(min(found, key=float), max(found, key=float)) for found in numbers]
+    ranges = iter([low if float(low) == float(high) else f"{low} to {high}" for low, high in ends])
     return _NUMBER.sub(lambda _: next(ranges), remarks[0])
-
-
-def _number_range(numbers: tuple[str, ...]) -> str:
-    low, high = min(numbers, key=float), max(numbers, key=float)
-    return low if float(low) == float(high) else f"{low} to {high}"

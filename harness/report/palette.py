@@ -60,9 +60,3 @@ def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingP
         used.add((colour, dash))
         styles.append(Style(colour, MARKERS[i % len(MARKERS)], dash))
     return styles
-
-
-def component_colours(names: list[str], known: dict[str, str]) -> dict[str, str]:
-    """Give each phase or purpose its usual colour; ones not known here get the spare colours in turn."""
-    spare = iter(SPARE * (1 + len(names) // len(SPARE)))
-    return {name: known[name] if name in known else next(spare) for name in names}

@@ -64,12 +64,10 @@ def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
     return 1, (), str(value)
 
 
-RecordOf = Callable[[Mapping[Any, Any]], Record | None]
-"""Returns the record of a row of `load_results`, if there is one."""
-
-
-def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
-    """Name and colour every method variant of a report.
+def find_variants(
+    results: pd.DataFrame, record_of: Callable[[Mapping[Any, Any]], Record | None] = lambda row: None
+) -> dict[str, Variant]:
+    """Name and colour every method variant of a report; `record_of`: the record of a row of `results`, if there is one.
 
     The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before true
     and smaller numbers before larger ones. See `variant_styles` for colours. Shown are the options that vary among a
@@ -194,12 +192,6 @@ class Section:
         return frame[(frame["variant"] == variant.key) & (frame["parts"] == parts)]
 
 
-def data_badge(row: Mapping[Any, Any]) -> str:
-    """Return what must stand beside a data set's name: "" for real data, else its note or origin."""
-    note, origin = text(row.get("dataset_note")), text(row.get("origin"))
-    return note or ("" if origin in ("", "real") else origin)
-
-
 def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
     """Return what two trials must share to be compared: all but method, parts, seed and the ignored key."""
     columns = ["suite", "dataset", "model", "partitioner", "network", "device", "timing"]
@@ -283,6 +275,9 @@ def _section(
     rows = frame.to_dict("records")
     records = [record for row in rows if (record := inputs.record(row))]
     present = set(frame["variant"])
+    # What must stand beside a data set's name: of data that are not real their note or origin.
+    origins = [(text(row.get("dataset_note")), text(row.get("origin"))) for row in rows]
+    badges = (note or origin for note, origin in origins if note or origin != "real")
     keys = {(row["suite"], row["trial"]) for row in rows}
     mine = [key in keys for key in zip(inputs.epochs["suite"], inputs.epochs["trial"], strict=True)]
     own = tuple(v for key, v in variants.items() if key in present)
@@ -290,7 +285,7 @@ def _section(
     return Section(
         anchor=_anchor(f"{setting['dataset']}-{setting['model']}", taken),
         dataset=setting["dataset"],
-        badge=next((badge for row in rows if (badge := data_badge(row))), ""),
+        badge=next(filter(None, badges), ""),
         model=setting["model"],
         extra=extra,
         suite=setting["suite"],

@@ -97,23 +97,15 @@ class Swept:
         places = itertools.product(self.section.variants, self.section.parts, self.values)
         return {(v, parts, x): stats[v.key, parts, x] for v, parts, x in places if (v.key, parts, x) in stats}
 
-    @property
-    def unfolded(self) -> Section:
-        """The section with a variant for each value of the setting, which its label names."""
-        return self._unfold(self.values)
-
-    def at(self, value: float) -> Section:
-        """Return the section of the trials at one value of the setting, which the variants' labels name."""
-        return self._unfold((value,))
-
-    def _unfold(self, chosen: Sequence[float]) -> Section:
+    def unfolded(self, *chosen: float) -> Section:
+        """Return the section with a variant for each value (default: all) of the setting, which its label names."""
         section = self.section
         pairs = zip(section.frame["variant"], section.frame[AT], strict=True)
         frame = section.frame.assign(variant=[_point_key(key, value) for key, value in pairs])
         variants = tuple(
             replace(v, key=key, label=f"{v.label}, {self.axis.name}={show_value(value)}")
             for v in section.variants
-            for value in chosen
+            for value in chosen or self.values
             if (key := _point_key(v.key, value)) in set(frame["variant"])
         )
         return replace(section, frame=frame, variants=variants)
@@ -257,9 +249,7 @@ def network_frame(section: Section, groups: list[list[Record]]) -> pd.DataFrame:
                     "rate_bits_s": spec.bits_s,
                     "latency_s": spec.latency_s,
                     "ranks_per_host": spec.ranks_per_host,
-                    "epoch_time_s": record.result["epoch_time_s"],
-                    "epoch_time_low_s": record.result["epoch_time_low_s"],
-                    "epoch_time_high_s": record.result["epoch_time_high_s"],
+                    **{name: record.result[name] for name in ("epoch_time_s", "epoch_time_low_s", "epoch_time_high_s")},
                     "projected_s": comparison.projection.epoch_time_s if comparison else None,
                     "error": comparison.error if comparison else None,
                 }

@@ -108,7 +108,7 @@ def test_nodes_of_a_step_by_layer(layers: Path) -> None:
     full, sage = swept.section.variants
     assert (swept.axis, swept.values, sage.label) == (LAYERS, (1.0, 2.0, 3.0), "graphsage")
     assert sage.options["fanouts"] == [25, 10, 10]
-    found = {(v.label, parts): nodes for (v, parts), nodes in nodes_by_layer(swept.unfolded).items()}
+    found = {(v.label, parts): nodes for (v, parts), nodes in nodes_by_layer(swept.unfolded()).items()}
     assert found == {
         (f"graphsage, layers={count:g}", parts): [100.0 * 8**i for i in range(1 + int(count))]
         for parts in (1, 2)

@@ -96,4 +96,4 @@ class SweptBreakdownView(BreakdownView):
     details = ReportView.details  # the sums are with the sections of each value
 
     def __init__(self, swept: Swept) -> None:
-        super().__init__(swept.unfolded)
+        super().__init__(swept.unfolded())

@@ -12,11 +12,9 @@ from harness.report.views import ReportView
 from harness.results.text import common_places, fixed, over_seeds
 
 COUNTS = ("explanations", "explain_failed", "explain_late")
-SPENT = ("explain_s", "explain_cpu_s")
 FOUND = ("explain_loss", "explain_sn", "explain_sf")
-HELD = "explain_bytes"
-USED = ("guided_steps", "mask_age")
-TOLD = {name: f"stat_{name}" for name in (*COUNTS, *SPENT, *FOUND, HELD, *USED)}
+OTHERS = ("explain_s", "explain_cpu_s", "explain_bytes", "guided_steps", "mask_age")
+TOLD = {name: f"stat_{name}" for name in (*COUNTS, *FOUND, *OTHERS)}
 NONE = Cell("none")  # of a quotient whose divisor is 0
 HEADS = {  # column of `_trials`: heading, decimals (None: as the smallest value needs)
     "explanations": ("Explanations", 1), "failed": ("Failed", 1), "late": ("Left out", 1),
@@ -98,7 +96,7 @@ def _trials(section: Section) -> pd.DataFrame | None:
             "seconds": sums["explain_s"] / ended.where(ended > 0),
             "cpu_seconds": sums["explain_cpu_s"] / ended.where(ended > 0),
             "share": 100 * sums["explain_s"] / sums["epoch_time_s"],
-            "held": sums[HELD] / 2**20 / made.where(made > 0),
+            "held": sums["explain_bytes"] / 2**20 / made.where(made > 0),
             **{name: sums[name] / made.where(made > 0) for name in FOUND},
             "guided": 100 * sums["guided_steps"] / sums["steps"],
             "age": sums["mask_age"] / sums["guided_steps"].where(sums["guided_steps"] > 0),

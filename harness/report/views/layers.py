@@ -93,8 +93,8 @@ class SweptLayersView(SweptView):
 
     def table(self) -> Table | None:
         """Return a row a variant and depth; None without mini-batches."""
-        return LayersView(self.swept.unfolded).table() if self.swept.axis is LAYERS else None
+        return LayersView(self.swept.unfolded()).table() if self.swept.axis is LAYERS else None
 
     def figure(self) -> Picture | None:
         """Draw the deepest models; None without mini-batches."""
-        return LayersView(self.swept.at(self.swept.values[-1])).figure() if self.swept.axis is LAYERS else None
+        return LayersView(self.swept.unfolded(self.swept.values[-1])).figure() if self.swept.axis is LAYERS else None

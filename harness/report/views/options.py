@@ -23,13 +23,13 @@ SHOWN = ("test_at_best_val", "epoch_time_s", "counted_bytes", "peak_memory_bytes
 def swept_options(section: Section) -> dict[str, list[Line]]:
     """Return the numeric options of which a method has several values, by name, and their lines."""
     names = sorted({name for variant in section.variants for name in variant.options})
-    found = {name: _numeric(sweep(section.variants, name), name) for name in names}
+    found = {
+        # Switches are numbers to Python.
+        name: [ln for ln in lines if not any(isinstance(v.options[name], bool) for _, v in ln.points)]
+        for name in names
+        if (lines := sweep(section.variants, name))
+    }
     return {name: lines for name, lines in found.items() if lines}
-
-
-def _numeric(lines: list[Line], name: str) -> list[Line]:
-    """Leave out switches, which are numbers to Python."""
-    return [ln for ln in lines if not any(isinstance(v.options[name], bool) for _, v in ln.points)]
 
 
 def _values(section: Section) -> dict[Metric, Values]:

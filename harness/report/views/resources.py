@@ -40,7 +40,7 @@ class UseView(ReportView):
         """Utilisation, power and energy; None if nothing of it was measured."""
         section = self.section
         columns, gpu = [*CPU_USE], ""
-        if on_gpu(section):
+        if section.ok["device"].eq("cuda").any():
             columns += GPU_USE
             gpu = (
                 " GPU utilisation: share of the time with a kernel running, mean of samples"
@@ -70,11 +70,6 @@ class UseView(ReportView):
         caption = f"The numbers of the table above; {MEANS}. Energy is of an epoch: lower is better."
         title = "Utilisation and energy"
         return save(grouped_bars(section, shown, title), section, "use", title, caption)
-
-
-def on_gpu(section: Section) -> bool:
-    """Return whether trials ran on a GPU."""
-    return bool(section.ok["device"].eq("cuda").any())
 
 
 def every(section: Section, name: str) -> str:
@@ -142,7 +137,7 @@ GPU_MEMORY = ("nvml_peak_bytes", "allocator_peak_bytes")
 def memory_sources_table(section: Section) -> Table | None:
     """Peak memory as each source saw it beside the model's total; None if there is neither."""
     sources, gpu = [*CPU_MEMORY], ""
-    if on_gpu(section):
+    if section.ok["device"].eq("cuda").any():
         sources += GPU_MEMORY
         gpu = (
             "NVML: what the driver says the process holds on the GPU, CUDA's context included, the largest of "

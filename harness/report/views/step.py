@@ -31,7 +31,9 @@ class StepView(SweptView):
             return None
         size, unit = time_unit(max(stat.mean for stat in times.values()))
         places = min(3, common_places(stat.mean / size for stat in times.values()))
-        shares = _sampling(swept)
+        phases = {name: swept.values_of(column) for name, column in component_columns(swept.section, "phase").items()}
+        sums = totals(phases)
+        shares = {key: stat.mean / sums[key] for key, stat in phases.get("sample", {}).items() if sums[key]}
         heads = tuple(show_value(value) for value in swept.values)
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
@@ -107,13 +109,6 @@ def relative(swept: Swept, times: Points, key: tuple[Variant, int, float]) -> fl
 
 def _ratio_name(swept: Swept) -> str:
     return "Speed-up (×)" if swept.axis is THREADS else "Relative (×)"
-
-
-def _sampling(swept: Swept) -> dict[tuple[Variant, int, float], float]:
-    """Return the share of an epoch's phases that is sampling."""
-    phases = {name: swept.values_of(column) for name, column in component_columns(swept.section, "phase").items()}
-    sums = totals(phases)
-    return {key: stat.mean / sums[key] for key, stat in phases.get("sample", {}).items() if sums[key]}
 
 
 def phase_table(swept: Swept) -> Table | None:
