@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from harness.metrics import Metric
@@ -13,12 +14,12 @@ from harness.report.sections import Section, Values, Variant, totals, values_of
 from harness.results.text import (
     MISSING,
     UNAVAILABLE,
-    Stat,
     byte_unit,
     common_places,
     decimals,
     fixed,
     join_unique,
+    percent,
     scaled,
     time_unit,
 )
@@ -134,7 +135,6 @@ def missing(section: Section, variant: Variant, parts: int) -> Cell:
 
 
 Columns = list[list[Cell]]  # a list for each number of parts, a cell a variant
-Format = Callable[[list[Stat]], Callable[[Stat], str]]  # how to write a column, given all of it
 WIDEST = 6  # columns side by side; more go below one another
 SEEDS = "Mean ± sample standard deviation over seeds"
 
@@ -144,39 +144,31 @@ def usual_seeds(values: Values) -> int:
     return max((stat.n for stat in values.values()), default=0)
 
 
-def seeds_note(seeds: int) -> str:
+def seeds_note(values: Values) -> str:
     """Say what a value is over seeds."""
-    if seeds <= 1:
+    if (seeds := usual_seeds(values)) <= 1:
         return "One seed, hence no deviation."
     return f"{SEEDS} (n = {seeds}; otherwise n stands beside the number)."
 
 
-def measured(unit: float) -> Format:
-    """Format a column of values in units of `unit`, all with the same decimals."""
+def column(
+    section: Section, values: Values, unit: float | None = 1.0, *, highest: bool, usual: Values | None = None
+) -> Columns:
+    """Return the cells of one group of columns: all of a column with the same decimals, the best of it marked.
 
-    def chosen(stats: list[Stat]) -> Callable[[Stat], str]:
-        places = common_places(stat.mean / unit for stat in stats)
-        return lambda stat: scaled(stat, unit, places)
-
-    return chosen
-
-
-def column(section: Section, values: Values, format: Format, seeds: int, *, highest: bool | None) -> Columns:
-    """Return the cells of one group of columns.
-
-    `highest`: whether the best is the largest; None: there is no best.
+    `unit`: that they are in; None: they are scores. `highest`: whether the best is the largest. `usual`: values
+    that have the usual number of seeds, if not these alone.
     """
-    columns = []
+    columns, seeds = [], usual_seeds(values if usual is None else usual)
     for parts in section.parts:
         stats = [values.get((variant, parts)) for variant in section.variants]
-        show = format([stat for stat in stats if stat])
+        places = common_places(stat.mean / (unit or 1.0) for stat in stats if stat)
+        show = partial(scaled, unit=unit, places=places) if unit else percent
         cells = [
             Cell(show(stat), f"n={stat.n}" if stat.n != seeds else "") if stat else missing(section, variant, parts)
             for variant, stat in zip(section.variants, stats, strict=True)
         ]
-        if highest is not None:
-            cells = bold_best(cells, [stat.mean if stat else None for stat in stats], highest=highest)
-        columns.append(cells)
+        columns.append(bold_best(cells, [stat.mean if stat else None for stat in stats], highest=highest))
     return columns
 
 

@@ -11,9 +11,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from harness.report.drawing import Picture, line_legend, mark, mark_panel, new_figure, panel, plot_line, save, set_ticks
 from harness.report.sections import Section, Variant, values_of
-from harness.report.table import Table, column, grid, seeds_note, usual_seeds
+from harness.report.table import Table, column, grid, seeds_note
 from harness.report.views import ReportView
-from harness.results.text import byte_unit, percent
+from harness.results.text import byte_unit
 
 
 class AccuracyView(ReportView):
@@ -35,14 +35,13 @@ class AccuracyView(ReportView):
         test, val = (values_of(section, column) for column in ("test_at_best_val", "best_val"))
         if not (test or val) and len(section.ok):
             return None
-        seeds = usual_seeds(test | val)
         columns = {
-            f"Test {section.metric} (%)": column(section, test, lambda _: percent, seeds, highest=True),
-            f"Validation {section.metric} (%)": column(section, val, lambda _: percent, seeds, highest=True),
+            f"Test {section.metric} (%)": column(section, test, None, highest=True, usual=test | val),
+            f"Validation {section.metric} (%)": column(section, val, None, highest=True, usual=test | val),
         }
         what = "Test score at the epoch of the best validation score, and that validation score"
         if sampled := values_of(section, "sampled_test_at_best_val"):
-            columns["Test, sampled (%)"] = column(section, sampled, lambda _: percent, seeds, highest=True)
+            columns["Test, sampled (%)"] = column(section, sampled, None, highest=True, usual=test | val)
             what += (
                 ", both with all neighbours; sampled: the test score of that epoch by the method's own sampler, "
                 "where it has one and was asked to (train.sampled_eval)"
@@ -50,7 +49,7 @@ class AccuracyView(ReportView):
         return grid(
             section,
             f"{section.score} by method and number of parts P",
-            f"{what}. {seeds_note(seeds)} Bold: best of the column, underlined: second best.",
+            f"{what}. {seeds_note(test | val)} Bold: best of the column, underlined: second best.",
             columns,
         )
 

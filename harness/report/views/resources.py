@@ -14,12 +14,10 @@ from harness.report.table import (
     components_table,
     grid,
     heading,
-    measured,
     metrics_table,
     ratios,
     scale_of,
     seeds_note,
-    usual_seeds,
 )
 from harness.report.views import ReportView
 from harness.results.text import byte_unit, join_unique
@@ -94,9 +92,8 @@ class MemoryView(ReportView):
         section = self.section
         peaks = values_of(section, "peak_memory_bytes")
         size, unit = byte_unit(max((s.mean for s in peaks.values()), default=None))
-        seeds = usual_seeds(peaks)
         name = heading(section.metric_of("peak_memory_bytes"), unit)
-        columns = {name: column(section, peaks, measured(size), seeds, highest=False)}
+        columns = {name: column(section, peaks, size, highest=False)}
         rule = ""
         if baseline := section.baseline:
             rule = f" Relative: mean / that of {baseline.label} at equal P."
@@ -106,7 +103,7 @@ class MemoryView(ReportView):
             section,
             "Peak memory of a rank",
             f"Largest of the ranks over the whole trial; 1 {unit} = {size:,.0f} bytes. Source: {source}. "
-            f"{seeds_note(seeds)}{rule} Bold: smallest of the column, underlined: second smallest.",
+            f"{seeds_note(peaks)}{rule} Bold: smallest of the column, underlined: second smallest.",
             columns,
         )
 

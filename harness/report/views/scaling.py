@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator
 
 from harness.report.drawing import Picture, amount_axis, draw_line, line_legend, mark, new_figure, save, set_ticks
 from harness.report.sections import Section, Values, Variant, values_of
-from harness.report.table import Cell, Table, column, grid, measured, seeds_note, usual_seeds
+from harness.report.table import Cell, Table, column, grid, seeds_note
 from harness.report.views import ReportView
 
 
@@ -28,7 +28,6 @@ class ScalingView(ReportView):
         if not rates:
             return None
         section = replace(section, variants=_several(section, rates))
-        seeds = usual_seeds(rates)
         own = [[_own_speed_up(section, rates, v, parts) for v in section.variants] for parts in section.parts]
         efficiency = [
             [Cell(f"{100 * found[0] * found[1] / parts:.0f}") if found else Cell() for found in row]
@@ -37,11 +36,11 @@ class ScalingView(ReportView):
         return grid(
             section,
             "Throughput and speed-up by number of parts",
-            f"Epochs per second = 1 / epoch time. {seeds_note(seeds)} Speed-up: mean throughput / the method's "
+            f"Epochs per second = 1 / epoch time. {seeds_note(rates)} Speed-up: mean throughput / the method's "
             "own with the fewest parts that it was run on. Efficiency: speed-up / how many times as many parts; "
             "100 % is ideal, as long as a rank has cores or a GPU of its own. Bold: highest of the column.",
             {
-                "Throughput (epochs/s)": column(section, rates, measured(1.0), seeds, highest=True),
+                "Throughput (epochs/s)": column(section, rates, highest=True),
                 "Speed-up over own fewest P (×)": [
                     [Cell(f"{found[0]:.2f}") if found else Cell() for found in row] for row in own
                 ],

@@ -10,7 +10,7 @@ from harness.report.columns import RANK, RANK_SUFFIX
 from harness.report.drawing import Picture, save
 from harness.report.notes import explain_flags, flag_marks
 from harness.report.sections import Section, Variant, numbered, values_of
-from harness.report.table import Cell, Table, column, grid, heading, measured, missing, ratios, seeds_note, usual_seeds
+from harness.report.table import Cell, Table, column, grid, heading, missing, ratios, seeds_note
 from harness.report.views import ReportView, variants_table
 from harness.results.text import common_places, join_unique, time_unit
 
@@ -27,8 +27,7 @@ class EpochTimeView(ReportView):
         """Epoch time and speed-up over the baseline, method by parts; flagged trials are marked."""
         section = self.section
         times = values_of(section, "epoch_time_s")
-        seeds = usual_seeds(times)
-        shown = column(section, times, measured(1.0), seeds, highest=False)
+        shown = column(section, times, highest=False)
         marked = [
             [replace(cell, mark=flag_marks(section, v, parts)) for cell, v in zip(cells, section.variants, strict=True)]
             for parts, cells in zip(section.parts, shown, strict=True)
@@ -47,7 +46,7 @@ class EpochTimeView(ReportView):
             section,
             "Epoch time",
             "Seconds per training epoch, evaluation excluded: of each trial the median over the epochs after "
-            f"warm-up of the slowest rank's time.{which} {seeds_note(seeds)} {rule} Bold: fastest of the column, "
+            f"warm-up of the slowest rank's time.{which} {seeds_note(times)} {rule} Bold: fastest of the column, "
             f"underlined: second fastest.{explain_flags(section)}",
             columns,
         )
