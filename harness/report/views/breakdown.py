@@ -93,7 +93,10 @@ class SweptBreakdownView(BreakdownView):
     question = "Which phases does a setting change?"
     place = 20
     of = "sweep"
-    details = ReportView.details  # the sums are with the sections of each value
 
     def __init__(self, swept: Swept) -> None:
         super().__init__(swept.unfolded())
+
+    def details(self) -> dict[str, Table | None]:
+        """Leave out the sums."""
+        return {}
