@@ -190,18 +190,12 @@ def evaluate(
     trials: Sequence[TrialConfig],
     declared: Sequence[Metric] = (),
 ) -> list[Verdict]:
-    """Hold claims against results.
+    """Hold a suite's claims against results and return a verdict for each, in their order.
 
-    Args:
-        claims: of a suite.
-        frame: one row a trial, as `load_results` returns it; trials that are not the suite's are not read.
-        epochs: one row an epoch and rank, as `load_epochs`.
-        trials: all trials of the suite, run or not.
-        declared: the metrics that methods declare.
-
-    Returns:
-        A verdict for each claim, in their order. A trial's seeds are repetitions: values are means over those
-        that ended well, intervals are over them, or over epochs where a time has one seed only.
+    `frame`: one row a trial, as `load_results` returns it; trials that are not the suite's are not read. `epochs`: one
+    row an epoch and rank, as `load_epochs`. `trials`: all of the suite, run or not. `declared`: the metrics that
+    methods declare. A trial's seeds are repetitions: values are means over those that ended well, intervals are over
+    them, or over epochs where a time has one seed only.
     """
     results = Results(frame, epochs)
     return [_verdict(claim, results, trials, unit_of(claim, declared)) for claim in claims]
@@ -352,12 +346,8 @@ def judge(
 def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] = ()) -> list[Judged]:
     """Evaluate the claims of what was run, each suite as it is kept beside its results.
 
-    Args:
-        directories: results directories, suites' directories in them, or trials'.
-        suites: suites to hold the results against in place of those kept.
-
-    Raises:
-        UserError: a directory is missing or holds no trial, or a record or `suite.json` is damaged.
+    `directories`: of results, of suites in them, or of trials; `suites`: to hold the results against in place of those
+    kept. UserError if a directory is missing or holds no trial, or a record or `suite.json` is damaged.
     """
     inputs = load_inputs(directories)
     given = {suite.name: suite for suite in suites}
@@ -367,8 +357,7 @@ def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] =
 def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:
     """Return the suite of a file with the trials that it has on the device that the results are of.
 
-    Raises:
-        UserError: a mistake in the suite, or no record under its name.
+    UserError if there is a mistake in the suite, or no record under its name.
     """
     from harness.suite.expand import expand
     from harness.suite.load import load_suite
