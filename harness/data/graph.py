@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -169,6 +169,18 @@ class GraphData:
     """What a table must say beside the name, e.g. "twin of reddit at scale 0.02"."""
     weights: Array | None = None
     """float32 [E] edge weights, positive and finite; None: every edge counts one."""
+
+    @classmethod
+    def of(
+        cls, name: str, *, csr: tuple[Array, Array], features: Array, labels: tuple[Array, int, bool],
+        split: Iterable[Array], **others: Any,
+    ) -> GraphData:  # fmt: skip
+        """Return a graph; `labels` come with `num_classes` and `multilabel`, `split` are the three masks in order."""
+        (indptr, indices), (values, classes, multilabel), (train, val, test) = csr, labels, split
+        return cls(
+            name=name, indptr=indptr, indices=indices, features=features, labels=values, train_mask=train,
+            val_mask=val, test_mask=test, num_classes=classes, multilabel=multilabel, **others,
+        )  # fmt: skip
 
     @property
     def nodes(self) -> int:
