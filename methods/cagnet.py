@@ -354,9 +354,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         foreign = part.inner if groups > 1 else 0
         # Without entries the layers are reckoned as A H first, then W, which is how they are computed.
         rows = PartSize(copies * part.inner, foreign, 0, 0)
-        components = replace(case, train=rows, train_nodes=copies * case.train_nodes).full_graph(
-            precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
+        group = replace(case, train=rows, train_nodes=copies * case.train_nodes)
+        components = group.full_graph(**options.for_costs)
         own = part.inner * case.model.widths[0][0] * case.itemsize
         pointers = 8 * (groups - 1) * (rows.inner + 1)
         return components | {
@@ -373,9 +372,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         columns = case.parts // options.replication - 1
         if not case.model.attends:
             return case.boundary_rows(
-                (columns + 2 * copies) * case.nodes, backward=(columns + copies) * case.nodes,
-                precompute=options.precompute, transform_first=options.transform_before_exchange,
-            )  # fmt: skip
+                (columns + 2 * copies) * case.nodes, backward=(columns + copies) * case.nodes, **options.for_costs
+            )
         sent, heads = {"feature": 0, "embedding": 0, "gradient": 0}, case.model.spec.heads
         for block in range(case.model.depth):
             width = case.model.layer_of(block)[0].transformed

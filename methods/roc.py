@@ -297,13 +297,11 @@ class ROC(FullGraphMethod[ROCOptions]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield the step of `full`, its matrices in the offloader."""
-        worker, stats = self.worker, dict[str, Any]()
-        yield Step(
-            blocks=[worker.partition.full_block] * worker.model.depth,
+        stats = dict[str, Any]()
+        yield self.step_on(
+            self.worker.partition.full_block,
+            self._exchange,
             inputs=partial(self.offloader.load, self._features),
-            exchange=self._exchange,
-            loss=worker.train_loss,
-            transform_first=self.options.transform_before_exchange,
             aggregated=None if self.aggregated is None else partial(self.offloader.load, self.aggregated),
             stats=stats,
             around=partial(self.offloader.step, stats),
@@ -321,7 +319,7 @@ class ROC(FullGraphMethod[ROCOptions]):
     @classmethod
     def memory(cls, options: ROCOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: rows up to the budget on the device, on a CPU the host's copies too."""
-        full = case.full_graph(precompute=options.precompute, transform_first=options.transform_before_exchange)
+        full = case.full_graph(**options.for_costs)
         layers = full.pop("layers (Eq. 3)") + full.pop("layers, beside Eq. 3")
         homes = full.pop("input features") + full.pop("aggregated features", 0)
         limit = None if options.budget_mib is None else int(options.budget_mib * MIB)
@@ -347,10 +345,7 @@ class ROC(FullGraphMethod[ROCOptions]):
         if options.budget_mib is not None:
             return None
         inputs = case.nodes * case.model.widths[0][0] * case.itemsize * (1 + options.precompute)
-        sent = case.boundary_rows(
-            case.boundary, precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
-        return sent | {"swap": inputs}
+        return case.boundary_rows(case.boundary, **options.for_costs) | {"swap": inputs}
 
     def _home(self, tensor: Tensor) -> Tensor:
         return tensor if self._emulated else self.offloader.to_host(tensor)
