@@ -17,6 +17,7 @@ from harness.runtime import FeatureStore
 from harness.sampling import (
     Tables,
     induce,
+    missing_degree,
     number_sources,
     sample_layers,
     systematic,
@@ -159,8 +160,7 @@ def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
 def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
     sample = induce(topology, inner, tables)
     weights = None if sample.values is None else sample.values.astype(np.float32)
-    here = Topology(sample.indptr, sample.indices, weights).degree(np.arange(inner.size))
-    scale = np.divide(topology.degree(inner), here, out=np.ones(inner.size), where=here > 0)
+    scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
     return replace(sample, dst_scale=scale).block(topology, device=CPU, dtype=dtype, engine=ENGINE)
 
 
