@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.data.store import sync
 from harness.errors import UserError
 from harness.results.record import Record, read_record, read_versioned
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
@@ -168,13 +169,13 @@ class ResultStore:
     def _put(self, built: Path, trial_id: str) -> Path:
         """Flush a filled directory and rename it to its final name; one cannot be renamed over another."""
         for path in [*built.iterdir(), built]:
-            _flush(path)
+            sync(path)
         home, old = self.directory / trial_id, self.staging / f"{trial_id}{REPLACED}"
         if home.exists():
             shutil.rmtree(old, ignore_errors=True)
             home.rename(old)
         built.rename(home)
-        _flush(self.directory)
+        sync(self.directory)
         shutil.rmtree(old, ignore_errors=True)
         return home
 
@@ -207,15 +208,6 @@ def _listed(directory: Path) -> list[Path]:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _flush(path: Path) -> None:
-    """Have the kernel write a file, or a directory's entries, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 EPOCH_COLUMNS = (
