@@ -141,7 +141,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
             nodes = ImportanceSubgraphs(*graph, options.size, **bias)
             return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
         layers = LayerSampler(*graph, estimator=options.estimator, **bias)
-        return LayerwiseSampler(layers, per_layer(options.sizes, source.depth, "sizes"))
+        return LayerwiseSampler(layers.sample, per_layer(options.sizes, source.depth, "sizes"))
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`, `node_batches` and `subgraph_batches`."""
