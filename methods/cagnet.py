@@ -49,8 +49,7 @@ def entries_from(
 def rank_groups(replication: int, parts: int) -> list[range]:
     """Return the groups of `replication` consecutive ranks out of `parts`.
 
-    Raises:
-        UserError: the groups would not be of equal size.
+    UserError if they would not be of equal size.
     """
     if parts % replication:
         fix = "use one of " + ", ".join(str(c) for c in range(1, parts + 1) if parts % c == 0)

@@ -59,10 +59,8 @@ class Offloader(TorchDispatchMode):
         """Hold the enclosed forward and backward pass within the budget.
 
         `stats` gets `swap_in_bytes` and `swap_out_bytes`, moved to the device and away from it, and
-        `arena_peak_bytes`, the most that was on the device at once.
-
-        Raises:
-            TrialError: `oom`, if what is in use at once exceeds the budget.
+        `arena_peak_bytes`, the most that was on the device at once. TrialError `oom` if what is in use at once
+        exceeds the budget.
         """
         self._layer, self._direction = 0, "forward"
         self._in, self._out, self._peak = 0, 0, 0

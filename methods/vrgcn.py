@@ -65,13 +65,8 @@ def with_history(topology: Topology, drawn: LayerSample, tables: Tables, *, line
     Otherwise all edges, each from a fresh row if there is any, else from a historical one: for attention,
     which is not linear in the rows.
 
-    Takes time linear in the destinations' degrees.
-
-    Args:
-        topology: the graph.
-        drawn: k_i of the deg_i neighbours of each destination i, drawn uniformly (`draw_neighbours`).
-        tables: of the graph's nodes; two are borrowed.
-        linear: see above.
+    Takes time linear in the destinations' degrees. `drawn` are k_i of the deg_i neighbours of each destination i, drawn
+    uniformly (`draw_neighbours`); of the tables of the graph's nodes two are borrowed.
     """
     graph = topology.indptr, topology.indices, topology.weights
     sample = drawn.indptr, drawn.indices, drawn.sources
@@ -183,8 +178,7 @@ class HistorySampler:
 class Recalled:
     """The exchange of a step: layers with a history read its rows behind the fresh ones, which it keeps.
 
-    Args:
-        rows: [historical nodes, width] by layer.
+    `rows` are [historical nodes, width] by layer.
     """
 
     def __init__(self, rows: dict[int, Tensor]) -> None:

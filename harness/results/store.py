@@ -304,10 +304,8 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
 
     A trial that is twice with equal content is there once. Of two that differ `keep` says which is taken: the
     first, where `out` comes before all sources, or the one that was started last. Nothing is copied before
-    everything was read. `suite.json` is the first there is.
-
-    Raises:
-        UserError: a trial twice that differs and no `keep`; a damaged record; a run is writing to `out`.
+    everything was read. `suite.json` is the first there is. UserError for a trial twice that differs and no `keep`, a
+    damaged record, or where a run is writing to `out`.
     """
     found = [_read_to_merge(place) for source in sources for place in record_places(source)]
     if not found:

@@ -36,15 +36,9 @@ class Induced:
 def induced(topology: Topology, nodes: Ints, tables: Tables, *, places: bool = False) -> Induced:
     """Return all edges between `nodes`, each of which is both a row and a column, in their order.
 
-    Takes time linear in the sum of the nodes' degrees.
-
-    Args:
-        topology, tables: the graph, and tables of its nodes.
-        nodes: int64 [n], distinct. Where they ascend, and the graph's columns do, the columns ascend.
-        places: whether to say where in the graph the entries are.
-
-    Raises:
-        ValueError: a node is given twice.
+    Takes time linear in the sum of the nodes' degrees. `nodes` are int64 [n], a ValueError if one is given twice; where
+    they ascend, and the graph's columns do, the columns ascend. `places`: whether to say where in the graph the entries
+    are.
     """
     with tables.borrow() as table:
         indptr, columns, found = _induce(topology.indptr, topology.indices, nodes, table, places)
@@ -192,10 +186,7 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
     METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the edges'
     weights; the same for an equal seed. It may take minutes, and several times the graph's memory. One cluster needs
     no METIS. Into `keep`, a directory of the graph's own, whoever asks first puts the clusters; others wait, and all
-    map the one copy.
-
-    Raises:
-        UserError: more clusters than nodes.
+    map the one copy. UserError for more clusters than nodes.
     """
     if keep is None:
         spec = PartitionSpec(parts=count, objective="cut", seed=seed)

@@ -303,14 +303,8 @@ class Explainer:
     an exception or by numbers that are not finite, changes nothing: the last good guidance stays. So does one
     that is not done when the next is due, which is left out then.
 
-    Args:
-        graph: the rank's explanation graph.
-        spec: of an explanation.
-        model: the replica; copied, so that its weights may change meanwhile.
-        clock: of the trainer; explanations in line are its phase `explain`.
-        num_nodes: N, of the training graph.
-        period: steps between explanations.
-        where: in a thread, or in line.
+    The model is copied, so that the replica's weights may change meanwhile. `num_nodes`: N, of the training graph;
+    `period`: steps between explanations. Those in line are the phase `explain` of the trainer's clock.
 
     Attributes:
         guidance: of the last explanation that ended well; None before.

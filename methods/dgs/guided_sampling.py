@@ -28,15 +28,10 @@ from harness.sampling import (
 
 
 def within_hops(topology: Topology, nodes: NDArray[np.int64], hops: int) -> NDArray[np.int64]:
-    """Return `nodes` and all from which they are reached over at most `hops` edges, int64, ascending.
+    """Return `nodes` and all from which they are reached over at most `hops` (>= 0) edges, int64, ascending.
 
-    These are the nodes whose features as many layers' outputs at `nodes` depend on. Takes time linear in the
-    graph's nodes and the in-edges of those returned.
-
-    Args:
-        topology: the graph, by in-edges.
-        nodes: int64, in any order, which may repeat.
-        hops: at least 0.
+    These are the nodes whose features as many layers' outputs at `nodes` (int64, in any order, which may repeat)
+    depend on. Takes time linear in the graph's nodes and the in-edges of those returned.
     """
     found: NDArray[np.int64] = _within_hops(topology.indptr, topology.indices, nodes, hops)
     return found
@@ -102,15 +97,9 @@ class ExplanationGraph:
 
     @classmethod
     def build(cls, view: View, store: FeatureStore, *, hops: int, depth: int, dtype: torch.dtype) -> ExplanationGraph:
-        """Make a rank's explanation graph; every rank must call.
+        """Make a rank's explanation graph, of the view that is trained on; every rank must call.
 
-        Args:
-            view: the graph that is trained on.
-            store: of its input features.
-            hops: how far remote nodes may be.
-            depth: the blocks that the model runs on (`GNN.depth`).
-            dtype: of its weights.
-
+        Remote nodes may be `hops` away; the model has weights of `dtype` and runs on `depth` blocks (`GNN.depth`).
         Traffic: what `store.gather` counts for each remote node, once, and 8 bytes a peer (control).
         """
         inner = np.asarray(view.partition.inner)
@@ -122,14 +111,11 @@ class ExplanationGraph:
         for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
             rows = slice(k * CHUNK, (k + 1) * CHUNK)
             features[1:][rows] = store.gather(remote[rows])
+        block = _local_block(view.topology, inner, store.tables, dtype)
         return cls(
-            remote=remote,
-            features=features,
-            local_features=local,
-            local_block=_local_block(view.topology, inner, store.tables, dtype),
-            blocks=star(remote.size, depth, dtype),
-            multilabel=view.labels.dim() > 1,
-        )
+            remote=remote, features=features, local_features=local, local_block=block,
+            blocks=star(remote.size, depth, dtype), multilabel=view.labels.dim() > 1,
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
@@ -202,8 +188,7 @@ class GuidedSampler:
     def draw(self, targets: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
         """Draw for a layer; the sources are the targets, then the other drawn nodes in the order of first sight.
 
-        Raises:
-            ValueError: a weight of a neighbour is negative or not finite.
+        ValueError if a weight of a neighbour is negative or not finite.
         """
         topology, guide = self.source.topology, (self.source.local, self.importance)
         graph, most = (topology.indptr, topology.indices, topology.weights), 0.5 if self.unbiased else 1.0

@@ -37,15 +37,8 @@ class FrontierSampler(KernelSampler):
     both on average. In the paper there is room for enlargement * frontier * (mean degree) pins, and a node
     may find less than it needs; here it grows, and the chances are exact.
 
-    Args:
-        topology: the graph.
-        size: distinct nodes to draw, at least 1.
-        frontier: nodes in the frontier, at least 1; may be more than the graph has.
-        enlargement: above 1.
-        cap: None, or the pins that a node has at most, at least 1: hubs are then popped less often.
-
-    Raises:
-        ValueError: `size`, `frontier`, `enlargement` or `cap` is out of range.
+    The frontier may be more nodes than the graph has. `cap`: None, or the pins that a node has at most: hubs are then
+    popped less often. A ValueError unless size, frontier and cap are at least 1 and enlargement is above 1.
     """
 
     def __init__(

@@ -75,17 +75,8 @@ def count(
     every rank and for any number of threads, and none of training's. Memory: 4 bytes a node and an edge.
     What the first draw of a process needs, such as compiling, is left out of `seconds`.
 
-    Args:
-        topology: the graph.
-        sampler: draws the nodes.
-        tables: of the graph's nodes.
-        draws: subgraphs, 1 to 2^31 - 1.
-        seed: non-negative.
-        threads: that draw, and count by turns.
-        told: called now and then with the number that is counted.
-
-    Raises:
-        ValueError: `draws` is out of its bounds.
+    There are 1 to 2^31 - 1 `draws`, or a ValueError; `seed` is not negative. `threads` draw, and count by turns; `told`
+    is called now and then with the number that is counted.
     """
     if not 0 < draws < 2**31:
         raise ValueError(f"{draws} draws: from 1 to 2^31 - 1 can be counted")

@@ -83,10 +83,7 @@ def inclusion_probabilities(
 
     Summed as logarithms (PSC-GCN, section V.B), so that many edges of tiny p lose no digits.
 
-    Args:
-        indices, probabilities: see the module.
-        num_inner: sources below it are inner nodes.
-        num_boundary: number of boundary nodes; one without an edge has 0.
+    Sources below `num_inner` are inner nodes; a boundary node without an edge has 0.
     """
     missed: NDArray[np.float64] = _log_missed(indices, *_by_edge(probabilities), num_inner, num_boundary)
     included: NDArray[np.float64] = 0.0 - np.expm1(missed)
