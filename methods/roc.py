@@ -193,20 +193,13 @@ class _Live:
 
 @dataclass(eq=False)
 class _Saved:
-    """A storage that autograd holds for the backward pass, wherever it is.
+    """A storage that autograd holds for the backward pass, wherever it is."""
 
-    Attributes:
-        layer: the layer that it was saved in.
-        nbytes: its size.
-        rows, host: [elements], all of it on the device or in host memory, or None.
-        used: when it was last used.
-    """
-
-    layer: int
+    layer: int  # that it was saved in
     nbytes: int
-    rows: Tensor | None
-    host: Tensor | None
-    used: int = 0
+    rows: Tensor | None  # [elements], all of it on the device, or None
+    host: Tensor | None  # [elements], all of it in host memory, or None
+    used: int = 0  # when it was last used
 
     @property
     def idle(self) -> bool:

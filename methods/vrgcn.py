@@ -40,9 +40,8 @@ from harness.sampling import Tables
 class HistorySample(LayerSample):
     """A layer's edges from fresh rows and from historical ones.
 
-    Attributes:
-        fresh: the first so many `sources` are fresh rows, of distinct nodes; the others are historical rows,
-            of distinct nodes too, which may be the same.
+    The first `fresh` of the `sources` are fresh rows, of distinct nodes; the others are historical rows, of distinct
+    nodes too, which may be the same.
     """
 
     fresh: int = 0
@@ -141,17 +140,11 @@ class VRGCNOptions(NodeBatchOptions):
 
 @dataclass(frozen=True, eq=False)
 class HistorySampler:
-    """Draws neighbours for every layer but the first; what is not drawn is read from histories.
-
-    Attributes:
-        source: the view.
-        fanouts: neighbours of a node, for each layer but the first; -1: all.
-        attends: the model's aggregation is not linear.
-    """
+    """Draws neighbours for every layer but the first; what is not drawn is read from histories."""
 
     source: Source
-    fanouts: Sequence[int]
-    attends: bool
+    fanouts: Sequence[int]  # neighbours of a node, for each layer but the first; -1: all
+    attends: bool  # the model's aggregation is not linear
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`; the first layer has no edges if its aggregation is known."""

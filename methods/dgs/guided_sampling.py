@@ -166,20 +166,13 @@ class GuidedSampler:
     towards what is drawn often. Unbiased: neighbour j counts w_ij / p_ij; the deviation then leaves local
     neighbours at least half of l, since what is never drawn cannot be counted. Where everything of positive
     weight is drawn, and that is all neighbours, both are the full sum.
-
-    Attributes:
-        source: the view, which says what is local.
-        fanouts: neighbours of a node, input layer first; -1: all.
-        importance: float32 [N], finite and not negative; that of local nodes is not read. 0: never drawn.
-        deviation: share of k, in [0, 1].
-        unbiased: what drawn neighbours count.
     """
 
-    source: Source
-    fanouts: Sequence[int]
-    importance: NDArray[np.float32]
-    deviation: float = 0.0
-    unbiased: bool = False
+    source: Source  # the view, which says what is local
+    fanouts: Sequence[int]  # neighbours of a node, input layer first; -1: all
+    importance: NDArray[np.float32]  # [N], finite and not negative; that of local nodes is not read. 0: never drawn
+    deviation: float = 0.0  # share of k, in [0, 1]
+    unbiased: bool = False  # what drawn neighbours count
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""

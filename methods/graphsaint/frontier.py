@@ -71,19 +71,12 @@ class FrontierSampler(KernelSampler):
 
 
 class _Tiles(NamedTuple):
-    """Nodes that are, or were, in the frontier since the last clean-up.
+    """Nodes that are, or were, in the frontier since the last clean-up."""
 
-    Attributes:
-        nodes: int32 [T].
-        successors: int64 [T], where in the graph's `indices` is what replaces the node; -1: a uniform node.
-        starts: int64 [T + 1], the first pin of each; the tile's pins end where the next one's start.
-        live: bool [T], whether the node is in the frontier.
-    """
-
-    nodes: NDArray[np.int32]
-    successors: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    live: NDArray[np.bool_]
+    nodes: NDArray[np.int32]  # [T]
+    successors: NDArray[np.int64]  # [T], where in the graph's `indices` is what replaces the node; -1: a uniform node
+    starts: NDArray[np.int64]  # [T + 1], the first pin of each; the tile's pins end where the next one's start
+    live: NDArray[np.bool_]  # [T], whether the node is in the frontier
 
 
 @dataclass(eq=False)

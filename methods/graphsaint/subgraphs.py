@@ -43,20 +43,13 @@ _ROUND = 256  # draws between two words of how far it is
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """How many of `draws` subgraphs each node and each edge was in.
+    """How many of `draws` subgraphs each node and each edge was in; memory-mapped where they were saved."""
 
-    Attributes:
-        draws: C.
-        nodes: int32 [N], C_i; memory-mapped where they were saved.
-        edges: int32 [E], C_ij, aligned with the graph's `indices`; memory-mapped where they were saved.
-        seconds, threads: wall time of the counting, and threads that drew; None of an earlier one's counts.
-    """
-
-    draws: int
-    nodes: NDArray[np.int32]
-    edges: NDArray[np.int32]
-    seconds: float | None = None
-    threads: int | None = None
+    draws: int  # C
+    nodes: NDArray[np.int32]  # [N], C_i
+    edges: NDArray[np.int32]  # [E], C_ij, aligned with the graph's `indices`
+    seconds: float | None = None  # wall time of the counting, None of an earlier one's counts
+    threads: int | None = None  # that drew, None likewise
 
 
 def count(

@@ -29,18 +29,14 @@ SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never fin
 
 @dataclass(frozen=True, eq=False)
 class EdgeSample:
-    """The drawn edges of a part.
+    """The drawn edges of a part; columns of `adjacency` are the inner nodes, then the boundary nodes `kept`.
 
-    Attributes:
-        adjacency: [num_inner, num_inner + len(kept)], values w_ij / p_ij; columns are the inner
-            nodes, then the boundary nodes `kept`; the edges of a row stand in the order of the whole graph.
-        transposed: its transpose.
-        kept: int64, ascending positions of the boundary nodes with a drawn edge.
+    The edges of a row stand in the order of the whole graph.
     """
 
-    adjacency: CSR
+    adjacency: CSR  # [num_inner, num_inner + len(kept)], values w_ij / p_ij
     transposed: CSR
-    kept: NDArray[np.int64]
+    kept: NDArray[np.int64]  # ascending positions of the boundary nodes with a drawn edge
 
 
 def optimal_probabilities(
