@@ -185,14 +185,10 @@ def _case(run: CheckRun) -> BytesCase:
     """Return the sizes of a run, which are those of all its epochs; of an epoch nothing yet."""
     graph, itemsize = run.tiny.graph, np.dtype(run.spec.precision).itemsize
     return BytesCase(
-        epoch=0,
-        parts=run.world,
-        boundary=run.tiny.boundary(),
-        nodes=run.tiny.seen().size,
+        epoch=0, parts=run.world, boundary=run.tiny.boundary(), nodes=run.tiny.seen().size, itemsize=itemsize,
         model=GNN(run.network, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
-        itemsize=itemsize,
         label_bytes=graph.num_classes * itemsize if graph.multilabel else 8,
-    )
+    )  # fmt: skip
 
 
 DRAWS: dict[Family, int] = {"full-graph": 400, "mini-batch": 150}  # a mini-batch method's are of many batches

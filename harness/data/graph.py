@@ -147,28 +147,18 @@ class GraphData:
     """
 
     name: str
-    indptr: Array
-    """int64 [N+1], CSR; row i lists the in-neighbours of node i: ascending, no duplicates, no self-loop."""
-    indices: Array
-    """int32 [E] (int64 only when N >= 2**31)."""
-    features: Array
-    """float32 [N, F]."""
-    labels: Array
-    """int64 [N], -1 = unlabelled, or uint8 [N, C] of 0/1 when `multilabel`."""
-    train_mask: Array
-    """bool [N]; the three masks are disjoint."""
-    val_mask: Array
-    """bool [N]."""
-    test_mask: Array
-    """bool [N]."""
+    indptr: Array  # int64 [N+1], CSR; row i lists the in-neighbours of node i: ascending, no duplicates, no self-loop
+    indices: Array  # int32 [E] (int64 only when N >= 2**31)
+    features: Array  # float32 [N, F]
+    labels: Array  # int64 [N], -1 = unlabelled, or uint8 [N, C] of 0/1 when `multilabel`
+    train_mask: Array  # bool [N]; the three masks are disjoint
+    val_mask: Array  # bool [N]
+    test_mask: Array  # bool [N]
     num_classes: int
     multilabel: bool
-    origin: str = "real"
-    """"real", "generated" or "twin" (generated in the likeness of a published set)."""
-    note: str = ""
-    """What a table must say beside the name, e.g. "twin of reddit at scale 0.02"."""
-    weights: Array | None = None
-    """float32 [E] edge weights, positive and finite; None: every edge counts one."""
+    origin: str = "real"  # "real", "generated" or "twin" (generated in the likeness of a published set)
+    note: str = ""  # what a table must say beside the name, e.g. "twin of reddit at scale 0.02"
+    weights: Array | None = None  # float32 [E] edge weights, positive and finite; None: every edge counts one
 
     @classmethod
     def of(

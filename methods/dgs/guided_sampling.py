@@ -78,22 +78,16 @@ class ExplanationGraph:
     by sqrt(R/2), a layer at a time.) v_G's self loop is the models' own: each adds a destination's row to
     that of its neighbours, SAGE by weights of its own.
 
-    Attributes:
-        remote: int64 [R], ascending: nodes of the view.
-        features: [1 + R, F] of the star's rows; v_G's are the mean of the local ones.
-        local_features: [n_in, F], the store's own rows where those are on the CPU.
-        local_block: the inner nodes and all edges between them, with full degrees; sums over neighbours are
-            multiplied by the full degree over that of these edges, so that means are of what is there.
-        blocks: of each layer, or hop of one: the star, but that the last one has no destination but v_G.
-        multilabel: whether a node has any number of classes.
+    `local_block` has the inner nodes and all edges between them, with full degrees; sums over neighbours are multiplied
+    by the full degree over that of these edges, so that means are of what is there.
     """
 
-    remote: NDArray[np.int64]
-    features: Tensor
-    local_features: Tensor
+    remote: NDArray[np.int64]  # [R], ascending: nodes of the view
+    features: Tensor  # [1 + R, F] of the star's rows; v_G's are the mean of the local ones
+    local_features: Tensor  # [n_in, F], the store's own rows where those are on the CPU
     local_block: Block
-    blocks: list[Block]
-    multilabel: bool
+    blocks: list[Block]  # of each layer, or hop of one: the star, but that the last one has no destination but v_G
+    multilabel: bool  # whether a node has any number of classes
 
     @classmethod
     def build(cls, view: View, store: FeatureStore, *, hops: int, depth: int, dtype: torch.dtype) -> ExplanationGraph:

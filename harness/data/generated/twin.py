@@ -101,15 +101,11 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     # a hub reaches half the graph at most
     weight = generated.degree_weights(rng, nodes, shape.degrees, shape.parameter, nodes / (2 * degree))
     homophily = shape.homophily if real.multilabel else _community_homophily(shape, count)
+    far = min(shape.far * real.edges / real.nodes / degree, 0.9 * (1 - homophily))
     planted = PlantedGraph(
-        weight,
-        community,
-        edges=nodes * degree / 2,
-        homophily=homophily,
-        seed=s.seed,
+        weight, community, edges=nodes * degree / 2, homophily=homophily, seed=s.seed, far=far,
         region=np.arange(count) // 2,
-        far=min(shape.far * real.edges / real.nodes / degree, 0.9 * (1 - homophily)),
-    )
+    )  # fmt: skip
     csr, noise = planted.csr(), s.noise * shape.noise
     if shape.groups:
         users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
