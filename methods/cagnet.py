@@ -69,12 +69,8 @@ class Mesh:
     """P ranks as P/c groups of c that hold the same rows, and c columns with a rank of each group.
 
     Rank r is in group r // c and in column r mod c. Its group holds the rows of the partitions of all its
-    ranks, in rank order, each rank as a copy.
-
-    Args:
-        comm: the communicator of all ranks, each of which must make a mesh at the same moment.
-        sizes: inner nodes of each rank.
-        replication: c.
+    ranks, in rank order, each rank as a copy. Of the communicator's ranks each must make a mesh at the same moment;
+    `sizes` are the inner nodes of each, `replication` is c.
 
     Attributes:
         group: ranks of this rank's group.

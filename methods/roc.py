@@ -38,11 +38,8 @@ class Offloader(TorchDispatchMode):
     On a GPU, moves are copies from and to pinned memory on the current stream. On a CPU the device is
     emulated: a second buffer of the same memory, really copied. No move changes a value.
 
-    Args:
-        budget: bytes; None has no limit.
-        device: the device.
-        clock: charges moves to the phase `swap`.
-        traffic: counts moves as `swap`, sent to the host, received by the device.
+    `budget`: bytes; None has no limit. The clock charges moves to the phase `swap`, and the traffic counts them as
+    `swap`, sent to the host, received by the device.
     """
 
     def __init__(self, budget: int | None, device: torch.device, clock: Clock, traffic: Traffic) -> None:

@@ -322,7 +322,8 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
         old = chosen.setdefault(key, new)
         if old is new:
             continue
-        if _equal_content(old.place, new.place):
+        _, different, missing = filecmp.cmpfiles(old.place, new.place, CONTENT, shallow=False)
+        if not different and not missing:
             same += 1
             continue
         dropped += 1
@@ -345,11 +346,6 @@ def _read_to_merge(place: Path) -> _Found:
         what = f"is the record of trial '{record.trial}'"
         raise UserError(what, file=place, fix="a trial's directory has its name: remove it")
     return _Found(record, place)
-
-
-def _equal_content(one: Path, other: Path) -> bool:
-    _, different, missing = filecmp.cmpfiles(one, other, CONTENT, shallow=False)
-    return not different and not missing
 
 
 def _taken(old: _Found, new: _Found, keep: Keep | None) -> _Found:

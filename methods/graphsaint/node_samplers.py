@@ -92,10 +92,8 @@ def mark_unseen(bits, words, num_nodes, missing, state):  # type: ignore[no-unty
 class KernelSampler:
     """Draws the nodes of a subgraph by a kernel; see `NodeSampler`. Edge weights do not count.
 
-    Args:
-        topology: the graph, symmetric in structure.
-        kernel: takes the graph's `indptr` and `indices`, the `numbers`, a seed, and the arrays of an empty set.
-        numbers: what the kernel is told besides.
+    The kernel takes `indptr` and `indices` of the graph, which is symmetric in structure, the `numbers`, a seed, and
+    the arrays of an empty set.
     """
 
     def __init__(self, topology: Topology, kernel: Callable[..., Any], *numbers: float) -> None:
