@@ -53,39 +53,24 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the inner nodes and this epoch's sample of the boundary."""
-        worker, options = self.worker, self.options
-        partition = worker.partition
+        comm, partition, rate = self.worker.comm, self.worker.partition, self.options.rate
         kept, scale = self.sample()
-        if options.rate == 1:
-            halo = partition.full_halo
-        elif options.rate > 0:
-            halo = announce(worker.comm, partition, kept)
-        yield Step(
-            blocks=[partition.block(kept, scale)] * worker.model.depth,
-            inputs=worker.features.inner,
-            exchange=SyncExchange(worker.comm, halo) if options.rate > 0 else None,
-            loss=worker.train_loss,
-            transform_first=options.transform_before_exchange,
-            aggregated=self.aggregated,
-            stats={"kept_boundary": kept.size},
-        )
+        exchange = None
+        if rate > 0:
+            exchange = SyncExchange(comm, partition.full_halo if rate == 1 else announce(comm, partition, kept))
+        yield self.step_on(partition.block(kept, scale), exchange, stats={"kept_boundary": kept.size})
 
     @classmethod
     def memory(cls, options: BNSOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: boundary nodes count `rate` times, the sample's block comes on top."""
-        return case.full_graph(
-            kept=options.rate, precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
+        return case.full_graph(kept=options.rate, **options.for_costs)
 
     @classmethod
     def bytes_per_epoch(cls, options: BNSOptions, case: BytesCase) -> Bytes:
         """Return the bytes of the kept nodes' rows and, where there was a choice, of its announcement."""
         kept = case.count("kept_boundary")
-        sent = case.boundary_rows(
-            kept, precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
         announced = 4 * kept + 8 * case.pairs if 0 < options.rate < 1 else 0
-        return sent | {"control": announced}
+        return case.boundary_rows(kept, **options.for_costs) | {"control": announced}
 
     def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
         """Return the kept positions in the boundary, ascending, and what each counts [kept]."""

@@ -49,8 +49,7 @@ def entries_from(
 def rank_groups(replication: int, parts: int) -> list[range]:
     """Return the groups of `replication` consecutive ranks out of `parts`.
 
-    Raises:
-        UserError: the groups would not be of equal size.
+    UserError if they would not be of equal size.
     """
     if parts % replication:
         fix = "use one of " + ", ".join(str(c) for c in range(1, parts + 1) if parts % c == 0)
@@ -70,12 +69,8 @@ class Mesh:
     """P ranks as P/c groups of c that hold the same rows, and c columns with a rank of each group.
 
     Rank r is in group r // c and in column r mod c. Its group holds the rows of the partitions of all its
-    ranks, in rank order, each rank as a copy.
-
-    Args:
-        comm: the communicator of all ranks, each of which must make a mesh at the same moment.
-        sizes: inner nodes of each rank.
-        replication: c.
+    ranks, in rank order, each rank as a copy. Of the communicator's ranks each must make a mesh at the same moment;
+    `sizes` are the inner nodes of each, `replication` is c.
 
     Attributes:
         group: ranks of this rank's group.
@@ -354,9 +349,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         foreign = part.inner if groups > 1 else 0
         # Without entries the layers are reckoned as A H first, then W, which is how they are computed.
         rows = PartSize(copies * part.inner, foreign, 0, 0)
-        components = replace(case, train=rows, train_nodes=copies * case.train_nodes).full_graph(
-            precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
+        group = replace(case, train=rows, train_nodes=copies * case.train_nodes)
+        components = group.full_graph(**options.for_costs)
         own = part.inner * case.model.widths[0][0] * case.itemsize
         pointers = 8 * (groups - 1) * (rows.inner + 1)
         return components | {
@@ -373,9 +367,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         columns = case.parts // options.replication - 1
         if not case.model.attends:
             return case.boundary_rows(
-                (columns + 2 * copies) * case.nodes, backward=(columns + copies) * case.nodes,
-                precompute=options.precompute, transform_first=options.transform_before_exchange,
-            )  # fmt: skip
+                (columns + 2 * copies) * case.nodes, backward=(columns + copies) * case.nodes, **options.for_costs
+            )
         sent, heads = {"feature": 0, "embedding": 0, "gradient": 0}, case.model.spec.heads
         for block in range(case.model.depth):
             width = case.model.layer_of(block)[0].transformed

@@ -31,11 +31,6 @@ class GlobalSampler:
     candidates are the nodes of q > 0. Draws are
     independent, p_j = min(1, c q_j), as many expected as the layer's size; an edge counts w_ij / p_j, which
     is unbiased. Drawn nodes without an edge to a destination are no sources. Otherwise as `LayerSampler`.
-
-    Args:
-        topology: the graph.
-        propagation: of the model's propagation.
-        tables: of the graph's nodes.
     """
 
     def __init__(self, topology: Topology, propagation: Propagation, tables: Tables) -> None:
@@ -138,7 +133,7 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         sizes = per_layer(self.options.sizes, source.depth, "sizes")
-        return LayerwiseSampler(GlobalSampler(source.topology, source.propagation, source.tables), sizes)
+        return LayerwiseSampler(GlobalSampler(source.topology, source.propagation, source.tables).sample, sizes)
 
     @classmethod
     def memory(cls, options: FastGCNOptions, case: MemoryCase) -> dict[str, int]:

@@ -23,19 +23,10 @@ class Full(FullGraphMethod[FullGraphOptions]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step: the full block in every layer, every boundary row exchanged."""
-        worker, options = self.worker, self.options
-        yield Step(
-            blocks=[worker.partition.full_block] * worker.model.depth,
-            inputs=worker.features.inner,
-            exchange=SyncExchange(worker.comm, worker.partition.full_halo),
-            loss=worker.train_loss,
-            transform_first=options.transform_before_exchange,
-            aggregated=self.aggregated,
-        )
+        partition = self.worker.partition
+        yield self.step_on(partition.full_block, SyncExchange(self.worker.comm, partition.full_halo))
 
     @classmethod
     def bytes_per_epoch(cls, options: FullGraphOptions, case: BytesCase) -> Bytes:
         """See `BytesCase.boundary_rows`."""
-        return case.boundary_rows(
-            case.boundary, precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
+        return case.boundary_rows(case.boundary, **options.for_costs)

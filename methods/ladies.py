@@ -45,7 +45,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         sampler = LayerSampler(source.topology, source.propagation, source.tables, estimator=self.options.estimator)
-        return LayerwiseSampler(sampler, per_layer(self.options.sizes, source.depth, "sizes"))
+        return LayerwiseSampler(sampler.sample, per_layer(self.options.sizes, source.depth, "sizes"))
 
     @classmethod
     def memory(cls, options: LADIESOptions, case: MemoryCase) -> dict[str, int]:

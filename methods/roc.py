@@ -38,11 +38,8 @@ class Offloader(TorchDispatchMode):
     On a GPU, moves are copies from and to pinned memory on the current stream. On a CPU the device is
     emulated: a second buffer of the same memory, really copied. No move changes a value.
 
-    Args:
-        budget: bytes; None has no limit.
-        device: the device.
-        clock: charges moves to the phase `swap`.
-        traffic: counts moves as `swap`, sent to the host, received by the device.
+    `budget`: bytes; None has no limit. The clock charges moves to the phase `swap`, and the traffic counts them as
+    `swap`, sent to the host, received by the device.
     """
 
     def __init__(self, budget: int | None, device: torch.device, clock: Clock, traffic: Traffic) -> None:
@@ -59,10 +56,8 @@ class Offloader(TorchDispatchMode):
         """Hold the enclosed forward and backward pass within the budget.
 
         `stats` gets `swap_in_bytes` and `swap_out_bytes`, moved to the device and away from it, and
-        `arena_peak_bytes`, the most that was on the device at once.
-
-        Raises:
-            TrialError: `oom`, if what is in use at once exceeds the budget.
+        `arena_peak_bytes`, the most that was on the device at once. TrialError `oom` if what is in use at once
+        exceeds the budget.
         """
         self._layer, self._direction = 0, "forward"
         self._in, self._out, self._peak = 0, 0, 0
@@ -195,20 +190,13 @@ class _Live:
 
 @dataclass(eq=False)
 class _Saved:
-    """A storage that autograd holds for the backward pass, wherever it is.
+    """A storage that autograd holds for the backward pass, wherever it is."""
 
-    Attributes:
-        layer: the layer that it was saved in.
-        nbytes: its size.
-        rows, host: [elements], all of it on the device or in host memory, or None.
-        used: when it was last used.
-    """
-
-    layer: int
+    layer: int  # that it was saved in
     nbytes: int
-    rows: Tensor | None
-    host: Tensor | None
-    used: int = 0
+    rows: Tensor | None  # [elements], all of it on the device, or None
+    host: Tensor | None  # [elements], all of it in host memory, or None
+    used: int = 0  # when it was last used
 
     @property
     def idle(self) -> bool:
@@ -297,13 +285,11 @@ class ROC(FullGraphMethod[ROCOptions]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield the step of `full`, its matrices in the offloader."""
-        worker, stats = self.worker, dict[str, Any]()
-        yield Step(
-            blocks=[worker.partition.full_block] * worker.model.depth,
+        stats = dict[str, Any]()
+        yield self.step_on(
+            self.worker.partition.full_block,
+            self._exchange,
             inputs=partial(self.offloader.load, self._features),
-            exchange=self._exchange,
-            loss=worker.train_loss,
-            transform_first=self.options.transform_before_exchange,
             aggregated=None if self.aggregated is None else partial(self.offloader.load, self.aggregated),
             stats=stats,
             around=partial(self.offloader.step, stats),
@@ -321,7 +307,7 @@ class ROC(FullGraphMethod[ROCOptions]):
     @classmethod
     def memory(cls, options: ROCOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components: rows up to the budget on the device, on a CPU the host's copies too."""
-        full = case.full_graph(precompute=options.precompute, transform_first=options.transform_before_exchange)
+        full = case.full_graph(**options.for_costs)
         layers = full.pop("layers (Eq. 3)") + full.pop("layers, beside Eq. 3")
         homes = full.pop("input features") + full.pop("aggregated features", 0)
         limit = None if options.budget_mib is None else int(options.budget_mib * MIB)
@@ -347,10 +333,7 @@ class ROC(FullGraphMethod[ROCOptions]):
         if options.budget_mib is not None:
             return None
         inputs = case.nodes * case.model.widths[0][0] * case.itemsize * (1 + options.precompute)
-        sent = case.boundary_rows(
-            case.boundary, precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
-        return sent | {"swap": inputs}
+        return case.boundary_rows(case.boundary, **options.for_costs) | {"swap": inputs}
 
     def _home(self, tensor: Tensor) -> Tensor:
         return tensor if self._emulated else self.offloader.to_host(tensor)

@@ -37,16 +37,13 @@ SkewKind = Literal["formula", "quadratic", "fixed"]
 class Skew:
     """The rule for alpha, the factor of local candidates' weights.
 
-    Attributes:
-        kind: `formula` (Formula 12), `quadratic` (the largest root of the exact condition, not below the
-            formula's) or `fixed`.
-        distortion: D >= 1, how many times the bound of the variance may grow; 1 is the unskewed sampler.
-        alpha: the constant of `fixed`, >= 1; None for the others.
+    `kind` is `formula` (Formula 12), `quadratic` (the largest root of the exact condition, not below the formula's) or
+    `fixed`.
     """
 
     kind: SkewKind = "formula"
-    distortion: float = 1.0
-    alpha: float | None = None
+    distortion: float = 1.0  # D >= 1, how many times the bound of the variance may grow; 1 is the unskewed sampler
+    alpha: float | None = None  # the constant of `fixed`, >= 1; None for the others
 
     def alpha_of(self, n_local: int, n_remote: int, q_local: float, q_remote: float, size: int) -> float:
         """Return alpha >= 1; 1 where there is nothing to choose.
@@ -141,7 +138,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
             nodes = ImportanceSubgraphs(*graph, options.size, **bias)
             return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
         layers = LayerSampler(*graph, estimator=options.estimator, **bias)
-        return LayerwiseSampler(layers, per_layer(options.sizes, source.depth, "sizes"))
+        return LayerwiseSampler(layers.sample, per_layer(options.sizes, source.depth, "sizes"))
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`, `node_batches` and `subgraph_batches`."""

@@ -40,9 +40,8 @@ from harness.sampling import Tables
 class HistorySample(LayerSample):
     """A layer's edges from fresh rows and from historical ones.
 
-    Attributes:
-        fresh: the first so many `sources` are fresh rows, of distinct nodes; the others are historical rows,
-            of distinct nodes too, which may be the same.
+    The first `fresh` of the `sources` are fresh rows, of distinct nodes; the others are historical rows, of distinct
+    nodes too, which may be the same.
     """
 
     fresh: int = 0
@@ -65,13 +64,8 @@ def with_history(topology: Topology, drawn: LayerSample, tables: Tables, *, line
     Otherwise all edges, each from a fresh row if there is any, else from a historical one: for attention,
     which is not linear in the rows.
 
-    Takes time linear in the destinations' degrees.
-
-    Args:
-        topology: the graph.
-        drawn: k_i of the deg_i neighbours of each destination i, drawn uniformly (`draw_neighbours`).
-        tables: of the graph's nodes; two are borrowed.
-        linear: see above.
+    Takes time linear in the destinations' degrees. `drawn` are k_i of the deg_i neighbours of each destination i, drawn
+    uniformly (`draw_neighbours`); of the tables of the graph's nodes two are borrowed.
     """
     graph = topology.indptr, topology.indices, topology.weights
     sample = drawn.indptr, drawn.indices, drawn.sources
@@ -146,17 +140,11 @@ class VRGCNOptions(NodeBatchOptions):
 
 @dataclass(frozen=True, eq=False)
 class HistorySampler:
-    """Draws neighbours for every layer but the first; what is not drawn is read from histories.
-
-    Attributes:
-        source: the view.
-        fanouts: neighbours of a node, for each layer but the first; -1: all.
-        attends: the model's aggregation is not linear.
-    """
+    """Draws neighbours for every layer but the first; what is not drawn is read from histories."""
 
     source: Source
-    fanouts: Sequence[int]
-    attends: bool
+    fanouts: Sequence[int]  # neighbours of a node, for each layer but the first; -1: all
+    attends: bool  # the model's aggregation is not linear
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`; the first layer has no edges if its aggregation is known."""
@@ -183,8 +171,7 @@ class HistorySampler:
 class Recalled:
     """The exchange of a step: layers with a history read its rows behind the fresh ones, which it keeps.
 
-    Args:
-        rows: [historical nodes, width] by layer.
+    `rows` are [historical nodes, width] by layer.
     """
 
     def __init__(self, rows: dict[int, Tensor]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.check import oracle
 from harness.check.graphs import LIMITS, MODELS, PAIRS, TROUBLES, TinyGraphs, dense_adjacency, is_inductive, tiny_graph
-from harness.check.runs import Check, CheckFinding, CheckRun, Judged, Result, Subject, outcomes_of
+from harness.check.runs import Check, CheckFinding, CheckRun, Result, Subject, outcomes_of
 from harness.check.training import Moments, RankOutcome
 from harness.data.graph import GraphData
 from harness.metrics import PURPOSES
@@ -87,45 +87,35 @@ def trouble_check(subject: Subject, settings: Sequence[Options], graphs: TinyGra
 
 def repeat_check(subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int) -> Check:
     """Return the check that a run of `training_check` is the same when it is done again, bit for bit."""
-    tiny = graphs.get(ON["sage"], world)
+    tiny, once = graphs.get(ON["sage"], world), dict[str, RankOutcome]()
     runs = [
         CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], SPEC, again=again)
         for options in settings
         for again in (0, 1)
     ]
-    return Check("deterministic", "one seed, the same losses and weights bit for bit", runs, _unequal)
 
-
-def _unlike(results: Judged) -> list[str]:
-    found = []
-    for run, ranks in results:
-        first, *others = outcomes_of(ranks)
-        losses = [row["loss"] for row in first.rows]
-        if not all(map(math.isfinite, losses)):
-            found.append(f"{run}: expected finite losses, seen {losses}")
-        for rank, other in enumerate(others, start=1):
-            unlike = [name for name in first.after if not np.array_equal(first.after[name], other.after[name])]
-            if unlike or [row["loss"] for row in other.rows] != losses:
-                what = f"replicas of {unlike[0]}" if unlike else "losses"
-                found.append(f"{run}: expected equal {what}, seen others at rank {rank} than at rank 0")
-    return found
-
-
-def _unequal(results: Judged) -> list[str]:
-    found, once = [], dict[tuple[str, int, str], list[RankOutcome]]()
-    for run, ranks in results:
-        key = str(sorted(run.options.items())), run.world, run.tiny.name
-        if key not in once:
-            once[key] = outcomes_of(ranks)
-            continue
-        one, two = once[key][0], outcomes_of(ranks)[0]
+    def unequal(run: CheckRun, ranks: Result) -> list[str]:
+        two = outcomes_of(ranks)[0]
+        one = once.setdefault(str(sorted(run.options.items())), two)
         for epoch, (a, b) in enumerate(zip(one.rows, two.rows, strict=True)):
             if a["loss"] != b["loss"]:
-                found.append(f"{run}: loss of epoch {epoch} is {a['loss']!r}, and {b['loss']!r} when run again")
-                break
-        else:
-            if any(not np.array_equal(one.after[name], two.after[name]) for name in one.after):
-                found.append(f"{run}: expected equal weights after {len(one.rows)} epochs, seen others")
+                return [f"{run}: loss of epoch {epoch} is {a['loss']!r}, and {b['loss']!r} when run again"]
+        if all(np.array_equal(one.after[name], two.after[name]) for name in one.after):
+            return []
+        return [f"{run}: expected equal weights after {len(one.rows)} epochs, seen others"]
+
+    return Check("deterministic", "one seed, the same losses and weights bit for bit", runs, unequal)
+
+
+def _unlike(run: CheckRun, ranks: Result) -> list[str]:
+    first, *others = outcomes_of(ranks)
+    losses = [row["loss"] for row in first.rows]
+    found = [] if all(map(math.isfinite, losses)) else [f"{run}: expected finite losses, seen {losses}"]
+    for rank, other in enumerate(others, start=1):
+        unlike = [name for name in first.after if not np.array_equal(first.after[name], other.after[name])]
+        if unlike or [row["loss"] for row in other.rows] != losses:
+            what = f"replicas of {unlike[0]}" if unlike else "losses"
+            found.append(f"{run}: expected equal {what}, seen others at rank {rank} than at rank 0")
     return found
 
 
@@ -136,12 +126,8 @@ def bytes_check(method: type[Method[Any]], runs: Sequence[CheckRun]) -> Check | 
     if not stated:
         return None
 
-    def judge(results: Judged) -> list[str]:
-        found = []
-        for run, ranks in results:
-            found += bytes_differences(method, run, ranks) if run.key in stated else []
-            found += lost_bytes(run, ranks)
-        return found
+    def judge(run: CheckRun, ranks: Result) -> list[str]:
+        return (bytes_differences(method, run, ranks) if run.key in stated else []) + lost_bytes(run, ranks)
 
     return Check("bytes", f"`bytes_per_epoch`, byte for byte ({len(stated)} runs)", distinct, judge)
 
@@ -199,14 +185,10 @@ def _case(run: CheckRun) -> BytesCase:
     """Return the sizes of a run, which are those of all its epochs; of an epoch nothing yet."""
     graph, itemsize = run.tiny.graph, np.dtype(run.spec.precision).itemsize
     return BytesCase(
-        epoch=0,
-        parts=run.world,
-        boundary=run.tiny.boundary(),
-        nodes=run.tiny.seen().size,
+        epoch=0, parts=run.world, boundary=run.tiny.boundary(), nodes=run.tiny.seen().size, itemsize=itemsize,
         model=GNN(run.network, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
-        itemsize=itemsize,
         label_bytes=graph.num_classes * itemsize if graph.multilabel else 8,
-    )
+    )  # fmt: skip
 
 
 DRAWS: dict[Family, int] = {"full-graph": 400, "mini-batch": 150}  # a mini-batch method's are of many batches
@@ -232,23 +214,16 @@ def unbiased_check(runs: Sequence[CheckRun], options: dict[str, Any]) -> Check:
     words = ", ".join(f"{key}={value}" for key, value in options.items()) or "the defaults"
     draws = max(run.draws for run in runs)
     claim = f"{words}: the mean aggregation of {draws} epochs is the full one (z-test)"
-    return Check("unbiased", claim, runs, _judge_unbiased)
+    return Check("unbiased", claim, runs, _biased)
 
 
-def _judge_unbiased(results: Judged) -> list[str]:
-    found = []
-    for run, ranks in results:
-        moments = [rank for rank in ranks if isinstance(rank, Moments)]
-        if wrong := bias(moments, full_aggregation(run)):
-            found.append(f"{run}: {wrong}")
-    return found
-
-
-def full_aggregation(run: CheckRun) -> NDArray[np.float64]:
-    """Return the propagation matrix times the features, dense."""
+def _biased(run: CheckRun, ranks: Result) -> list[str]:
+    assert isinstance(ranks, list)
     graph = run.tiny.graph
     matrix: NDArray[np.float64] = oracle.propagation_matrix(dense_adjacency(graph), run.network.name).numpy()
-    return matrix @ graph.features.astype(np.float64)
+    full = matrix @ graph.features.astype(np.float64)
+    wrong = bias([rank for rank in ranks if isinstance(rank, Moments)], full)
+    return [f"{run}: {wrong}"] if wrong else []
 
 
 def bias(ranks: list[Moments], want: NDArray[np.float64]) -> str:
@@ -299,16 +274,13 @@ def exact_check(runs: Sequence[CheckRun], options: dict[str, Any]) -> Check:
     """Return the check that `runs`, with these options, are full-graph training."""
     words = ", ".join(f"{key}={value}" for key, value in options.items()) or "the defaults"
     claim = f"{words}: losses, gradients and scores of full-graph training, to {TOLERANCE:g} ({len(runs)} runs)"
-    return Check("exact", claim, runs, _judge_exact)
+    return Check("exact", claim, runs, _inexact)
 
 
-def _judge_exact(results: Judged) -> list[str]:
-    found = []
-    for run, ranks in results:
-        want = expected(run.tiny.name, run.model)
-        if wrong := next(filter(None, (difference(outcome, want) for outcome in outcomes_of(ranks))), ""):
-            found.append(f"{run}: {wrong}")
-    return found
+def _inexact(run: CheckRun, ranks: Result) -> list[str]:
+    want = expected(run.tiny.name, run.model)
+    wrong = next(filter(None, (difference(outcome, want) for outcome in outcomes_of(ranks))), "")
+    return [f"{run}: {wrong}"] if wrong else []
 
 
 @dataclass(frozen=True)

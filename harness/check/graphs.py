@@ -45,17 +45,12 @@ def random_graph(
     weight = np.random.default_rng(seed + 1).random((nodes, nodes)) + 0.1
     if train_only is not None:
         train &= np.isin(np.arange(nodes), train_only)
-    return GraphData(
-        name=f"random{seed}",
-        indptr=np.concatenate([[0], np.cumsum(dense.sum(1))]).astype(np.int64),
-        indices=np.nonzero(dense)[1].astype(np.int32),
+    return GraphData.of(
+        f"random{seed}",
+        csr=(np.concatenate([[0], np.cumsum(dense.sum(1))]).astype(np.int64), np.nonzero(dense)[1].astype(np.int32)),
         features=rng.normal(size=(nodes, features)).astype(np.float32),
-        labels=labels,
-        train_mask=train,
-        val_mask=split == 1,
-        test_mask=split == 2,
-        num_classes=classes,
-        multilabel=multilabel,
+        labels=(labels, classes, multilabel),
+        split=(train, split == 1, split == 2),
         origin="generated",
         note="random graph",
         weights=(weight + weight.T)[dense].astype(np.float32) if weighted else None,

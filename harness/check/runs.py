@@ -129,8 +129,6 @@ def _told(output: str) -> str:
 
 
 State = Literal["ok", "FAIL", "not claimed", "not run"]
-Judged = Sequence[tuple[CheckRun, list[RankOutcome] | list[Moments]]]
-"""Runs that came to a result, with what each of their ranks saw."""
 SHOWN_LINES = 3  # problems of a check that are printed
 
 
@@ -138,14 +136,13 @@ SHOWN_LINES = 3  # problems of a check that are printed
 class Check:
     """Something that a method is held to: its name, and in a line what is held.
 
-    `runs`: what has to be run for it; `judge`: returns what is wrong, a line each, from the results of those
-    runs that came to one.
+    `runs`: what has to be run for it; `judge`: returns what is wrong with one that came to a result, a line each.
     """
 
     name: str
     claim: str
     runs: Sequence[CheckRun]
-    judge: Callable[[Judged], list[str]]
+    judge: Callable[[CheckRun, Result], list[str]]
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,7 @@ class CheckFinding:
         told = [f"{self.state:<11}  {self.check:<13}  {self.claim}"]
         told += [f"{'':<13}{problem}" for problem in self.problems[:SHOWN_LINES]]
         if len(self.problems) > SHOWN_LINES:
-            told.append(f"{'':<13}and {len(self.problems) - SHOWN} more like these")
+            told.append(f"{'':<13}and {len(self.problems) - SHOWN_LINES} more like these")
         return told + [f"{'':<15}{line}" for line in self.output.splitlines()]
 
 
@@ -212,6 +209,7 @@ def _find(check: Check, results: Mapping[str, Result], told: set[str]) -> CheckF
     told.update(run.key for run, _ in failures)
     if not ended and not failures:
         return CheckFinding(check.name, "not run", "nothing of it runs")
-    problems = [f"{run}: {failure.reason}" for run, failure in failures] + check.judge(ended)
+    problems = [f"{run}: {failure.reason}" for run, failure in failures]
+    problems += [problem for run, result in ended for problem in check.judge(run, result)]
     output = failures[0][1].output if failures else ""
     return CheckFinding(check.name, "FAIL" if problems else "ok", check.claim, tuple(problems), output)

@@ -167,8 +167,7 @@ def run_ranks(
 def rank_group(world: int) -> Iterator[RankGroup]:
     """Start ranks 0 to `world` - 1; they end with the context, and their temporary files with them.
 
-    Raises:
-        RankError: a rank did not start.
+    RankError if one did not start.
     """
     context = multiprocessing.get_context("forkserver")
     # torch's optimizers import the second on first use: seconds of every rank of every group.
@@ -207,10 +206,7 @@ class RankGroup:
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120, **options: Any) -> list[Any]:
         """Call `function(rank, world, *arguments, **options)` on every rank; results by rank.
 
-        `function` must be importable.
-
-        Raises:
-            RankError: a rank raised, died, or took more than `timeout_s` seconds.
+        `function` must be importable. RankError if a rank raised, died, or took more than `timeout_s` seconds.
         """
         for pipe in self._pipes:
             pipe.send((function, arguments, options))

@@ -75,24 +75,17 @@ class DatasetInfo:
 
     name: str
     nodes: int
-    edges: int
-    """Directed, as stored: an undirected edge counts twice."""
+    edges: int  # directed, as stored: an undirected edge counts twice
     features: int
     classes: int
-    options: Mapping[str, Any]
-    """`Option` by name."""
-    source: str
-    """Who publishes it, where, under which licence."""
+    options: Mapping[str, Any]  # `Option` by name
+    source: str  # who publishes it, where, under which licence
     summary: str
     multilabel: bool = False
-    inductive: bool = False
-    """Default mode: training sees only the subgraph of the training nodes."""
-    origin: str = "real"
-    """"real", "generated" or "twin"."""
-    normalize: str = "none"
-    """Default of the option `normalize`."""
-    size_bytes: int | None = None
-    """Size of the download, rounded; 0 = nothing to download, None = not known."""
+    inductive: bool = False  # default mode: training sees only the subgraph of the training nodes
+    origin: str = "real"  # "real", "generated" or "twin"
+    normalize: str = "none"  # default of the option `normalize`
+    size_bytes: int | None = None  # size of the download, rounded; 0 = nothing to download, None = not known
 
 
 @dataclass(frozen=True)
@@ -100,15 +93,11 @@ class Published:
     """A published set: its sizes, the format of its files, and where they are."""
 
     info: DatasetInfo
-    format: str
-    """Module of `harness.data.formats`."""
-    marker: str
-    """A file (or directory) by which a directory is known to hold the raw files."""
-    urls: tuple[str, ...] = ()
-    """Direct links; empty when there is none, `manual` then says what to do."""
+    format: str  # module of `harness.data.formats`
+    marker: str  # a file (or directory) by which a directory is known to hold the raw files
+    urls: tuple[str, ...] = ()  # direct links; empty when there is none, `manual` then says what to do
     manual: str = ""
-    folders: tuple[str, ...] = ()
-    """Other names of the raw directory."""
+    folders: tuple[str, ...] = ()  # other names of the raw directory
 
 
 Sizes = tuple[int, int, int, int]  # nodes, edges, features, classes

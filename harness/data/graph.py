@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -147,28 +147,30 @@ class GraphData:
     """
 
     name: str
-    indptr: Array
-    """int64 [N+1], CSR; row i lists the in-neighbours of node i: ascending, no duplicates, no self-loop."""
-    indices: Array
-    """int32 [E] (int64 only when N >= 2**31)."""
-    features: Array
-    """float32 [N, F]."""
-    labels: Array
-    """int64 [N], -1 = unlabelled, or uint8 [N, C] of 0/1 when `multilabel`."""
-    train_mask: Array
-    """bool [N]; the three masks are disjoint."""
-    val_mask: Array
-    """bool [N]."""
-    test_mask: Array
-    """bool [N]."""
+    indptr: Array  # int64 [N+1], CSR; row i lists the in-neighbours of node i: ascending, no duplicates, no self-loop
+    indices: Array  # int32 [E] (int64 only when N >= 2**31)
+    features: Array  # float32 [N, F]
+    labels: Array  # int64 [N], -1 = unlabelled, or uint8 [N, C] of 0/1 when `multilabel`
+    train_mask: Array  # bool [N]; the three masks are disjoint
+    val_mask: Array  # bool [N]
+    test_mask: Array  # bool [N]
     num_classes: int
     multilabel: bool
-    origin: str = "real"
-    """"real", "generated" or "twin" (generated in the likeness of a published set)."""
-    note: str = ""
-    """What a table must say beside the name, e.g. "twin of reddit at scale 0.02"."""
-    weights: Array | None = None
-    """float32 [E] edge weights, positive and finite; None: every edge counts one."""
+    origin: str = "real"  # "real", "generated" or "twin" (generated in the likeness of a published set)
+    note: str = ""  # what a table must say beside the name, e.g. "twin of reddit at scale 0.02"
+    weights: Array | None = None  # float32 [E] edge weights, positive and finite; None: every edge counts one
+
+    @classmethod
+    def of(
+        cls, name: str, *, csr: tuple[Array, Array], features: Array, labels: tuple[Array, int, bool],
+        split: Iterable[Array], **others: Any,
+    ) -> GraphData:  # fmt: skip
+        """Return a graph; `labels` come with `num_classes` and `multilabel`, `split` are the three masks in order."""
+        (indptr, indices), (values, classes, multilabel), (train, val, test) = csr, labels, split
+        return cls(
+            name=name, indptr=indptr, indices=indices, features=features, labels=values, train_mask=train,
+            val_mask=val, test_mask=test, num_classes=classes, multilabel=multilabel, **others,
+        )  # fmt: skip
 
     @property
     def nodes(self) -> int:

@@ -37,8 +37,7 @@ class DataSource:
 
     format: str
     path: Path
-    downloaded: bool = False
-    """The files are in the harness's own cache, so that damaged ones are removed."""
+    downloaded: bool = False  # the files are in the harness's own cache, so that damaged ones are removed
 
     def identity(self) -> list[tuple[str, int, int]]:
         """Name, size and time of change of each file; empty for downloads, which are never changed."""

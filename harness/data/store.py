@@ -198,7 +198,7 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     try:
         yield work
         for path in [*work.rglob("*"), work]:
-            _sync(path)
+            sync(path)
         if target.exists():
             old = work.with_suffix(".old.tmp")
             target.rename(old)
@@ -206,7 +206,7 @@ def atomic_directory(target: Path) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             work.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -294,7 +294,8 @@ def _remove_leftovers(target: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have the kernel write a file, or a directory's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

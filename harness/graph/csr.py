@@ -51,9 +51,7 @@ class CSR:
         adjacency, or a subgraph's over ascending nodes. Rows are then met, for every column, in the order of that
         column's own row, and one pass puts each value where it belongs (Algorithm 6 of Zeng et al., JPDC 2021,
         "Accurate, efficient and scalable training of graph neural networks"). Without values it is its own transpose.
-
-        Raises:
-            ValueError: there are values, and the structure is not symmetric or columns do not ascend.
+        ValueError if there are values, and the structure is not symmetric or columns do not ascend.
         """
         if self.values is None:
             return self

@@ -285,9 +285,7 @@ class NumbaEngine:
 
     Columns are worked on in slabs (Algorithm 7 of Zeng et al., JPDC 2021). Slabs that would stay in a core's cache
     are too narrow to pay; `SLAB` is what 16 registers of AVX-512 hold. Sums do not depend on the number of threads.
-
-    Args:
-        slab: bytes of a slab's row, a multiple of a cache line's 64; None: whole rows.
+    `slab`: bytes of a slab's row, a multiple of a cache line's 64; None: whole rows.
     """
 
     name = "numba"
@@ -337,8 +335,7 @@ def dgl_problem() -> str | None:
 def choose_engine(name: str, *, device: torch.device) -> Engine:
     """Return the engine called `name`; `auto` is the fastest one on `device`.
 
-    Raises:
-        UserError: the engine is not installed, or does not run on `device`.
+    UserError if it is not installed, or does not run there.
     """
     if name == "auto":
         return NumbaEngine() if device.type == "cpu" else TorchEngine()

@@ -153,7 +153,7 @@ class GNN(nn.Module):
                 return rows if exchange is None else exchange(rows, first + hop)
 
             early = transform_first and self.transforms_first(first)
-            x = self._between(i, x, layer.run(own, x, fetch, early, given))
+            x = self._between(i, x, layer.run(own, x, fetch, transform_first=early, aggregated=given))
         for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
             x = self._between(i, x, linear(x))
         return x

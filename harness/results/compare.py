@@ -89,10 +89,7 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     """Pair trials by their ids; where no id is on both sides, by all that does not set the sides apart.
 
     A key sets the sides apart if no value of it is on both, e.g. the method where one side is `full` and the
-    other `bns-gcn`.
-
-    Raises:
-        UserError: several trials fit one; nothing fits.
+    other `bns-gcn`. UserError if several trials fit one, or nothing fits.
     """
     ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
     mine, yours = ([whole_config(trial.record.config) for trial in side] for side in (before, after))

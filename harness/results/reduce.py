@@ -20,11 +20,8 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
     How each follows from ranks and epochs is said in the table of metrics; what takes more than its words is
     worked out here: epoch times (the median over the epochs after warm-up, those without barriers, of the
     slowest rank's time of that epoch), phases (those of *one* rank, the slowest, so that they add up to its
-    mean epoch), bytes, and the memory model. `stats`: the method's own metrics of an epoch by name.
-
-    Args:
-        ranks: the reports.
-        declared: the metrics that the method adds to the table, by column.
+    mean epoch), bytes, and the memory model. `stats`: the method's own metrics of an epoch by name; `declared`: those
+    that it adds to the table, by column.
     """
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
     epochs = _Epochs(ranks, summary.get("warmup_epochs"))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.data.store import sync
 from harness.errors import UserError
 from harness.results.record import Record, read_record, read_versioned
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
@@ -168,13 +169,13 @@ class ResultStore:
     def _put(self, built: Path, trial_id: str) -> Path:
         """Flush a filled directory and rename it to its final name; one cannot be renamed over another."""
         for path in [*built.iterdir(), built]:
-            _flush(path)
+            sync(path)
         home, old = self.directory / trial_id, self.staging / f"{trial_id}{REPLACED}"
         if home.exists():
             shutil.rmtree(old, ignore_errors=True)
             home.rename(old)
         built.rename(home)
-        _flush(self.directory)
+        sync(self.directory)
         shutil.rmtree(old, ignore_errors=True)
         return home
 
@@ -207,15 +208,6 @@ def _listed(directory: Path) -> list[Path]:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _flush(path: Path) -> None:
-    """Have the kernel write a file, or a directory's entries, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 EPOCH_COLUMNS = (
@@ -312,10 +304,8 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
 
     A trial that is twice with equal content is there once. Of two that differ `keep` says which is taken: the
     first, where `out` comes before all sources, or the one that was started last. Nothing is copied before
-    everything was read. `suite.json` is the first there is.
-
-    Raises:
-        UserError: a trial twice that differs and no `keep`; a damaged record; a run is writing to `out`.
+    everything was read. `suite.json` is the first there is. UserError for a trial twice that differs and no `keep`, a
+    damaged record, or where a run is writing to `out`.
     """
     found = [_read_to_merge(place) for source in sources for place in record_places(source)]
     if not found:
@@ -332,7 +322,8 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
         old = chosen.setdefault(key, new)
         if old is new:
             continue
-        if _equal_content(old.place, new.place):
+        _, different, missing = filecmp.cmpfiles(old.place, new.place, CONTENT, shallow=False)
+        if not different and not missing:
             same += 1
             continue
         dropped += 1
@@ -355,11 +346,6 @@ def _read_to_merge(place: Path) -> _Found:
         what = f"is the record of trial '{record.trial}'"
         raise UserError(what, file=place, fix="a trial's directory has its name: remove it")
     return _Found(record, place)
-
-
-def _equal_content(one: Path, other: Path) -> bool:
-    _, different, missing = filecmp.cmpfiles(one, other, CONTENT, shallow=False)
-    return not different and not missing
 
 
 def _taken(old: _Found, new: _Found, keep: Keep | None) -> _Found:

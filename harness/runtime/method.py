@@ -11,7 +11,9 @@ from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from harness.errors import UserError
+from harness.graph.block import Block
 from harness.metrics import Metric, as_declared
+from harness.models.gnn import Exchange
 from harness.registry import Registered, Registry
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
 from harness.runtime.step import Step
@@ -50,6 +52,11 @@ class FullGraphOptions(MethodOptions):
         False, description="exchange and aggregate the input features once, before the first epoch"
     )
     transform_before_exchange: bool = Field(False, description="exchange H W instead of H where that is fewer bytes")
+
+    @property
+    def for_costs(self) -> dict[str, bool]:
+        """What `BytesCase.boundary_rows` and `MemoryCase.full_graph` take of them."""
+        return {"precompute": self.precompute, "transform_first": self.transform_before_exchange}
 
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
@@ -191,7 +198,16 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
         super().__init__(worker, options)
         self.aggregated = worker.aggregate_features() if options.precompute else None
 
+    def step_on(self, block: Block, exchange: Exchange | None, **others: Any) -> Step:
+        """Return the step of which all layers run on `block`, from the inner nodes on, with `others` of its fields."""
+        worker = self.worker
+        usual: dict[str, Any] = {"inputs": worker.features.inner, "aggregated": self.aggregated}
+        return Step(
+            blocks=[block] * worker.model.depth, loss=worker.train_loss, exchange=exchange,
+            transform_first=self.options.transform_before_exchange, **usual | others,
+        )  # fmt: skip
+
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:
         """See `Method.memory`."""
-        return case.full_graph(precompute=options.precompute, transform_first=options.transform_before_exchange)
+        return case.full_graph(**options.for_costs)

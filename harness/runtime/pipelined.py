@@ -239,9 +239,7 @@ def stale_memory(
     chance = 1 - (1 - rate) ** (whole.cut / whole.boundary) if whole.boundary else 0
     boundary = round(chance * whole.boundary)
     part = replace(whole, boundary=boundary, edges=round(rate * whole.edges), cut=round(rate * whole.cut))
-    found = replace(case, train=part).full_graph(
-        precompute=options.precompute, transform_first=options.transform_before_exchange
-    )
+    found = replace(case, train=part).full_graph(**options.for_costs)
     if rate < 1:
         drawn = replace(case, weighted=True).matrices(part.block)
         found["adjacency"] = case.matrices(whole.block)
@@ -309,22 +307,12 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
         exchange = StaleExchange(
             self.pipeline, sent, read, features=features, rate=worker.model.spec.dropout, observe=observe
         )
-        return Step(
-            blocks=[read.block] * worker.model.depth,
-            inputs=worker.features.inner,
-            exchange=exchange,
-            loss=worker.train_loss,
-            transform_first=self.options.transform_before_exchange,
-            aggregated=self.aggregated,
-            stats=stats or {},
-        )
+        return self.step_on(read.block, exchange, stats=stats or {})
 
     @classmethod
     def bytes_per_epoch(cls, options: PipelinedOptionsT, case: BytesCase) -> Bytes | None:
         """Return the bytes of `full`; synchronous first iterations send their rows twice."""
-        sent = case.boundary_rows(
-            case.boundary, precompute=options.precompute, transform_first=options.transform_before_exchange
-        )
+        sent = case.boundary_rows(case.boundary, **options.for_costs)
         if options.warmup == "sync" and case.epoch < options.staleness:
             return sent | {purpose: 2 * sent[purpose] for purpose in ("feature", "embedding")}
         return sent

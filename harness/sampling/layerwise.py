@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -27,12 +27,8 @@ def inclusion(weights: Floats, size: int) -> Floats:
     passes over the weights: each leaves out those found to have p = 1 and shares the rest of `size` anew. Almost
     always a handful do; only weights that fall by a factor of about `size` from one to the next need one each.
 
-    Args:
-        weights: float64 [n], finite and not negative.
-        size: expected number of draws.
-
-    Raises:
-        ValueError: `size` is negative.
+    `weights` are float64 [n], finite and not negative; `size` is the expected number of draws, a ValueError if it is
+    negative.
     """
     if size < 0:
         raise ValueError(f"a sample has a size of at least 0, not {size}")
@@ -322,13 +318,6 @@ def check_sizes(sizes: Sequence[int]) -> None:
         raise ValueError(f"a layer's size is at least 0, or -1 for all candidates, not {min(sizes)}")
 
 
-class DrawsLayers(Protocol):
-    """What draws the layers of a batch: `LayerSampler`, or a method's own."""
-
-    def sample(self, targets: Ints, sizes: Sequence[int], seed: int) -> LayerBatch:
-        """See `LayerSampler.sample`."""
-
-
 LAYERWISE_METRICS = (
     Metric.of_method("candidates", "nodes that could be drawn, of all layers"),
     Metric.of_method("alpha", "sum of the factors of local nodes"),
@@ -340,14 +329,15 @@ LAYERWISE_METRICS = (
 class LayerwiseSampler:
     """Draws `sizes` nodes a layer, input layer first, for all of its destinations together; -1: all candidates.
 
+    `draw` is what draws the layers of a batch: `LayerSampler.sample`, or that of a method's own.
     Metrics: `LAYERWISE_METRICS`, summed over an epoch's steps and layers.
     """
 
-    def __init__(self, sampler: DrawsLayers, sizes: Sequence[int]) -> None:
-        self._sampler, self._sizes = sampler, sizes
+    def __init__(self, draw: Callable[[Ints, Sequence[int], int], LayerBatch], sizes: Sequence[int]) -> None:
+        self._draw, self._sizes = draw, sizes
 
     def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
-        drawn = self._sampler.sample(targets, self._sizes, seed)
+        drawn = self._draw(targets, self._sizes, seed)
         stats = {"candidates": sum(drawn.candidates), "alpha": sum(drawn.alphas), "alphas": len(drawn.alphas)}
         return Sample(drawn.layers, targets.size, stats=stats)

@@ -31,15 +31,14 @@ def draw_neighbours(
     target depends on `seed`, `fanout` and its own neighbours alone: layers of a batch need different seeds, or a node
     would be given the same neighbours again.
 
+    The sample's sources are the targets, then the other drawn nodes in the order of first sight.
+
     Args:
         topology, tables: the graph, and tables of its nodes.
         targets: int64 [n], distinct nodes.
         fanout: neighbours of a target at most; -1 for all.
         seed: in [0, 2^63).
         node_weights: float64 [N], finite and not negative; None for a uniform choice.
-
-    Returns:
-        The sample; its sources are the targets, then the other drawn nodes in the order of first sight.
 
     Raises:
         ValueError: a weight of a neighbour is negative or not finite.
@@ -221,13 +220,12 @@ class FanoutSampler:
     """
 
     def __init__(self, source: Source, fanouts: Sequence[int], node_weights: Floats | None = None) -> None:
-        self._source, self._fanouts, self._weights = source, fanouts, node_weights
+        self._fanouts = fanouts
+        self._draw = partial(draw_neighbours, source.topology, tables=source.tables, node_weights=node_weights)
 
     def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
-        source = self._source
-        draw = partial(draw_neighbours, source.topology, tables=source.tables, node_weights=self._weights)
-        return sample_layers(draw, targets, self._fanouts, seed)
+        return sample_layers(self._draw, targets, self._fanouts, seed)
 
 
 Draw = Callable[[Ints, int, int], LayerSample]

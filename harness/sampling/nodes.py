@@ -14,11 +14,11 @@ from harness.graph.kernels import next_u64, stream, uniform
 from harness.sampling.layer_kernels import global_weights
 from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
 from harness.sampling.sample import Tables
-from harness.sampling.subgraphs import Induced, SubgraphBatch, Subgraphs, as_graph, as_layer
+from harness.sampling.subgraphs import Induced, Normaliser, SubgraphBatch, Subgraphs, as_graph, as_layer
 
 
 @dataclass(frozen=True, eq=False)
-class IndependentNodes:
+class IndependentNodes(Normaliser):
     """Draws each node independently, with a chance of its own, and weighs by these chances.
 
     An edge j -> i of a subgraph counts w_ij / p_j: for a destination i that is in it, the sum has the full
@@ -26,18 +26,12 @@ class IndependentNodes:
     sum over all nodes as its expectation.
     """
 
-    topology: Topology
     probabilities: Floats  # [N], p, in [0, 1]
 
     def sample(self, seed: int) -> Ints:
         """See `NodeSampler`."""
         nodes: Ints = _draw(self.probabilities, seed)
         return nodes
-
-    @property
-    def needs_places(self) -> bool:
-        """See `Normaliser`."""
-        return self.topology.weights is not None
 
     def weigh(self, nodes: Ints, found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -34,15 +36,9 @@ class Induced:
 def induced(topology: Topology, nodes: Ints, tables: Tables, *, places: bool = False) -> Induced:
     """Return all edges between `nodes`, each of which is both a row and a column, in their order.
 
-    Takes time linear in the sum of the nodes' degrees.
-
-    Args:
-        topology, tables: the graph, and tables of its nodes.
-        nodes: int64 [n], distinct. Where they ascend, and the graph's columns do, the columns ascend.
-        places: whether to say where in the graph the entries are.
-
-    Raises:
-        ValueError: a node is given twice.
+    Takes time linear in the sum of the nodes' degrees. `nodes` are int64 [n], a ValueError if one is given twice; where
+    they ascend, and the graph's columns do, the columns ascend. `places`: whether to say where in the graph the entries
+    are.
     """
     with tables.borrow() as table:
         indptr, columns, found = _induce(topology.indptr, topology.indices, nodes, table, places)
@@ -190,10 +186,7 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
     METIS cuts as few edges as it finds between clusters of equally many nodes (within 3 %), whatever the edges'
     weights; the same for an equal seed. It may take minutes, and several times the graph's memory. One cluster needs
     no METIS. Into `keep`, a directory of the graph's own, whoever asks first puts the clusters; others wait, and all
-    map the one copy.
-
-    Raises:
-        UserError: more clusters than nodes.
+    map the one copy. UserError for more clusters than nodes.
     """
     if keep is None:
         spec = PartitionSpec(parts=count, objective="cut", seed=seed)
@@ -222,29 +215,43 @@ class SubgraphBatch:
     weights: Floats | None  # [n], what the losses of its nodes count; None: all the same
 
 
-class Normaliser(Protocol):
-    """Says what the edges of a subgraph count, and the losses of its nodes."""
+@dataclass(frozen=True, eq=False)
+class Normaliser(ABC):
+    """Says what the edges of a subgraph of a graph count, and the losses of its nodes."""
+
+    topology: Topology
 
     @property
     def needs_places(self) -> bool:
-        """Whether it asks of `induced` where in the graph a subgraph's edges are."""
+        """Whether it asks of `induced` where in the graph a subgraph's edges are; the default: for their weights."""
+        return self.topology.weights is not None
 
+    @abstractmethod
     def weigh(self, nodes: Ints, found: Induced) -> SubgraphBatch:
         """Return the subgraph of the ascending `nodes`."""
 
 
 class Subgraphs:
-    """Draws subgraphs of a graph whose structure is symmetric: nodes by a sampler, weighed by a normaliser."""
+    """Draws subgraphs of a graph whose structure is symmetric: nodes by a sampler, weighed by a normaliser.
 
-    def __init__(self, topology: Topology, sampler: NodeSampler, normaliser: Normaliser, tables: Tables) -> None:
+    Behind that `changes` are made to their layers, one after the other.
+    """
+
+    def __init__(
+        self, topology: Topology, sampler: NodeSampler, normaliser: Normaliser, tables: Tables,
+        changes: Sequence[Callable[[LayerSample], LayerSample]] = (),
+    ) -> None:  # fmt: skip
         self.sampler, self.normaliser = sampler, normaliser
-        self._topology, self._tables = topology, tables
+        self._topology, self._tables, self._changes = topology, tables, changes
 
     def sample(self, seed: int) -> SubgraphBatch:
         """Draw a subgraph by a seed in [0, 2^63); its nodes ascend. Threads may call at once."""
         nodes = self.sampler.sample(seed)
         found = induced(self._topology, nodes, self._tables, places=self.normaliser.needs_places)
-        return self.normaliser.weigh(nodes, found)
+        batch = self.normaliser.weigh(nodes, found)
+        for change in self._changes:
+            batch = replace(batch, layer=change(batch.layer))
+        return batch
 
 
 class ClippedNodes:

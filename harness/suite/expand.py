@@ -65,20 +65,11 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         datasets, partitions, suite.network, methods, suite.seeds
     ):
         trial = TrialConfig(
-            dataset=dataset,
-            model=model,
-            train=train,
-            partition=partition,
-            method=method,
-            plugin=plugin,
-            plugins=checked.sources_of(model, train, partition),
+            dataset=dataset, model=model, train=train, partition=partition, method=method, seed=seed,
             network=network if network and partition.parts > network.ranks_per_host else None,
-            timing=suite.timing,
-            traffic=suite.traffic,
-            seed=seed,
-            device=resolve_device(device or suite.device),
-            varied=varied,
-        )
+            plugin=plugin, plugins=checked.sources_of(model, train, partition),
+            timing=suite.timing, traffic=suite.traffic, device=resolve_device(device or suite.device), varied=varied,
+        )  # fmt: skip
         if any(all(holds(trial, key, values) for key, values in keys.items()) for keys in excludes):
             continue
         if trials.setdefault(trial.id, trial) != trial:

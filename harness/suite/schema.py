@@ -116,8 +116,7 @@ _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.ASCII)
 def parse_rate(text: str) -> float:
     """Return the bits a second of "100mbit", "2.5gbit" (decimal units, as tc writes them) or "unlimited".
 
-    Raises:
-        ValueError: anything else.
+    ValueError for anything else.
     """
     if text == UNLIMITED:
         return math.inf

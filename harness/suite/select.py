@@ -110,9 +110,8 @@ Row = tuple[Cell, ...]  # what is compared
 def rows_of(claim: Claim, trials: Sequence[TrialConfig]) -> list[Row]:
     """Return what a claim compares: (of,), (of, over), or one cell an item of `order`.
 
-    Raises:
-        UserError: a selector finds nothing, or several trials where one is needed; its `key` is where in the
-            claim (`of`, `over`, `expect.order.1`).
+    UserError if a selector finds nothing, or several trials where one is needed; its `key` is where in the claim
+    (`of`, `over`, `expect.order.1`).
     """
     rows: list[Row] = []
     for _, row in pairs_of(claim, trials):
@@ -125,8 +124,7 @@ def rows_of(claim: Claim, trials: Sequence[TrialConfig]) -> list[Row]:
 def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell, Row | UserError]]:
     """Yield every cell that `of` selects (an order's first item, too) with its row, or why it has none.
 
-    Raises:
-        UserError: `of`, `over` or an item of the order selects no trial at all.
+    UserError if `of`, `over` or an item of the order selects no trial at all.
     """
     of, *named = _selectors(claim)
     free = {key.split(".")[0] for _, selector in named for key in selector}

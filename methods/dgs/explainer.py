@@ -45,13 +45,6 @@ class ExplanationError(Exception):
 class ExplainSpec:
     """How masks are trained.
 
-    Attributes:
-        steps: at most (T_E of DGS).
-        threshold: training ends at a loss of at most this.
-        lr: Adam's, on the masks' logits.
-        node_size, feature_size: factors of the means of the masks.
-        node_entropy, feature_entropy: factors of the means of the masks' binary entropies (nats).
-
     The defaults of the factors and of `lr` are this project's, chosen on planted graphs and twins. A remote
     node's SN is held against the weight 1 of local ones, so `node_size` says how much is sent: at 2, in 50
     steps, SN has a mean of 0.2 to 0.25 (5 to 95 %: about 0.1 to 0.5); at 0.5 of 0.2 to 0.6, at no better
@@ -59,28 +52,22 @@ class ExplainSpec:
     0.05 or more drives logits up from their start, whatever a node is worth.
     """
 
-    steps: int = 50
-    threshold: float = 0.01
-    lr: float = 0.05
-    node_size: float = 2.0
+    steps: int = 50  # at most (T_E of DGS)
+    threshold: float = 0.01  # training ends at a loss of at most this
+    lr: float = 0.05  # Adam's, on the masks' logits
+    node_size: float = 2.0  # factors of the means of the masks
     feature_size: float = 0.3
-    node_entropy: float = 0.01
+    node_entropy: float = 0.01  # factors of the means of the masks' binary entropies (nats)
     feature_entropy: float = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """Trained masks, on the CPU.
+    """Trained masks, on the CPU."""
 
-    Attributes:
-        nodes: float32 [R] in [0, 1]: what each remote node of the explanation graph is worth (SN).
-        features: float32 [F] in [0, 1]: what each feature is worth (SF).
-        losses: of each step, before its update.
-    """
-
-    nodes: Tensor
-    features: Tensor
-    losses: list[float] = field(repr=False)
+    nodes: Tensor  # float32 [R] in [0, 1]: what each remote node of the explanation graph is worth (SN)
+    features: Tensor  # float32 [F] in [0, 1]: what each feature is worth (SF)
+    losses: list[float] = field(repr=False)  # of each step, before its update
 
     @property
     def steps(self) -> int:
@@ -275,17 +262,11 @@ COUNTED = (
 
 @dataclass(frozen=True, eq=False)
 class Guidance:
-    """What an explanation says to samplers.
+    """What an explanation says to samplers."""
 
-    Attributes:
-        importance: float32 [N]: SN of the remote nodes of the explanation graph, their mean elsewhere.
-        features: float32 [F]: SF.
-        step: the training step whose model was explained.
-    """
-
-    importance: NDArray[np.float32]
-    features: Tensor
-    step: int
+    importance: NDArray[np.float32]  # [N]: SN of the remote nodes of the explanation graph, their mean elsewhere
+    features: Tensor  # float32 [F]: SF
+    step: int  # the training step whose model was explained
 
 
 class _Ended(NamedTuple):
@@ -303,14 +284,8 @@ class Explainer:
     an exception or by numbers that are not finite, changes nothing: the last good guidance stays. So does one
     that is not done when the next is due, which is left out then.
 
-    Args:
-        graph: the rank's explanation graph.
-        spec: of an explanation.
-        model: the replica; copied, so that its weights may change meanwhile.
-        clock: of the trainer; explanations in line are its phase `explain`.
-        num_nodes: N, of the training graph.
-        period: steps between explanations.
-        where: in a thread, or in line.
+    The model is copied, so that the replica's weights may change meanwhile. `num_nodes`: N, of the training graph;
+    `period`: steps between explanations. Those in line are the phase `explain` of the trainer's clock.
 
     Attributes:
         guidance: of the last explanation that ended well; None before.

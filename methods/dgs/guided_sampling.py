@@ -17,6 +17,7 @@ from harness.runtime import FeatureStore
 from harness.sampling import (
     Tables,
     induce,
+    missing_degree,
     number_sources,
     sample_layers,
     systematic,
@@ -27,15 +28,10 @@ from harness.sampling import (
 
 
 def within_hops(topology: Topology, nodes: NDArray[np.int64], hops: int) -> NDArray[np.int64]:
-    """Return `nodes` and all from which they are reached over at most `hops` edges, int64, ascending.
+    """Return `nodes` and all from which they are reached over at most `hops` (>= 0) edges, int64, ascending.
 
-    These are the nodes whose features as many layers' outputs at `nodes` depend on. Takes time linear in the
-    graph's nodes and the in-edges of those returned.
-
-    Args:
-        topology: the graph, by in-edges.
-        nodes: int64, in any order, which may repeat.
-        hops: at least 0.
+    These are the nodes whose features as many layers' outputs at `nodes` (int64, in any order, which may repeat)
+    depend on. Takes time linear in the graph's nodes and the in-edges of those returned.
     """
     found: NDArray[np.int64] = _within_hops(topology.indptr, topology.indices, nodes, hops)
     return found
@@ -82,34 +78,22 @@ class ExplanationGraph:
     by sqrt(R/2), a layer at a time.) v_G's self loop is the models' own: each adds a destination's row to
     that of its neighbours, SAGE by weights of its own.
 
-    Attributes:
-        remote: int64 [R], ascending: nodes of the view.
-        features: [1 + R, F] of the star's rows; v_G's are the mean of the local ones.
-        local_features: [n_in, F], the store's own rows where those are on the CPU.
-        local_block: the inner nodes and all edges between them, with full degrees; sums over neighbours are
-            multiplied by the full degree over that of these edges, so that means are of what is there.
-        blocks: of each layer, or hop of one: the star, but that the last one has no destination but v_G.
-        multilabel: whether a node has any number of classes.
+    `local_block` has the inner nodes and all edges between them, with full degrees; sums over neighbours are multiplied
+    by the full degree over that of these edges, so that means are of what is there.
     """
 
-    remote: NDArray[np.int64]
-    features: Tensor
-    local_features: Tensor
+    remote: NDArray[np.int64]  # [R], ascending: nodes of the view
+    features: Tensor  # [1 + R, F] of the star's rows; v_G's are the mean of the local ones
+    local_features: Tensor  # [n_in, F], the store's own rows where those are on the CPU
     local_block: Block
-    blocks: list[Block]
-    multilabel: bool
+    blocks: list[Block]  # of each layer, or hop of one: the star, but that the last one has no destination but v_G
+    multilabel: bool  # whether a node has any number of classes
 
     @classmethod
     def build(cls, view: View, store: FeatureStore, *, hops: int, depth: int, dtype: torch.dtype) -> ExplanationGraph:
-        """Make a rank's explanation graph; every rank must call.
+        """Make a rank's explanation graph, of the view that is trained on; every rank must call.
 
-        Args:
-            view: the graph that is trained on.
-            store: of its input features.
-            hops: how far remote nodes may be.
-            depth: the blocks that the model runs on (`GNN.depth`).
-            dtype: of its weights.
-
+        Remote nodes may be `hops` away; the model has weights of `dtype` and runs on `depth` blocks (`GNN.depth`).
         Traffic: what `store.gather` counts for each remote node, once, and 8 bytes a peer (control).
         """
         inner = np.asarray(view.partition.inner)
@@ -121,14 +105,11 @@ class ExplanationGraph:
         for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
             rows = slice(k * CHUNK, (k + 1) * CHUNK)
             features[1:][rows] = store.gather(remote[rows])
+        block = _local_block(view.topology, inner, store.tables, dtype)
         return cls(
-            remote=remote,
-            features=features,
-            local_features=local,
-            local_block=_local_block(view.topology, inner, store.tables, dtype),
-            blocks=star(remote.size, depth, dtype),
-            multilabel=view.labels.dim() > 1,
-        )
+            remote=remote, features=features, local_features=local, local_block=block,
+            blocks=star(remote.size, depth, dtype), multilabel=view.labels.dim() > 1,
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
@@ -159,8 +140,7 @@ def star(remote: int, depth: int, dtype: torch.dtype) -> list[Block]:
 def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, dtype: torch.dtype) -> Block:
     sample = induce(topology, inner, tables)
     weights = None if sample.values is None else sample.values.astype(np.float32)
-    here = Topology(sample.indptr, sample.indices, weights).degree(np.arange(inner.size))
-    scale = np.divide(topology.degree(inner), here, out=np.ones(inner.size), where=here > 0)
+    scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
     return replace(sample, dst_scale=scale).block(topology, device=CPU, dtype=dtype, engine=ENGINE)
 
 
@@ -180,20 +160,13 @@ class GuidedSampler:
     towards what is drawn often. Unbiased: neighbour j counts w_ij / p_ij; the deviation then leaves local
     neighbours at least half of l, since what is never drawn cannot be counted. Where everything of positive
     weight is drawn, and that is all neighbours, both are the full sum.
-
-    Attributes:
-        source: the view, which says what is local.
-        fanouts: neighbours of a node, input layer first; -1: all.
-        importance: float32 [N], finite and not negative; that of local nodes is not read. 0: never drawn.
-        deviation: share of k, in [0, 1].
-        unbiased: what drawn neighbours count.
     """
 
-    source: Source
-    fanouts: Sequence[int]
-    importance: NDArray[np.float32]
-    deviation: float = 0.0
-    unbiased: bool = False
+    source: Source  # the view, which says what is local
+    fanouts: Sequence[int]  # neighbours of a node, input layer first; -1: all
+    importance: NDArray[np.float32]  # [N], finite and not negative; that of local nodes is not read. 0: never drawn
+    deviation: float = 0.0  # share of k, in [0, 1]
+    unbiased: bool = False  # what drawn neighbours count
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`."""
@@ -202,8 +175,7 @@ class GuidedSampler:
     def draw(self, targets: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
         """Draw for a layer; the sources are the targets, then the other drawn nodes in the order of first sight.
 
-        Raises:
-            ValueError: a weight of a neighbour is negative or not finite.
+        ValueError if a weight of a neighbour is negative or not finite.
         """
         topology, guide = self.source.topology, (self.source.local, self.importance)
         graph, most = (topology.indptr, topology.indices, topology.weights), 0.5 if self.unbiased else 1.0

@@ -29,17 +29,7 @@ from harness.sampling import (
     clusters,
 )
 
-from .subgraphs import (
-    Change,
-    Changed,
-    CountedChances,
-    Counts,
-    PresentMean,
-    count,
-    make_node_sampler,
-    part_of,
-    saved_counts,
-)
+from .subgraphs import Change, CountedChances, Counts, PresentMean, count, make_node_sampler, part_of, saved_counts
 
 if TYPE_CHECKING:
     from harness import Worker
@@ -180,9 +170,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         if options.transpose != "auto":  # forget that values are symmetric, or that the structure is
             symmetric = "structure" if options.transpose == "permuted" else "no"
             changes = (*changes, partial(replace, symmetric=symmetric))
-        for change in changes:
-            normaliser = Changed(normaliser, change)
-        return SubgraphSampler(Subgraphs(topology, sampler, normaliser, tables), source.depth)
+        return SubgraphSampler(Subgraphs(topology, sampler, normaliser, tables, changes), source.depth)
 
     def _counts(
         self, source: Source, topology: Topology, sampler: NodeSampler, tables: Tables, keep: Path | None, rank: int

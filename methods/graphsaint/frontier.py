@@ -37,15 +37,8 @@ class FrontierSampler(KernelSampler):
     both on average. In the paper there is room for enlargement * frontier * (mean degree) pins, and a node
     may find less than it needs; here it grows, and the chances are exact.
 
-    Args:
-        topology: the graph.
-        size: distinct nodes to draw, at least 1.
-        frontier: nodes in the frontier, at least 1; may be more than the graph has.
-        enlargement: above 1.
-        cap: None, or the pins that a node has at most, at least 1: hubs are then popped less often.
-
-    Raises:
-        ValueError: `size`, `frontier`, `enlargement` or `cap` is out of range.
+    The frontier may be more nodes than the graph has. `cap`: None, or the pins that a node has at most: hubs are then
+    popped less often. A ValueError unless size, frontier and cap are at least 1 and enlargement is above 1.
     """
 
     def __init__(
@@ -78,19 +71,12 @@ class FrontierSampler(KernelSampler):
 
 
 class _Tiles(NamedTuple):
-    """Nodes that are, or were, in the frontier since the last clean-up.
+    """Nodes that are, or were, in the frontier since the last clean-up."""
 
-    Attributes:
-        nodes: int32 [T].
-        successors: int64 [T], where in the graph's `indices` is what replaces the node; -1: a uniform node.
-        starts: int64 [T + 1], the first pin of each; the tile's pins end where the next one's start.
-        live: bool [T], whether the node is in the frontier.
-    """
-
-    nodes: NDArray[np.int32]
-    successors: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    live: NDArray[np.bool_]
+    nodes: NDArray[np.int32]  # [T]
+    successors: NDArray[np.int64]  # [T], where in the graph's `indices` is what replaces the node; -1: a uniform node
+    starts: NDArray[np.int64]  # [T + 1], the first pin of each; the tile's pins end where the next one's start
+    live: NDArray[np.bool_]  # [T], whether the node is in the frontier
 
 
 @dataclass(eq=False)

@@ -92,10 +92,8 @@ def mark_unseen(bits, words, num_nodes, missing, state):  # type: ignore[no-unty
 class KernelSampler:
     """Draws the nodes of a subgraph by a kernel; see `NodeSampler`. Edge weights do not count.
 
-    Args:
-        topology: the graph, symmetric in structure.
-        kernel: takes the graph's `indptr` and `indices`, the `numbers`, a seed, and the arrays of an empty set.
-        numbers: what the kernel is told besides.
+    The kernel takes `indptr` and `indices` of the graph, which is symmetric in structure, the `numbers`, a seed, and
+    the arrays of an empty set.
     """
 
     def __init__(self, topology: Topology, kernel: Callable[..., Any], *numbers: float) -> None:
@@ -115,15 +113,8 @@ class EdgeEndsSampler(KernelSampler):
     size // 2 edges, at least one, are drawn with replacement, the edge between u and v with p_uv ~ 1/deg_u + 1/deg_v,
     deg counting neighbours. That is what a uniform node among those with neighbours, and a uniform neighbour of it,
     come to: p_uv = (1/deg_u + 1/deg_v) / (their number). So no alias table of the graph's edges is needed. Distinct
-    nodes are `size` at most; a node without neighbours is never picked.
-
-    Args:
-        topology: the graph, without self loops.
-        size: ends of all edges together, at least 1.
-
-    Raises:
-        ValueError: `size` is out of range.
-        UserError: the graph has no edges.
+    nodes are `size` at most, at least 1 or a ValueError; a node without neighbours is never picked. The graph has no
+    self loops; one that has no edges is a UserError.
     """
 
     def __init__(self, topology: Topology, size: int) -> None:
@@ -162,15 +153,7 @@ class ForestFireSampler(KernelSampler):
     A fire starts at a uniform node. A burning node sets fire to x of its neighbours that have not burnt,
     uniform and distinct, or to all where they are fewer; x is geometric with mean burn / (1 - burn). Nodes
     burn in the order they caught fire. Where a fire dies, another starts at a uniform node of those left,
-    until there are min(size, N) nodes.
-
-    Args:
-        topology: the graph.
-        size: distinct nodes to draw, at least 1.
-        burn: 0 <= burn < 1.
-
-    Raises:
-        ValueError: `size` or `burn` is out of range.
+    until there are min(size, N) nodes. A ValueError unless size >= 1 and 0 <= burn < 1.
     """
 
     def __init__(self, topology: Topology, size: int, *, burn: float = 0.7) -> None:
@@ -242,14 +225,7 @@ class WalkSampler(KernelSampler):
 
     size // (length + 1) roots, at least one, are uniform over all nodes, with replacement. Each walks
     `length` steps to uniform neighbours, or stays where there are none. Distinct nodes are `size` at most.
-
-    Args:
-        topology: the graph.
-        size: nodes of all walks together, at least 1.
-        length: steps of a walk, at least 0.
-
-    Raises:
-        ValueError: `size` or `length` is out of range.
+    A ValueError unless size >= 1 and length >= 0.
     """
 
     def __init__(self, topology: Topology, size: int, *, length: int = 3) -> None:
@@ -267,15 +243,8 @@ class MultiWalkSampler(KernelSampler):
 
     So that it ends: a walker starts anew at a uniform node where it has no neighbour, or when the last 32
     nodes that it left had been picked before (a component that has been seen). After 32 steps for each node
-    of the size, those missing are uniform among the nodes not picked.
-
-    Args:
-        topology: the graph.
-        size: distinct nodes to draw, at least 1.
-        walkers: their number, at least 1.
-
-    Raises:
-        ValueError: `size` or `walkers` is out of range.
+    of the size, those missing are uniform among the nodes not picked. A ValueError unless size and walkers are at
+    least 1.
     """
 
     def __init__(self, topology: Topology, size: int, *, walkers: int = 1000) -> None:

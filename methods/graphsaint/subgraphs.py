@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -43,20 +43,13 @@ _ROUND = 256  # draws between two words of how far it is
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """How many of `draws` subgraphs each node and each edge was in.
+    """How many of `draws` subgraphs each node and each edge was in; memory-mapped where they were saved."""
 
-    Attributes:
-        draws: C.
-        nodes: int32 [N], C_i; memory-mapped where they were saved.
-        edges: int32 [E], C_ij, aligned with the graph's `indices`; memory-mapped where they were saved.
-        seconds, threads: wall time of the counting, and threads that drew; None of an earlier one's counts.
-    """
-
-    draws: int
-    nodes: NDArray[np.int32]
-    edges: NDArray[np.int32]
-    seconds: float | None = None
-    threads: int | None = None
+    draws: int  # C
+    nodes: NDArray[np.int32]  # [N], C_i
+    edges: NDArray[np.int32]  # [E], C_ij, aligned with the graph's `indices`
+    seconds: float | None = None  # wall time of the counting, None of an earlier one's counts
+    threads: int | None = None  # that drew, None likewise
 
 
 def count(
@@ -75,17 +68,8 @@ def count(
     every rank and for any number of threads, and none of training's. Memory: 4 bytes a node and an edge.
     What the first draw of a process needs, such as compiling, is left out of `seconds`.
 
-    Args:
-        topology: the graph.
-        sampler: draws the nodes.
-        tables: of the graph's nodes.
-        draws: subgraphs, 1 to 2^31 - 1.
-        seed: non-negative.
-        threads: that draw, and count by turns.
-        told: called now and then with the number that is counted.
-
-    Raises:
-        ValueError: `draws` is out of its bounds.
+    There are 1 to 2^31 - 1 `draws`, or a ValueError; `seed` is not negative. `threads` draw, and count by turns; `told`
+    is called now and then with the number that is counted.
     """
     if not 0 < draws < 2**31:
         raise ValueError(f"{draws} draws: from 1 to 2^31 - 1 can be counted")
@@ -148,7 +132,7 @@ def _add(counts, places, times):  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True, eq=False)
-class CountedChances:
+class CountedChances(Normaliser):
     """Weighs by chances that were counted (GraphSAINT, Zeng et al., ICLR 2020, section 3.2).
 
     An edge j -> i of a subgraph counts w_ij / alpha_ij, alpha_ij = C_ij / C_i: for a destination i that is in
@@ -159,14 +143,12 @@ class CountedChances:
 
     The layer's values are w_ij / C_ij, symmetric where the weights are; C_i is its `dst_scale`.
 
-    Args:
-        topology: the graph; its structure is symmetric, and its columns ascend.
-        counts: of subgraphs that are drawn as those that are weighed.
+    The graph's structure is symmetric, and its columns ascend; `counts` are of subgraphs that are drawn as those that
+    are weighed.
     """
 
-    topology: Topology
     counts: Counts
-    needs_places: ClassVar[bool] = True
+    needs_places = True
 
     def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
@@ -178,23 +160,14 @@ class CountedChances:
 
 
 @dataclass(frozen=True, eq=False)
-class PresentMean:
+class PresentMean(Normaliser):
     """Weighs nothing by chances: a node's aggregation is the mean of those neighbours that are there.
 
     The sum over them is scaled by deg_i / (its degree within the subgraph), degrees being sums of weights where edges
     have any: divided by deg_i, the full graph's, it is a mean. Biased towards nodes that are drawn often, and so is
-    the loss, in which all nodes count alike. With all nodes in the subgraph nothing is scaled.
-
-    Args:
-        topology: the graph; its structure is symmetric, and its columns ascend.
+    the loss, in which all nodes count alike. With all nodes in the subgraph nothing is scaled. The graph's structure is
+    symmetric, and its columns ascend.
     """
-
-    topology: Topology
-
-    @property
-    def needs_places(self) -> bool:
-        """See `Normaliser`."""
-        return self.topology.weights is not None
 
     def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
         """See `Normaliser`."""
@@ -204,24 +177,6 @@ class PresentMean:
 
 
 Change = Callable[[LayerSample], LayerSample]
-
-
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """Weighs as another normaliser, and changes the layer."""
-
-    normaliser: Normaliser
-    change: Change
-
-    @property
-    def needs_places(self) -> bool:
-        """See `Normaliser`."""
-        return self.normaliser.needs_places
-
-    def weigh(self, nodes: NDArray[np.int64], found: Induced) -> SubgraphBatch:
-        """See `Normaliser`."""
-        batch = self.normaliser.weigh(nodes, found)
-        return replace(batch, layer=self.change(batch.layer))
 
 
 def part_of(whole: Topology, nodes: NDArray[np.int64], tables: Tables) -> tuple[Topology, Change]:

@@ -118,17 +118,11 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
 
 @dataclass(frozen=True, eq=False)
 class BoundaryCache:
-    """What this rank caches of its boundary, and what its peers cache of its inner rows. Never changed.
+    """What this rank caches of its boundary, and what its peers cache of its inner rows. Never changed."""
 
-    Attributes:
-        slot: int64 [num_boundary], row of each boundary node in `rows`, -1 where it is not cached.
-        rows: [cached nodes, F], their input features.
-        at_peers: bool [len(Partition.send_index)], which of the rows to send their receivers cache.
-    """
-
-    slot: NDArray[np.int64]
-    rows: Tensor
-    at_peers: NDArray[np.bool_]
+    slot: NDArray[np.int64]  # [num_boundary], row of each boundary node in `rows`, -1 where it is not cached
+    rows: Tensor  # [cached nodes, F], their input features
+    at_peers: NDArray[np.bool_]  # [len(Partition.send_index)], which of the rows to send their receivers cache
 
     def refilled(
         self, comm: Communicator, partition: Partition, features: Tensor, nodes: NDArray[np.int64]

@@ -29,18 +29,14 @@ SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never fin
 
 @dataclass(frozen=True, eq=False)
 class EdgeSample:
-    """The drawn edges of a part.
+    """The drawn edges of a part; columns of `adjacency` are the inner nodes, then the boundary nodes `kept`.
 
-    Attributes:
-        adjacency: [num_inner, num_inner + len(kept)], values w_ij / p_ij; columns are the inner
-            nodes, then the boundary nodes `kept`; the edges of a row stand in the order of the whole graph.
-        transposed: its transpose.
-        kept: int64, ascending positions of the boundary nodes with a drawn edge.
+    The edges of a row stand in the order of the whole graph.
     """
 
-    adjacency: CSR
+    adjacency: CSR  # [num_inner, num_inner + len(kept)], values w_ij / p_ij
     transposed: CSR
-    kept: NDArray[np.int64]
+    kept: NDArray[np.int64]  # ascending positions of the boundary nodes with a drawn edge
 
 
 def optimal_probabilities(
@@ -83,10 +79,7 @@ def inclusion_probabilities(
 
     Summed as logarithms (PSC-GCN, section V.B), so that many edges of tiny p lose no digits.
 
-    Args:
-        indices, probabilities: see the module.
-        num_inner: sources below it are inner nodes.
-        num_boundary: number of boundary nodes; one without an edge has 0.
+    Sources below `num_inner` are inner nodes; a boundary node without an edge has 0.
     """
     missed: NDArray[np.float64] = _log_missed(indices, *_by_edge(probabilities), num_inner, num_boundary)
     included: NDArray[np.float64] = 0.0 - np.expm1(missed)

@@ -23,15 +23,14 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     data, edges = (source / file for file in FILES)
     with Npz(data) as npz:
         (nodes,) = npz.shape("label", "i", (None,))
-        labels, classes, multilabel = as_labels(npz.array("label", "i", (nodes,)), data)
+        labels = as_labels(npz.array("label", "i", (nodes,)), data)
         types = npz.array("node_types", "i", (nodes,))
         if not np.isin(types, (_TRAIN, _VAL, _TEST)).all():
             raise DataError("node_types hold something other than 1 (train), 2 (val), 3 (test)", file=data)
         _, width = npz.shape("feature", "f", (nodes, None))
         features = spool_features(npz.chunks("feature", "f", (nodes, None)), (nodes, width), work, data)
-    indptr, indices = _edges(edges, nodes)
-    train, val, test = (types == part for part in (_TRAIN, _VAL, _TEST))
-    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel)
+    split = (types == part for part in (_TRAIN, _VAL, _TEST))
+    return GraphData.of(name, csr=_edges(edges, nodes), features=features, labels=labels, split=split)
 
 
 def _edges(path: Path, nodes: int) -> tuple[Array, Array]:

@@ -27,16 +27,15 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         nodes = npz.shape("indptr", "i", (None,))[0] - 1
     if nodes < 1:
         raise DataError("indptr has no rows", file=adjacency)
-    labels, classes, multilabel = _labels(class_map, nodes)
+    labels = _labels(class_map, nodes)
     roles = read_json(role, '{"tr": [...], "va": [...], "te": [...]}')
-    train, val, test = (mask(roles.get(part), nodes, role, f"'{part}'") for part in ("tr", "va", "te"))
+    split = [mask(roles.get(part), nodes, role, f"'{part}'") for part in ("tr", "va", "te")]
     with reading(feats, "the features, float [N, F]"), feats.open("rb") as stream:
         shape, dtype, _ = read_header(stream, feats)
     if len(shape) != 2 or shape[0] != nodes or dtype.kind not in "fiu":
         raise DataError(f"is {dtype} {list(shape)}, expected floats [{nodes}, any]", file=feats)
     features = spool_features(npy_chunks(feats), (nodes, shape[1]), work, feats)
-    indptr, indices = _edges(adjacency, nodes)
-    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel)
+    return GraphData.of(name, csr=_edges(adjacency, nodes), features=features, labels=labels, split=split)
 
 
 def _labels(path: Path, nodes: int) -> tuple[Array, int, bool]:

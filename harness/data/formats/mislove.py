@@ -31,7 +31,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     users, groups = np.concatenate(list(_pairs(memberships))).T
     nodes = max(max(int(chunk.max()) for chunk in _pairs(links)), int(users.max()))
 
-    indptr, indices = csr(lambda: ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links)), nodes, links)
+    edges = csr(lambda: ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links)), nodes, links)
     member = sp.csr_matrix((np.ones(len(users), np.float32), (users - 1, groups - 1)), (nodes, int(groups.max())))
     member.data[:] = 1  # a membership listed twice was summed
     # Stable order: of equally large groups the lower number comes first.
@@ -43,12 +43,12 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     if len(grouped) < 3:
         raise DataError(f"only {len(grouped)} users are in a group", file=memberships)
     cuts = np.split(grouped, [int(0.9 * len(grouped)), int(0.95 * len(grouped))])
-    train, val, test = (mask(ids, nodes, memberships, "drawn") for ids in cuts)
+    split = [mask(ids, nodes, memberships, "drawn") for ids in cuts]
     wide = member[:, chosen]
     features = spool_features(dense_chunks(wide), wide.shape, work, memberships)
     labels = member[:, largest[:LABEL_GROUPS]].toarray().astype(np.uint8)
-    note = "labels and features made from groups"
-    return GraphData(name, indptr, indices, features, labels, train, val, test, labels.shape[1], True, note=note)
+    known, note = (labels, labels.shape[1], True), "labels and features made from groups"
+    return GraphData.of(name, csr=edges, features=features, labels=known, split=split, note=note)
 
 
 def _pairs(file: Path) -> Iterator[Array]:

@@ -37,9 +37,9 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         nodes = _nodes(npz)
         indptr = npz.array("indptr", "i", (None,)).astype(np.int64)
         indices = _spool_indices(npz, nodes, work)
-        labels, classes, multilabel = _labels(npz, nodes)
-        train, val, test = (npz.array(f"{part}_mask", "b", (nodes,)) for part in ("train", "val", "test"))
-        if not train.any():
+        labels = _labels(npz, nodes)
+        split = [npz.array(f"{part}_mask", "b", (nodes,)) for part in ("train", "val", "test")]
+        if not split[0].any():
             raise DataError("train_mask selects no node", file=source)
         shape = _feature_shape(npz)
         if shape[0] != nodes:
@@ -47,7 +47,8 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         dense = npz.chunks("feat", "n", (nodes, None)) if "feat" in npz else _densified(npz, shape)
         features = spool_features(dense, shape, work, source)
         weights = npz.array("weight", "n", indices.shape).astype(np.float32) if "weight" in npz else None
-    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel, weights=weights)
+    csr = indptr, indices
+    return GraphData.of(name, csr=csr, features=features, labels=labels, split=split, weights=weights)
 
 
 def _nodes(npz: Npz) -> int:

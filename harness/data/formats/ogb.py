@@ -25,10 +25,9 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     binary = any((source / "raw" / file).is_file() for file in ("data.npz", "node-label.npz"))
     indptr, indices, features, label_file, values = (_read_binary if binary else _read_csv)(source / "raw", work)
     nodes = len(indptr) - 1
-    labels, classes, multilabel = as_labels(values, label_file)
-    split = _split_directory(source)
-    train, val, test = (_split_mask(split / f"{part}.csv.gz", nodes) for part in _SPLITS)
-    return GraphData(name, indptr, indices, features, labels, train, val, test, classes, multilabel)
+    labels, directory = as_labels(values, label_file), _split_directory(source)
+    split = (_split_mask(directory / f"{part}.csv.gz", nodes) for part in _SPLITS)
+    return GraphData.of(name, csr=(indptr, indices), features=features, labels=labels, split=split)
 
 
 def _read_csv(raw: Path, work: Path) -> tuple[Array, Array, Array, Path, Array]:

@@ -14,6 +14,7 @@ import io
 import pickle
 import pickletools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,11 @@ class _Dtype(_Record): ...
 class _Csr(_Record): ...
 
 
-def _reconstruct(kind: Any, *_: Any) -> _NdArray:
-    if kind is not _NdArray:
-        raise pickle.UnpicklingError("only numpy.ndarray is reconstructed")
-    return _NdArray()
-
-
-def _reconstructor(kind: Any, *_: Any) -> _Csr:
-    if kind is not _Csr:
-        raise pickle.UnpicklingError("only csr_matrix is reconstructed")
-    return _Csr()
+def _empty(wanted: type[_Record], name: str, kind: Any, *_: Any) -> _Record:
+    if kind is not wanted:
+        raise pickle.UnpicklingError(f"only {name} is reconstructed")
+    empty: _Record = wanted()
+    return empty
 
 
 def _mapping(*arguments: Any) -> dict[Any, Any]:
@@ -72,15 +68,16 @@ def _mapping(*arguments: Any) -> dict[Any, Any]:
     return dict(pairs[0]) if pairs else {}
 
 
+_EMPTY_ARRAY, _EMPTY_CSR = partial(_empty, _NdArray, "numpy.ndarray"), partial(_empty, _Csr, "csr_matrix")
 _GLOBALS: dict[str, Callable[..., Any]] = {
     "numpy.ndarray": _NdArray,
     "numpy.dtype": _Dtype,
-    "numpy.core.multiarray._reconstruct": _reconstruct,
-    "numpy._core.multiarray._reconstruct": _reconstruct,
+    "numpy.core.multiarray._reconstruct": _EMPTY_ARRAY,
+    "numpy._core.multiarray._reconstruct": _EMPTY_ARRAY,
     "scipy.sparse.csr.csr_matrix": _Csr,
     "scipy.sparse._csr.csr_matrix": _Csr,
-    "copy_reg._reconstructor": _reconstructor,
-    "copyreg._reconstructor": _reconstructor,
+    "copy_reg._reconstructor": _EMPTY_CSR,
+    "copyreg._reconstructor": _EMPTY_CSR,
     "collections.defaultdict": _mapping,
     "collections.OrderedDict": _mapping,
     "__builtin__.list": list,
@@ -186,15 +183,17 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     features = sp.vstack([allx, gap.tocsr()], format="csr", dtype=np.float32)
     one_hot = np.zeros((nodes, ty.shape[1]), dtype=np.int64)
     one_hot[: len(ally)], one_hot[test] = ally, ty
-    labels, classes, _ = as_labels(np.where(one_hot.any(1), one_hot.argmax(1), -1), files["ally"], classes=ty.shape[1])
+    labels = as_labels(np.where(one_hot.any(1), one_hot.argmax(1), -1), files["ally"], classes=ty.shape[1])
     pairs = _edges(files["graph"], nodes)
-    indptr, indices = csr(lambda: iter([(pairs[:, 0], pairs[:, 1])]), nodes, files["graph"], "neighbour lists")
+    edges = csr(lambda: iter([(pairs[:, 0], pairs[:, 1])]), nodes, files["graph"], "neighbour lists")
     dense = spool_features(dense_chunks(features), features.shape, work, files["allx"])
     last = min(len(y) + _VALIDATION, allx.shape[0])
-    train = mask(np.arange(len(y)), nodes, files["y"], "training")
-    val = mask(np.arange(len(y), last), nodes, files["ally"], "validation")
-    test_mask = mask(test, nodes, files["test.index"], "test")
-    return GraphData(name, indptr, indices, dense, labels, train, val, test_mask, classes, multilabel=False)
+    split = [
+        mask(np.arange(len(y)), nodes, files["y"], "training"),
+        mask(np.arange(len(y), last), nodes, files["ally"], "validation"),
+        mask(test, nodes, files["test.index"], "test"),
+    ]
+    return GraphData.of(name, csr=edges, features=dense, labels=labels, split=split)
 
 
 def _matrix(file: Path, *, dense: bool) -> Any:

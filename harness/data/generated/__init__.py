@@ -65,6 +65,7 @@ def _checked(key: str, value: Any, kind: type, about: Field[Any]) -> Any:
 
 
 BLOCK = 1 << 14  # feature rows made at a time
+GENERATED = {"origin": "generated", "note": "generated"}  # what a graph says of itself that is like no other
 
 
 def communities(rng: np.random.Generator, nodes: int, count: int, skew: float = 0.0) -> Ints:

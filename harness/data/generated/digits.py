@@ -35,10 +35,10 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     data = load_digits()
     near = nearest(data.data, s.k).ravel()
     images = np.repeat(np.arange(NODES), s.k)
-    indptr, indices = csr_from_edges(lambda: iter([(near, images)]), NODES, symmetrise=True)
-    train, val, test = split_masks(np.random.default_rng(s.seed), NODES, SPLIT)
-    features, labels = (data.data / 16).astype(np.float32), data.target.astype(np.int64)
-    return GraphData("digits", indptr, indices, features, labels, train, val, test, CLASSES, multilabel=False)
+    csr = csr_from_edges(lambda: iter([(near, images)]), NODES, symmetrise=True)
+    split = split_masks(np.random.default_rng(s.seed), NODES, SPLIT)
+    features, labels = (data.data / 16).astype(np.float32), (data.target.astype(np.int64), CLASSES, False)
+    return GraphData.of("digits", csr=csr, features=features, labels=labels, split=split)
 
 
 def nearest(points: NDArray[np.float64], k: int) -> NDArray[np.int64]:

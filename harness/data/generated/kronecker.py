@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import communities, made, noisy_features, option, resolve, split_masks
+from harness.data.generated import GENERATED, communities, made, noisy_features, option, resolve, split_masks
 from harness.data.graph import GraphData, compiled, csr_from_edges
 from harness.data.partition.view import Ints
 from harness.errors import UserError
@@ -49,14 +49,12 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     nodes = 2**s.scale
     rng = np.random.default_rng([s.seed, 0])
     shuffle = rng.permutation(nodes)
-    indptr, indices = csr_from_edges(partial(_edges, s, shuffle), nodes, symmetrise=True)
+    csr = csr_from_edges(partial(_edges, s, shuffle), nodes, symmetrise=True)
     community = communities(rng, nodes, s.classes)
     other = (1 - s.train) / 2
-    train, val, test = split_masks(rng, nodes, (s.train, other, other))
-    features = noisy_features(community, s.features, s.noise, s.seed, work)
-    return GraphData(
-        "kronecker", indptr, indices, features, community, train, val, test, s.classes, False, "generated", "generated"
-    )
+    split = split_masks(rng, nodes, (s.train, other, other))
+    features, labels = noisy_features(community, s.features, s.noise, s.seed, work), (community, s.classes, False)
+    return GraphData.of("kronecker", csr=csr, features=features, labels=labels, split=split, **GENERATED)
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from harness.data.catalog import DatasetInfo
-from harness.data.generated import communities, label_sets, made, noisy_features, option, resolve, split_masks
+from harness.data.generated import (
+    GENERATED,
+    communities,
+    label_sets,
+    made,
+    noisy_features,
+    option,
+    resolve,
+    split_masks,
+)
 from harness.data.graph import GraphData, compiled, csr_from_edges
 from harness.data.partition.view import Floats, Ints
 from harness.errors import UserError
@@ -194,13 +203,10 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     planted = PlantedGraph(
         np.ones(s.nodes), community, edges=s.nodes * s.degree / 2, homophily=s.homophily, seed=s.seed
     )
-    indptr, indices = planted.csr()
-    train, val, test = split_masks(rng, s.nodes, SPLIT)
+    csr, split = planted.csr(), split_masks(rng, s.nodes, SPLIT)
     features = noisy_features(community, s.features, s.noise, s.seed, work)
-    labels = label_sets(rng, community, s.classes) if s.multilabel else community
-    return GraphData(
-        "sbm", indptr, indices, features, labels, train, val, test, s.classes, s.multilabel, "generated", "generated"
-    )
+    labels = label_sets(rng, community, s.classes) if s.multilabel else community, s.classes, s.multilabel
+    return GraphData.of("sbm", csr=csr, features=features, labels=labels, split=split, **GENERATED)
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:

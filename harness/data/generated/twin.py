@@ -101,33 +101,28 @@ def make(*, work: Path | None = None, **options: Any) -> GraphData:
     # a hub reaches half the graph at most
     weight = generated.degree_weights(rng, nodes, shape.degrees, shape.parameter, nodes / (2 * degree))
     homophily = shape.homophily if real.multilabel else _community_homophily(shape, count)
+    far = min(shape.far * real.edges / real.nodes / degree, 0.9 * (1 - homophily))
     planted = PlantedGraph(
-        weight,
-        community,
-        edges=nodes * degree / 2,
-        homophily=homophily,
-        seed=s.seed,
+        weight, community, edges=nodes * degree / 2, homophily=homophily, seed=s.seed, far=far,
         region=np.arange(count) // 2,
-        far=min(shape.far * real.edges / real.nodes / degree, 0.9 * (1 - homophily)),
-    )
-    indptr, indices = planted.csr()
-    noise = s.noise * shape.noise
+    )  # fmt: skip
+    csr, noise = planted.csr(), s.noise * shape.noise
     if shape.groups:
         users = np.sort(rng.choice(nodes, round(sum(shape.split) * nodes), replace=False, p=weight / weight.sum()))
         labels: Array = np.zeros((nodes, real.classes), np.uint8)
         labels[users] = generated.group_members(rng, community[users], real.classes, LABEL_RATE, LABEL_STRAYS)
         features = generated.group_features(community, users, real.features, noise, s.seed, work)
         drawn = generated.split_masks(rng, users.size, [share / sum(shape.split) for share in shape.split])
-        train, val, test = (np.isin(np.arange(nodes), users[own]) for own in drawn)
+        split = [np.isin(np.arange(nodes), users[own]) for own in drawn]
     else:
         if real.multilabel:
             labels = generated.label_sets(rng, community, real.classes)
         else:
             labels = generated.class_labels(rng, community, count, shape.flipped)
-        train, val, test = generated.split_masks(rng, nodes, shape.split)
+        split = generated.split_masks(rng, nodes, shape.split)
         features = generated.noisy_features(community, real.features, noise, s.seed, work)
-    about = real.classes, real.multilabel, "twin", _note(s, real, degree)
-    return GraphData("twin", indptr, indices, features, labels, train, val, test, *about)
+    known, about = (labels, real.classes, real.multilabel), {"origin": "twin", "note": _note(s, real, degree)}
+    return GraphData.of("twin", csr=csr, features=features, labels=known, split=split, **about)
 
 
 def info(options: Mapping[str, Any]) -> DatasetInfo:

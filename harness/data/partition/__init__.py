@@ -22,17 +22,14 @@ class Partitioner(Registered, ABC, Generic[OptionsT]):
     A subclass sets `name` and defines `parts`. Of a suite's `partition` it is given the whole section, and
     its own options: `partition: {method: {ldg: {slack: 0.1}}, parts: 4}`.
 
-    Attributes:
-        Options: its own options.
-        reads: the keys of the suite's section that its parts depend on, besides `parts`.
-        of_all_nodes: its parts are those of all nodes of the data set, also where the training subgraph alone
-            is partitioned.
+    `reads` are the keys of the suite's section that its parts depend on, besides `parts`. With `of_all_nodes` its parts
+    are those of all nodes of the data set, also where the training subgraph alone is partitioned.
     """
 
     kind = "partitioner"
     group = "harness.partitioners"
     name: ClassVar[str]
-    Options: ClassVar[type[Spec]] = Spec
+    Options: ClassVar[type[Spec]] = Spec  # its own
     reads: ClassVar[frozenset[str]] = frozenset(("balance", "seed"))
     of_all_nodes: ClassVar[bool] = False
 
