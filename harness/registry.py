@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -187,7 +187,7 @@ class Registry(Generic[T]):
     def _entry_points(self) -> list[EntryPoint]:
         """Return all entry points, the tool's own first."""
         return sorted(
-            entry_points(group=self.base.group),
+            _installed(self.base.group, tuple(sys.path)),
             key=lambda point: (_package_of(point) != OWN, _package_of(point), point.value),
         )
 
@@ -214,6 +214,12 @@ class Registry(Generic[T]):
         if isinstance(found, type):
             found.check_class(where)
         return cast(T, found)
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group of what is installed on `path`: a file of every package is read for them."""
+    return tuple(entry_points(group=group))
 
 
 def registered_in(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -170,8 +170,7 @@ def rank_group(world: int) -> Iterator[RankGroup]:
     RankError if one did not start.
     """
     context = multiprocessing.get_context("forkserver")
-    # torch's optimizers import the second on first use: seconds of every rank of every group.
-    context.set_forkserver_preload(["harness.check.training", "torch._dynamo"])
+    context.set_forkserver_preload(["harness.check.training", "harness.launch.rank_imports"])
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(world)]
         processes: list[BaseProcess] = [

@@ -308,7 +308,7 @@ def save(figure: Drawing, section: Section, kind: str, title: str, caption: str)
     if current_style().hatched:
         _hatch(figure)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # is laid out now, not again for each format
+    figure.set_layout_engine(None)  # is laid out now, not again for each format
     made = {}
     for name in current_style().formats:
         written = io.BytesIO()
