@@ -35,12 +35,13 @@ def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str],
 
     numba keeps them on disk, and there each shape of trial is noted that has run; one that does not is tried again,
     its trial says why. Which kernels a trial needs nobody lists: it is found out by running it, on a graph of NODES
-    nodes for EPOCHS epochs.
+    nodes for EPOCHS epochs. A plugin's code is run when it is asked for and at no other time: its trials are left out.
     """
     if (kept := stream.stats.cache_path) is None:  # nowhere: every rank compiles for itself
         return 0
     noted = Path(kept) / "harness-ahead"
-    missing = {key: trial for trial in trials if not (noted / (key := shape(trial))).exists()}
+    own = [trial for trial in trials if not trial.sources]
+    missing = {key: trial for trial in own if not (noted / (key := shape(trial))).exists()}
     for number, (key, trial) in enumerate(missing.items()):
         full = number * WIDTH // len(missing)
         bar = "█" * full + "░" * (WIDTH - full)
@@ -94,7 +95,7 @@ def shape(trial: TrialConfig) -> str:
     Numbers among the options of a method or a model do not.
     """
     small = tiny(trial)
-    config = small.model_dump(mode="json", include={"method", "model", "device", "plugin", "plugins"})
+    config = small.model_dump(mode="json", include={"method", "model", "device"})
     config["method"], config["model"] = map(_without_numbers, (config["method"], config["model"]))
     train = small.train.model_dump(include={"precision", "spmm", "products", "inductive", "sampled_eval"})
     config |= {"train": train, "dataset": small.dataset.options, "parts": small.partition.parts}

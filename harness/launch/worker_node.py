@@ -56,6 +56,7 @@ def take_part(
             client.put(session_key(client.count(JOINED, 1)), session)
             show(f"joined the run at {client.cluster.endpoint}")
             ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
+            ranks.expect(trials, show)
             inputs = InputCache(options.data_dir, options.cache)
             info = NodeInfo.here(session, client.address)
             return WorkerNode(client, {trial.id: trial for trial in trials}, ranks, inputs, info, show).take_part()

@@ -13,6 +13,7 @@ from harness.launch.ahead import compile_ahead, everything, shape, tiny
 from harness.launch.inputs import InputCache
 from harness.launch.local import GroupResult, RankFailure
 from harness.runtime.method import METHODS
+from harness.spec import PluginSource
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 
@@ -93,6 +94,15 @@ def test_a_shape_that_fails_is_tried_again() -> None:
     for _ in range(2):
         compile_ahead(trials(["full", "pipegcn"]), ranks, lambda text: None)
     assert [trial.method.name for trial in ranks.ran] == ["full", "pipegcn", "full"]
+
+
+def test_a_plugin_is_not_run_unasked(tmp_path: Path) -> None:
+    (trial,) = trials(["full"])
+    source = PluginSource(file=tmp_path / "mine.py", module=None, cls="Mine", sha256="0")
+    ranks = Ranks()
+    for own in ({"plugin": source}, {"plugins": {"model": source}}):
+        assert compile_ahead([trial.model_copy(update=own)], ranks, lambda text: None) == 0
+    assert ranks.ran == []
 
 
 def test_the_tiny_trial_is_tiny_and_its_own() -> None:
