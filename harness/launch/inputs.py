@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataUnavailable, UserError
+from harness.launch.process import cpu_limit
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
@@ -35,8 +36,9 @@ def is_inductive(trial: TrialConfig) -> bool:
 
 
 def cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the whole cores this process may use: those it may run on, or fewer by its cgroup's quota; 1 at least."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, int(cpu_limit() or allowed)))
 
 
 def threads_of(trial: TrialConfig, nodes: int = 1) -> int:

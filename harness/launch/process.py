@@ -245,7 +245,8 @@ def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     nearest parent that has one, or else the machine's (`/proc/vmstat`). It is 0 where the system keeps none.
     Only a difference of two calls means anything.
     """
-    for path in [*_cgroup_files(proc, cgroups, v1="memory.oom_control", v2="memory.events"), proc / "vmstat"]:
+    counters = _cgroup_files(proc, cgroups, "memory", v1="memory.oom_control", v2="memory.events")
+    for path in [*counters, proc / "vmstat"]:
         if counter := re.search(r"^oom_kill (\d+)\s*$", _read(path), re.MULTILINE):
             return int(counter[1])
     return 0
@@ -253,17 +254,32 @@ def oom_kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 def memory_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     """Return the lowest limit in bytes of this process's memory cgroup and its parents, or None without one."""
-    files = _cgroup_files(proc, cgroups, v1="memory.limit_in_bytes", v2="memory.max")
+    files = _cgroup_files(proc, cgroups, "memory", v1="memory.limit_in_bytes", v2="memory.max")
     limits = [int(text) for path in files if (text := _read(path).strip()).isdigit()]
     return min(limits, default=None)
 
 
-def _cgroup_files(proc: Path, cgroups: Path, *, v1: str, v2: str) -> list[Path]:
+def cpu_limit(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
+    """Return the lowest quota in cores of this process's cpu cgroup and its parents, or None without one.
+
+    v2 has "quota period" in `cpu.max` (quota "max": none), v1 each in a file (quota -1: none), in microseconds.
+    """
+    quotas = []
+    for path in _cgroup_files(proc, cgroups, "cpu", v1="cpu.cfs_quota_us", v2="cpu.max"):
+        words = _read(path).split()
+        if path.name == "cpu.cfs_quota_us":
+            words += _read(path.with_name("cpu.cfs_period_us")).split()
+        if len(words) == 2 and all(word.isdigit() for word in words):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _cgroup_files(proc: Path, cgroups: Path, controller: str, *, v1: str, v2: str) -> list[Path]:
     files: list[Path] = []
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            mount, name = cgroups / "memory", v1
+        if controller in controllers.split(","):
+            mount, name = cgroups / controller, v1
         elif not controllers:
             mount, name = cgroups, v2
         else:

@@ -1,4 +1,4 @@
-"""The OOM counter, on made-up /proc and /sys trees."""
+"""What the kernel says of a cgroup, on made-up /proc and /sys trees: the OOM counter and the CPU quota."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.process import oom_kills
+from harness.launch import inputs
+from harness.launch.process import cpu_limit, oom_kills
 
 V1 = "9:name=systemd:/\n4:memory:/box/7\n0::/\n"
 V2 = "0::/user/session\n"
@@ -46,3 +47,28 @@ def test_a_system_without_counters(tmp_path: Path) -> None:
 
 def test_this_machine() -> None:
     assert oom_kills() >= 0
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        (V2, {"user/session/cpu.max": "250000 100000\n"}, 2.5),
+        (V2, {"user/session/cpu.max": "max 100000\n", "user/cpu.max": "150000 50000\n"}, 3.0),
+        (V2, {"user/session/cpu.max": "400000 100000\n", "user/cpu.max": "100000 100000\n"}, 1.0),
+        (V2, {"user/session/cpu.max": "max 100000\n"}, None),
+        ("3:cpu,cpuacct:/box\n", {"cpu/box/cpu.cfs_quota_us": "50000\n", "cpu/box/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ("3:cpu,cpuacct:/box\n", {"cpu/box/cpu.cfs_quota_us": "-1\n", "cpu/box/cpu.cfs_period_us": "100000\n"}, None),
+        ("", {}, None),
+    ],
+)
+def test_lowest_quota(tmp_path: Path, cgroup: str, files: dict[str, str], expected: float | None) -> None:
+    assert cpu_limit(*tree(tmp_path, cgroup, files)) == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(None, 8), (2.5, 2), (0.5, 1), (64.0, 8)])
+def test_cores_are_whole_and_within_the_quota(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, expected: int
+) -> None:
+    monkeypatch.setattr(inputs.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(inputs, "cpu_limit", lambda: quota)
+    assert inputs.cores() == expected
