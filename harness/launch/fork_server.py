@@ -56,6 +56,8 @@ class ForkServer:
                 # OpenBLAS starts its threads when it is loaded; a rank sets their number when it is forked.
                 env={**self.env, "OPENBLAS_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # what libraries say when they are imported; ranks write to their logs
+                stderr=subprocess.DEVNULL,
                 pass_fds=(remote.fileno(),),
                 start_new_session=True,
             )
@@ -88,10 +90,14 @@ class ForkServer:
             socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
             pid = int(self._answer()["pid"])
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            raise NoWarmStart("the kernel hands orphans to another process than the runner") from None
-        except OSError as error:
-            raise NoWarmStart(f"the process that forks ranks is gone: {error.strerror}") from None
+        except BaseException as error:
+            self._process.kill()
+            self._process.wait()  # an answer that was not read would be taken for the next one's
+            if isinstance(error, ChildProcessError):
+                raise NoWarmStart("the kernel hands orphans to another process than the runner") from None
+            if isinstance(error, OSError):
+                raise NoWarmStart(f"the process that forks ranks is gone: {error.strerror}") from None
+            raise
         return pid
 
     def _answer(self) -> dict[str, Any]:
@@ -108,6 +114,7 @@ class ForkServer:
         self._channel.close()
         self._process.kill()
         self._process.wait()
+        _prctl(_SUBREAPER, 0)
 
 
 _server: ForkServer | None = None

@@ -147,6 +147,23 @@ def test_a_server_that_is_gone_is_replaced(tmp_path: Path, monkeypatch: pytest.M
     assert group.warm
 
 
+def test_an_answer_that_was_not_read_is_not_taken_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a rank is forked: the server has answered, nobody has heard it."""
+    one = placements_of(range(1), 1)
+    found(report(tmp_path, monkeypatch, "found = 0", placements=one))
+    with monkeypatch.context() as patch:
+
+        def interrupt(server: fork_server.ForkServer) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(fork_server.ForkServer, "_answer", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            report(tmp_path, monkeypatch, "found = 0", placements=one)
+    group = report(tmp_path, monkeypatch, "found = os.getpid()", placements=one)
+    assert group.warm
+    assert found(group) != [0]
+
+
 def test_what_cannot_be_forked_starts_cold_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module that the server imports before it forks has started a thread."""
     told: list[dict] = []
