@@ -143,8 +143,8 @@ def test_phases_add_up_to_the_epoch(done: Done) -> None:
     phases = done.epochs[[f"time_{phase}_s" for phase in PHASES]]
     assert (phases >= 0).all(axis=None)
     assert (phases.sum(axis=1) / done.epochs["epoch_time_s"]).between(0.98, 1.02).all()
-    # `other` is a residue, not where the time is.
-    assert done.epochs["time_other_s"].sum() < 0.2 * done.epochs["epoch_time_s"].sum()
+    # `other` is a residue, not where the time is; the median, because a busy machine takes its time from any phase.
+    assert (done.epochs["time_other_s"] / done.epochs["epoch_time_s"]).median() < 0.1
 
 
 def test_bytes_of_full_are_the_closed_form(done: Done) -> None:
