@@ -2,7 +2,8 @@
 
 The runner starts the server, which imports, loads the compiled kernels, and waits with one thread and no device. For
 each rank it forks a child that forks the rank and ends: the kernel then hands the rank to the runner (its nearest
-"child subreaper"), which watches, signals and reaps it like one that it started itself. See docs/design/warm-start.md.
+"child subreaper" at that moment), which watches, signals and reaps it like one that it started itself. See
+docs/design/warm-start.md.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 PER_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"))
 _NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET"))  # read when a process group is made
-_SUBREAPER, _SET_NAME, _POPULATE_READ, _POPULATE_WRITE = 36, 15, 22, 23  # <linux/prctl.h>, <asm-generic/mman-common.h>
+_SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
+_POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
 _NEWNET, _NEWNS, _SLAVE, _RECURSIVE, _DETACH = 0x40000000, 0x00020000, 1 << 19, 1 << 14, 2  # <sched.h>, <sys/mount.h>
 _MESSAGE_BYTES = 1 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -46,7 +49,6 @@ class ForkServer:
     def __init__(self, worker: str, env: Mapping[str, str]) -> None:
         if sys.platform != "linux":
             raise NoWarmStart(f"a process that has imported torch is not forked on {sys.platform}")
-        _prctl(_SUBREAPER, 1)
         self.worker, self.env = worker, shared(env)
         self._ready = False
         self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,8 +89,9 @@ class ForkServer:
         request = {"argument": argument, "env": dict(env), "namespace": namespace, "cwd": os.getcwd()}
         try:
             self.wait()
-            socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
-            pid = int(self._answer()["pid"])
+            with _adopting():
+                socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
+                pid = int(self._answer()["pid"])
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except BaseException as error:
             self._process.kill()
@@ -114,7 +117,6 @@ class ForkServer:
         self._channel.close()
         self._process.kill()
         self._process.wait()
-        _prctl(_SUBREAPER, 0)
 
 
 _server: ForkServer | None = None
@@ -283,7 +285,19 @@ def _libc(function: str, *arguments: Any) -> None:
         raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
 
 
-def _prctl(option: int, value: int | bytes) -> None:
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Have orphans of this process's descendants given to it, and to nobody else's surprise only meanwhile."""
+    before = ctypes.c_int()
+    _prctl(_IS_SUBREAPER, ctypes.byref(before))
+    _prctl(_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        _prctl(_SUBREAPER, before.value)
+
+
+def _prctl(option: int, value: Any) -> None:
     try:
         _libc("prctl", option, value, 0, 0, 0)
     except OSError as error:

@@ -95,7 +95,7 @@ class RankProcess:
         if self.code is None:
             # It is reaped after its group is killed, so the id cannot have passed to someone else's process.
             self.signal(signal.SIGKILL)
-            self.code = self.popen.wait() if self.popen else _reap_session(self.pid)
+            self.code = self.popen.wait() if self.popen else os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 def start_rank(
@@ -163,15 +163,6 @@ def is_loopback(address: str) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _reap_session(pid: int) -> int:
-    """Reap a rank and what it left: started by a rank of ours that has ended, it is a child of this process too."""
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-pid, 0)[0]:
-            pass
-    return code
 
 
 class ProgressTail:

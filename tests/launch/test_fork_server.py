@@ -241,14 +241,20 @@ os.wait()
     assert after["Private_Dirty"] == pytest.approx(parent["Private_Dirty"], rel=0.05)
 
 
-def test_no_rank_is_left_unreaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a rank leaves behind in its session is killed with it, and reaped by the runner, whose child it became."""
-    body = "import subprocess; found = subprocess.Popen(['sleep', '600']).pid"
-    left = found(report(tmp_path, monkeypatch, body))
+def test_what_a_rank_leaves_is_killed_and_nobody_elses_orphans_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = found(report(tmp_path, monkeypatch, "import subprocess; found = subprocess.Popen(['sleep', '600']).pid"))
     end = time.monotonic() + 10
-    while any(map(psutil.pid_exists, left)):
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in left):
         assert time.monotonic() < end, "a process that a rank left is still there"
         time.sleep(0.02)
+    script = "import subprocess; print(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid)"
+    orphan = psutil.Process(int(subprocess.check_output([sys.executable, "-c", script])))
+    try:
+        assert orphan.ppid() != os.getpid()
+    finally:
+        orphan.kill()
 
 
 def test_pages_are_told_by_the_kernel(tmp_path: Path) -> None:

@@ -139,9 +139,7 @@ def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bo
     make: Callable[[Any], ReportView] = view
     try:
         made = make(subject)
-        table = made.table()
-        with style():
-            picture = made.figure()
+        table, picture = made.table(), draw(made)
         more = tuple(each for each in made.details().values() if each)
         shown = ShownView(anchor, made.heading, table, picture, more)
         if not own:
@@ -152,6 +150,12 @@ def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bo
         said = " ".join(f"{type(error).__name__}: {error}".split())
         return ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}")
     return shown if table or picture else None
+
+
+def draw(view: ReportView) -> Picture | None:
+    """Return a view's figure in the style of here."""
+    with style():
+        return view.figure()
 
 
 def _check(shown: ShownView) -> None:
