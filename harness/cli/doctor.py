@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,8 @@ def _warm_start() -> Check:
     from harness.launch.fork_server import ForkServer, NoWarmStart
 
     try:
-        server = ForkServer("harness", os.environ)
-        try:
+        with closing(ForkServer("harness", os.environ)) as server:
             server.wait()
-        finally:
-            server.close()
     except NoWarmStart as why:
         return "warm start", False, f"an interpreter is started for each rank, seconds a trial: {why}"
     return "warm start", True, "ranks are forked by a process that has imported what they need"

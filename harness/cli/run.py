@@ -213,7 +213,10 @@ def warm(
 
     use_data_dir(data_dir)
     trials = everything() if suite is None else _select(suite, set_, device, only, data_dir, plugin)[1]
-    count = OneMachine(Timeouts(), warm=True).compile(trials, typer.echo)
+    count, failed = OneMachine(Timeouts(), warm=True).compile(trials, typer.echo)
+    if failed:
+        typer.echo("not every shape of trial ran: what only those need is not compiled", err=True)
+        raise typer.Exit(1)
     typer.echo(f"{count} shapes of trials run; all that this machine needs is compiled")
 
 

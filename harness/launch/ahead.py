@@ -30,30 +30,40 @@ Run = Callable[[TrialConfig, Path, InputCache], GroupResult]
 """Runs a trial whose ranks write to an empty directory."""
 
 
-def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str], None]) -> int:
-    """Have the kernels of `trials` compiled that this machine has not compiled yet; return how many shapes were run.
+def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str], None]) -> tuple[int, int]:
+    """Have the kernels of `trials` compiled that this machine has not compiled yet.
 
-    numba keeps them on disk, and there each shape of trial is noted that has run; one that does not is tried again,
-    its trial says why. Which kernels a trial needs nobody lists: it is found out by running it, on a graph of NODES
+    numba keeps them on disk, and there each shape of trial is noted that has run; one that does not is told, and tried
+    again the next time. Which kernels a trial needs nobody lists: it is found out by running it, on a graph of NODES
     nodes for EPOCHS epochs. A plugin's code is run when it is asked for and at no other time: its trials are left out.
+
+    Returns:
+        How many shapes were run, and how many of them failed.
     """
     if (kept := stream.stats.cache_path) is None:  # nowhere: every rank compiles for itself
-        return 0
+        return 0, 0
     noted = Path(kept) / "harness-ahead"
     own = [trial for trial in trials if not trial.sources]
     missing = {key: trial for trial in own if not (noted / (key := shape(trial))).exists()}
+    inputs, failed = InputCache(), 0
     for number, (key, trial) in enumerate(missing.items()):
         full = number * WIDTH // len(missing)
         bar = "█" * full + "░" * (WIDTH - full)
         tell(f"compiling kernels, once on this machine {bar} {number}/{len(missing)} {trial.method.name}")
-        with tempfile.TemporaryDirectory(prefix="harness-") as folder:
-            small = tiny(trial)
-            if run(small, Path(folder), InputCache()).status == "ok":
+        try:
+            with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+                why = run(tiny(trial), Path(folder), inputs).reason
+            if why is None:
                 noted.mkdir(parents=True, exist_ok=True)
                 (noted / key).touch()
+        except Exception as error:  # the trial may run all the same
+            why = str(error)
+        if why is not None:
+            failed += 1
+            tell(f"{trial.method.name} is not compiled ahead: {why}")
     if missing:
         end_fork_server()  # the next one loads them
-    return len(missing)
+    return len(missing), failed
 
 
 def everything() -> list[TrialConfig]:
@@ -80,7 +90,7 @@ def tiny(trial: TrialConfig) -> TrialConfig:
     return trial.model_copy(
         update={
             "dataset": DatasetSpec(name="sbm", options={"nodes": NODES, "multilabel": multilabel}),
-            "partition": PartitionSpec(parts=min(trial.partition.parts, 2)),
+            "partition": PartitionSpec(parts=min(trial.partition.parts, 2), method="random"),
             "train": TrainSpec(**{**trial.train.model_dump(include=kept), **train}),
             "network": None,
             "timing": "wall",

@@ -82,9 +82,13 @@ class Coordinator:
             return None
         return f"network {trial.network.label} is played on one machine only (run without --nnodes)"
 
-    def expect(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> None:
+    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
         """See `Machines`; the worker nodes do it for themselves."""
-        self.ranks.expect(trials, tell)
+        return self.ranks.compile(trials, tell)
+
+    def expect(self, trial: TrialConfig) -> None:
+        """See `Machines`; the worker nodes do it for themselves."""
+        self.ranks.expect(trial)
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""

@@ -51,6 +51,7 @@ class ForkServer:
             raise NoWarmStart(f"a process that has imported torch is not forked on {sys.platform}")
         self.worker, self.env = worker, shared(env)
         self._ready = False
+        self._why_not: NoWarmStart | None = None
         self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with remote:
             self._process = subprocess.Popen(
@@ -65,13 +66,20 @@ class ForkServer:
             )
 
     def serves(self, worker: str, env: Mapping[str, str]) -> bool:
-        """Whether the server lives and its ranks are such."""
-        return self._process.poll() is None and (self.worker, self.env) == (worker, shared(env))
+        """Whether the server lives, or could never fork, and its ranks are such."""
+        usable = self._why_not is not None or self._process.poll() is None
+        return usable and (self.worker, self.env) == (worker, shared(env))
 
     def wait(self) -> None:
-        """Wait until the server can fork. Raises NoWarmStart if it cannot."""
+        """Wait until the server can fork. Raises NoWarmStart if it cannot, at once where that is known."""
+        if self._why_not is not None:
+            raise self._why_not
         if not self._ready:
-            self._answer()
+            try:
+                self._answer()
+            except NoWarmStart as why:
+                self._why_not = why
+                raise
             self._ready = True
 
     def fork(self, argument: str, env: Mapping[str, str], namespace: str | None, log: int, stdin: int) -> int:
@@ -92,12 +100,13 @@ class ForkServer:
             with _adopting():
                 socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
                 pid = int(self._answer()["pid"])
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if not _is_child(pid):
+                self._why_not = NoWarmStart("the kernel hands orphans to another process than the runner")
+                os.kill(pid, signal.SIGKILL)  # another takes its place
+                raise self._why_not
         except BaseException as error:
-            self._process.kill()
-            self._process.wait()  # an answer that was not read would be taken for the next one's
-            if isinstance(error, ChildProcessError):
-                raise NoWarmStart("the kernel hands orphans to another process than the runner") from None
+            # An answer that was not read would be taken for the next one's.
+            self.close()
             if isinstance(error, OSError):
                 raise NoWarmStart(f"the process that forks ranks is gone: {error.strerror}") from None
             raise
@@ -287,7 +296,7 @@ def _libc(function: str, *arguments: Any) -> None:
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Have orphans of this process's descendants given to it, and to nobody else's surprise only meanwhile."""
+    """Become the parent of orphans among this process's descendants, for as long as the context lasts."""
     before = ctypes.c_int()
     _prctl(_IS_SUBREAPER, ctypes.byref(before))
     _prctl(_SUBREAPER, 1)
@@ -295,6 +304,14 @@ def _adopting() -> Iterator[None]:
         yield
     finally:
         _prctl(_SUBREAPER, before.value)
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _prctl(option: int, value: Any) -> None:

@@ -79,8 +79,11 @@ class Machines(Protocol):
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why `trial` cannot run on them and is skipped; None if it can."""
 
-    def expect(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> None:
-        """Have ready what the ranks of `trials` need; the first of them is about to run."""
+    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
+        """Compile ahead what `trials` call; see `compile_ahead`. What goes wrong is told and no error."""
+
+    def expect(self, trial: TrialConfig) -> None:
+        """Begin with what the ranks of `trial` need; it is about to run."""
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` to their end; `out` is an empty directory for what they write."""
@@ -99,22 +102,27 @@ class OneMachine:
         """Return why the trial's network cannot be had here; None if it can."""
         return None if trial.network is None else why_not(trial.network)
 
-    def expect(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> None:
-        """Compile kernels, and start the process that forks ranks: it imports beside the preparation of data."""
-        self.compile(trials, tell)
+    def expect(self, trial: TrialConfig) -> None:
+        """Start the process that forks ranks: it imports while data are prepared."""
         if self.warm:
-            threads = threads_of(trials[0], self.nodes)
+            threads = threads_of(trial, self.nodes)
             with suppress(NoWarmStart):  # said when the ranks start
                 fork_server(self.worker, rank_environment(placements_of(range(1), 1)[0], threads))
 
-    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> int:
-        """Have the kernels of `trials` compiled; see `compile_ahead`."""
+    def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
+        """See `Machines`."""
 
         def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
             placements = placements_of(range(trial.partition.parts), trial.partition.parts)
             return self.start(trial, inputs.get(trial, _ignore), out, placements, _ignore)
 
-        return compile_ahead(trials, run, tell) if self.worker == WORKER else 0
+        if self.worker != WORKER:
+            return 0, 0
+        try:
+            return compile_ahead(trials, run, tell)
+        except Exception as error:  # trials then compile as they go
+            tell(f"kernels are not compiled ahead: {explain(error)[1]}")
+            return 0, len(trials)
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run all ranks of `trial` here."""
@@ -194,7 +202,7 @@ class TrialRunner:
         if (reason := self.machines.why_not(trial)) is not None:
             outcome.status, outcome.reason = "skipped", reason
             return
-        self.machines.expect([trial], progress.trial_stage)
+        self.machines.expect(trial)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
         out = self.store.stage(trial.id)
         try:
@@ -330,7 +338,7 @@ def run_suite(
             for number, trial in enumerate(todo, len(trials) - len(todo) + 1):
                 progress.trial_started(number, trial)
                 if trial is todo[0]:
-                    on.expect(todo, progress.trial_stage)
+                    on.compile(todo, progress.trial_stage)
                 record = runner.run(trial, progress)
                 statuses[trial.id] = record.status
                 progress.trial_finished(number, record)

@@ -56,7 +56,7 @@ def take_part(
             client.put(session_key(client.count(JOINED, 1)), session)
             show(f"joined the run at {client.cluster.endpoint}")
             ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
-            ranks.expect(trials, show)
+            ranks.compile(trials, show)
             inputs = InputCache(options.data_dir, options.cache)
             info = NodeInfo.here(session, client.address)
             return WorkerNode(client, {trial.id: trial for trial in trials}, ranks, inputs, info, show).take_part()
@@ -141,7 +141,7 @@ class WorkerNode:
             channel.say(what, _failed(status, f"said: {reason}", log))
 
     def _prepare(self, trial: TrialConfig, found: list[TrialInputs]) -> dict[str, Any]:
-        self.ranks.expect([trial], lambda text: self.show(f"    {text}"))
+        self.ranks.expect(trial)
         found.append(self.inputs.get(trial, lambda text: self.show(f"    {text}")))
         return {"hash": fingerprint(found[0], self._graphs)}
 

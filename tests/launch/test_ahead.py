@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from harness.errors import UserError
 from harness.launch import ahead
 from harness.launch.ahead import compile_ahead, everything, shape, tiny
 from harness.launch.inputs import InputCache
 from harness.launch.local import GroupResult, RankFailure
+from harness.launch.runner import OneMachine
 from harness.runtime.method import METHODS
 from harness.spec import PluginSource
 from harness.suite.expand import expand
-from harness.suite.schema import Suite, TrialConfig
+from harness.suite.schema import Suite, Timeouts, TrialConfig
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +39,14 @@ class Ranks:
     """Stands in for ranks; keeps what they were given."""
 
     def __init__(self, *failing: str) -> None:
-        self.failing, self.ran = failing, []  # type: ignore[var-annotated]
+        self.failing = failing
+        self.ran: list[TrialConfig] = []
+        self.inputs: list[InputCache] = []
 
     def __call__(self, trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
         assert out.is_dir()
         self.ran.append(trial)
+        self.inputs.append(inputs)
         failed = trial.method.name in self.failing
         return GroupResult([RankFailure(0, "error", "planted")] if failed else [])
 
@@ -81,19 +86,45 @@ def test_words_among_options_matter_and_the_code_does(monkeypatch: pytest.Monkey
 def test_each_shape_is_run_once_and_noted() -> None:
     wanted, ranks, told = trials(["full", {"bns-gcn": {"rate": [0.1, 0.5]}}]), Ranks(), []
     assert len(wanted) == 3
-    assert compile_ahead(wanted, ranks, told.append) == 2
+    assert compile_ahead(wanted, ranks, told.append) == (2, 0)
     assert [trial.method.name for trial in ranks.ran] == ["full", "bns-gcn"]
     assert [text[-7:] for text in told] == ["/2 full", "bns-gcn"]
     assert told[1].startswith("compiling kernels, once on this machine ██████████░░░░░░░░░░ 1/2")
-    assert compile_ahead(wanted, ranks, told.append) == 0
+    assert len({id(inputs) for inputs in ranks.inputs}) == 1
+    assert compile_ahead(wanted, ranks, told.append) == (0, 0)
     assert len(ranks.ran) == len(told) == 2
 
 
-def test_a_shape_that_fails_is_tried_again() -> None:
-    ranks = Ranks("full")
-    for _ in range(2):
-        compile_ahead(trials(["full", "pipegcn"]), ranks, lambda text: None)
+def test_a_shape_that_fails_is_told_and_tried_again() -> None:
+    ranks, told = Ranks("full"), []
+    assert compile_ahead(trials(["full", "pipegcn"]), ranks, told.append) == (2, 1)
+    assert told[1] == "full is not compiled ahead: rank 0 planted"
+    assert compile_ahead(trials(["full", "pipegcn"]), ranks, told.append) == (1, 1)
     assert [trial.method.name for trial in ranks.ran] == ["full", "pipegcn", "full"]
+
+
+def test_an_error_of_one_shape_does_not_end_the_others() -> None:
+    ran, told = [], []
+
+    def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
+        ran.append(trial.method.name)
+        if trial.method.name == "full":
+            raise UserError("no partitioner")
+        return GroupResult()
+
+    assert compile_ahead(trials(["full", "pipegcn"]), run, told.append) == (2, 1)
+    assert ran == ["full", "pipegcn"]
+    assert "full is not compiled ahead: no partitioner" in told
+
+
+def test_errors_are_told_and_no_errors_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(trial: TrialConfig) -> str:
+        raise OSError("a file of the code is gone")
+
+    monkeypatch.setattr(ahead, "shape", damaged)
+    told: list[str] = []
+    assert OneMachine(Timeouts()).compile(trials(["full"]), told.append) == (0, 1)
+    assert told == ["kernels are not compiled ahead: OSError in the runner: a file of the code is gone"]
 
 
 def test_a_plugin_is_not_run_unasked(tmp_path: Path) -> None:
@@ -101,7 +132,7 @@ def test_a_plugin_is_not_run_unasked(tmp_path: Path) -> None:
     source = PluginSource(file=tmp_path / "mine.py", module=None, cls="Mine", sha256="0")
     ranks = Ranks()
     for own in ({"plugin": source}, {"plugins": {"model": source}}):
-        assert compile_ahead([trial.model_copy(update=own)], ranks, lambda text: None) == 0
+        assert compile_ahead([trial.model_copy(update=own)], ranks, lambda text: None) == (0, 0)
     assert ranks.ran == []
 
 
@@ -113,6 +144,7 @@ def test_the_tiny_trial_is_tiny_and_its_own() -> None:
     assert (small.partition.parts, small.train.epochs, small.train.precision) == (2, 3, "float64")
     assert (small.network, small.timing, small.traffic) == (None, "wall", "count")
     assert small.dataset.options["nodes"] == 300
+    assert small.partition.method == "random"  # metis may be missing
     assert (small.method, small.model) == (trial.method, trial.model)
     assert small.id != trial.id
 

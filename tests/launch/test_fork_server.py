@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -172,28 +173,53 @@ def test_what_cannot_be_forked_starts_cold_and_says_why(tmp_path: Path, monkeypa
         "if any('fork_server' in word for word in sys.orig_argv):\n"
         "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
-    group = report(tmp_path, monkeypatch, "found = 0", on_progress=told.append)
-    assert found(group) == [0, 0]
-    assert not group.warm
+    for _ in range(2):
+        group = report(tmp_path, monkeypatch, "found = 0", on_progress=told.append)
+        assert found(group) == [0, 0]
+        assert not group.warm
     assert [event["text"] for event in told] == [
         "ranks start cold: importing started 1 threads, which a fork would lose"
-    ]
+    ] * 2
+
+
+def test_a_server_that_could_not_fork_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if any('fork_server' in word for word in sys.orig_argv):\n"
+        f"    open({str(tmp_path / 'started')!r}, 'a').write('.')\n"
+        "    os._exit(9)\n"
+    )
+    told: list[dict] = []
+    for _ in range(2):
+        assert not report(tmp_path, monkeypatch, "found = 0", on_progress=told.append).warm
+    assert (tmp_path / "started").read_text() == "."
+    assert [event["text"] for event in told] == ["ranks start cold: the process that forks ranks ended with code 9"] * 2
+    assert not report(tmp_path, monkeypatch, "found = 0", threads=2).warm  # another environment is tried
+    assert (tmp_path / "started").read_text() == ".."
+
+
+def test_a_rank_that_is_nobodys_child_is_ended_and_none_is_forked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_adopting", nullcontext)
+    told: list[dict] = []
+    body = "import time; time.sleep(1); found = 0\nwith open(out / 'ran', 'a') as file: file.write('.')"
+    for _ in range(2):
+        group = report(tmp_path, monkeypatch, body, on_progress=told.append)
+        assert found(group) == [0, 0]
+        assert not group.warm
+    assert (tmp_path / "ran").read_text() == "...."  # by the ranks that started cold alone
+    assert [event["text"] for event in told] == [
+        "ranks start cold: the kernel hands orphans to another process than the runner"
+    ] * 2
+    assert fork_server._server is not None
+    assert fork_server._server._process.poll() is not None
 
 
 def test_other_systems_start_cold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(NoWarmStart, match="not forked on darwin"):
         fork_server.fork_server("idle", {})
-
-
-def test_a_server_that_does_not_import_starts_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif any('fork_server' in word for word in sys.orig_argv):\n    os._exit(9)\n"
-    )
-    told: list[dict] = []
-    group = report(tmp_path, monkeypatch, "found = 0", on_progress=told.append)
-    assert found(group) == [0, 0]
-    assert told[0]["text"] == "ranks start cold: the process that forks ranks ended with code 9"
 
 
 @pytest.mark.root

@@ -16,7 +16,7 @@ from launch.tiny import Silent, start_runner, write_suite
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
-from harness.launch.runner import RunOptions, exit_code, run_suite
+from harness.launch.runner import OneMachine, RunOptions, exit_code, run_suite
 from harness.results.record import Record, read_record
 from harness.results.store import SUITE_FILE, ResultStore, read_suite
 from harness.suite.expand import expand
@@ -239,6 +239,15 @@ def test_interrupt_keeps_what_is_finished(bench: Bench) -> None:
     assert not list(bench.store.staging.iterdir())
     code, told = bench.run()
     assert (code, told.sizes) == (0, [(6, 2)])
+
+
+def test_kernels_of_all_trials_are_compiled_once_before_the_first(bench: Bench) -> None:
+    asked: list[str] = []
+    bench.patch.setattr(OneMachine, "compile", lambda self, trials, tell: asked.append(f"compile {len(trials)}"))
+    bench.patch.setattr(OneMachine, "expect", lambda self, trial: asked.append(trial.id))
+    code, _ = bench.run(only=3)
+    assert code == 0
+    assert asked == ["compile 3", *(trial.id for trial in bench.trials[:3])]
 
 
 def test_exit_code() -> None:
