@@ -248,7 +248,7 @@ def _table() -> Iterable[Metric]:
     last = "scores after the last epoch"
     yield _score("final_val", last, "Last validation score", key="summary.final_val")
     yield _score("final_test", last, "Last test score", key="summary.final_test")
-    yield _words_of("timing", "`plain`, `breakdown` or `wall`",
+    yield _words_of("timing", "`plain`, `breakdown`, `wall` or `off`",
         epoch_doc="how this epoch was timed; barriers waited at")
     behind = "epochs behind the median; fewer than 6 (no 95 % interval of a median exists then)"
     yield Metric("timed_epochs", behind, heading="Timed epochs")

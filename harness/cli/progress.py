@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from harness.cli.options import is_terminal, seconds_text
+from harness.launch.progress import Latest
 from harness.results.record import Record
 from harness.suite.schema import TrialConfig
 
@@ -22,37 +23,6 @@ QUIET_S = 5.0  # between plain lines of a trial that trains
 def view() -> AbstractContextManager[Bars | Lines]:
     """Return bars if standard output is a terminal, lines if not; to be used in a `with` block."""
     return Bars() if is_terminal() else nullcontext(Lines())
-
-
-@dataclass
-class Latest:
-    """The values seen last of a trial; evaluations are rarer than epochs."""
-
-    epoch: int = 0
-    epochs: int = 0
-    values: dict[str, float] = field(default_factory=dict)
-    stage: str = ""
-
-    def take(self, event: dict[str, Any]) -> None:
-        """Take over what an event tells; a stage lasts until another event."""
-        self.stage = str(event.get("text", "")) if event.get("event") == "stage" else ""
-        if event.get("event") == "epoch":
-            self.epoch = int(event.get("epoch", 0)) + 1
-        self.epochs = int(event.get("epochs") or self.epochs)
-        for key in ("loss", "val", "s_per_epoch"):
-            if isinstance(event.get(key), int | float):
-                self.values[key] = float(event[key])
-
-    def text(self) -> str:
-        """Return loss, validation score and seconds per epoch, those that are known."""
-        shown = {"loss": "loss {:.4f}", "val": "val {:.4f}", "s_per_epoch": "{:.3g} s/epoch"}
-        return "  ".join(shown[key].format(self.values[key]) for key in shown if key in self.values)
-
-    def line(self) -> str:
-        """Return how far the trial is: the stage, or the epoch; "" before there is either."""
-        if self.stage or not self.epoch:
-            return self.stage
-        return f"epoch {self.epoch}/{self.epochs}  {self.text()}"
 
 
 def outcome_text(record: Record) -> str:
@@ -103,6 +73,14 @@ class Lines:
     def trial_finished(self, number: int, record: Record) -> None:
         """Say how the trial ended."""
         self.write(f"    {outcome_text(record)}")
+
+    def run_elsewhere(self, count: int) -> None:
+        """Say that others help."""
+        self.write(f"{count} trial{'s' * (count > 1)} run by other runners")
+
+    def suite_waits(self, text: str) -> None:
+        """Say what is waited for."""
+        self.write(text)
 
 
 class Bars:
@@ -162,3 +140,12 @@ class Bars:
         self._progress.console.print(Text.assemble((record.label + "  ", ""), (outcome_text(record), style)))
         if self._suite is not None:
             self._progress.advance(self._suite)
+
+    def run_elsewhere(self, count: int) -> None:
+        """Move the suite's bar."""
+        if self._suite is not None:
+            self._progress.advance(self._suite, count)
+
+    def suite_waits(self, text: str) -> None:
+        """Write what is waited for."""
+        self._progress.console.print(text, markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -172,6 +173,7 @@ def run(
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster that wants its machine back
     code = _run_on(cluster, loaded, trials, store, options)
     if code == INTERRUPTED:
         typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)

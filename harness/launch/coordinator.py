@@ -14,6 +14,7 @@ from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.local import GRACE_S, TERM_S, GroupResult, RankFailure
 from harness.launch.process import is_loopback, placements_of
+from harness.launch.progress import TrialProgress
 from harness.launch.rendezvous import (
     CALL,
     JOINED,
@@ -32,7 +33,8 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, TrialProgress, run_suite
+from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, run_suite
+from harness.launch.seats import Seat
 from harness.results.store import ResultStore
 from harness.suite.schema import Suite, TrialConfig
 
@@ -75,6 +77,14 @@ class Coordinator:
         self._info = NodeInfo.here("", self.client.address)
         self._id = uuid.uuid4().hex[:8]
         self._heartbeats = Heartbeats(self.client, self.client.cluster.node_timeout_s)
+
+    def at(self, seat: Seat) -> Coordinator:
+        """Return itself: of several machines a trial has all that they have."""
+        return self
+
+    def threads(self, trial: TrialConfig) -> int:
+        """See `Machines`."""
+        return self.ranks.threads(trial)
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why the trial cannot run on several machines; None if it can."""

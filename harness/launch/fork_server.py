@@ -24,10 +24,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from harness.launch.process import Placement
 
 PER_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"))
-_NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET"))  # read when a process group is made
+# Read when a process group is made, and when a device is used first.
+_NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIBLE_DEVICES"))
 _SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
 _NEWNET, _NEWNS, _SLAVE, _RECURSIVE, _DETACH = 0x40000000, 0x00020000, 1 << 19, 1 << 14, 2  # <sched.h>, <sys/mount.h>
@@ -82,19 +86,20 @@ class ForkServer:
                 raise
             self._ready = True
 
-    def fork(self, argument: str, env: Mapping[str, str], namespace: str | None, log: int, stdin: int) -> int:
+    def fork(self, argument: str, env: Mapping[str, str], placement: Placement, log: int, stdin: int) -> int:
         """Start a rank and return its process id; the rank is then a child of this process.
 
         Args:
             argument: of the module.
             env: the rank's whole environment.
-            namespace: network namespace that it runs in; None is this process's.
+            placement: its network namespace and its cores.
             log, stdin: file descriptors of its output and its input.
 
         Raises:
             NoWarmStart: the server cannot fork it.
         """
-        request = {"argument": argument, "env": dict(env), "namespace": namespace, "cwd": os.getcwd()}
+        where = {"namespace": placement.namespace, "cores": placement.cores, "cwd": os.getcwd()}
+        request = {"argument": argument, "env": dict(env), **where}
         try:
             self.wait()
             with _adopting():
@@ -220,6 +225,8 @@ class _Server:
                 os.close(descriptor)
             if request["namespace"] is not None:
                 _enter(request["namespace"])
+            if request["cores"] is not None:
+                os.sched_setaffinity(0, request["cores"])
             os.chdir(request["cwd"])
             os.environ.clear()
             os.environ.update(request["env"])

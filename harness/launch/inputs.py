@@ -41,9 +41,9 @@ def cores() -> int:
     return max(1, min(allowed, int(cpu_limit() or allowed)))
 
 
-def threads_of(trial: TrialConfig, nodes: int = 1) -> int:
-    """Return the CPU threads of each rank: the suite says how many, or the ranks of a node share its cores."""
-    return trial.train.threads or max(1, cores() // math.ceil(trial.partition.parts / nodes))
+def threads_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
+    """Return the CPU threads of each rank: the suite says how many, or the ranks of a node share `of` cores (all)."""
+    return trial.train.threads or max(1, (of or cores()) // math.ceil(trial.partition.parts / nodes))
 
 
 @dataclass

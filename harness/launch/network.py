@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.launch.process import Placement, placements_of
+from harness.results.leases import start_time
 from harness.suite.schema import NetworkSpec
 
 INTERFACE = "eth0"
@@ -151,7 +152,7 @@ def _netem(spec: NetworkSpec) -> str:
 
 def namespace(role: str) -> str:
     """Return the name of this process's namespace for `role` (lower-case letters and digits)."""
-    return f"harness-{os.getpid()}-{_start_time(os.getpid())}-{role}"
+    return f"harness-{os.getpid()}-{start_time(os.getpid())}-{role}"
 
 
 @contextmanager
@@ -218,16 +219,4 @@ def _call(command: Sequence[str], lines: Sequence[str] = ()) -> None:
 
 def _is_left(name: str) -> bool:
     found = _NAME.fullmatch(name)
-    return found is not None and _start_time(int(found[1])) != int(found[2])
-
-
-def _start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if it has ended.
-
-    With it a process that was given a dead runner's id is not taken for the runner.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    return found is not None and start_time(int(found[1])) != int(found[2])

@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,8 @@ class Placement:
         world, local_world: how many there are.
         interface: the network interface its collectives use; None: the loopback.
         namespace: network namespace that it runs in; None: the runner's.
+        cores: numbers of the cores that it is pinned to; None: the runner's.
+        gpus: what CUDA_VISIBLE_DEVICES names for it; None: the runner's.
     """
 
     rank: int
@@ -57,6 +59,8 @@ class Placement:
     local_world: int
     interface: str | None = None
     namespace: str | None = None
+    cores: tuple[int, ...] | None = None
+    gpus: tuple[str, ...] | None = None
 
 
 def placements_of(block: range, world: int, interface: str | None = None) -> list[Placement]:
@@ -109,16 +113,31 @@ def start_rank(
     env = rank_environment(placement, threads)
     with log.open("ab") as stream:
         if server is not None:
-            return RankProcess(placement.rank, server.fork(str(job), env, placement.namespace, stream.fileno(), stdin))
-        popen = subprocess.Popen(
-            [*inside(placement.namespace), sys.executable, "-P", "-m", worker, str(job)],
-            stdin=stdin,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=env,
-            start_new_session=True,
-        )
+            return RankProcess(placement.rank, server.fork(str(job), env, placement, stream.fileno(), stdin))
+        with _pinned(placement.cores):
+            popen = subprocess.Popen(
+                [*inside(placement.namespace), sys.executable, "-P", "-m", worker, str(job)],
+                stdin=stdin,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
     return RankProcess(placement.rank, popen.pid, popen)
+
+
+@contextlib.contextmanager
+def _pinned(cores: tuple[int, ...] | None) -> Iterator[None]:
+    """Pin this thread, and so what it starts: nothing runs between a child's start and its program."""
+    if cores is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def inside(namespace: str | None) -> tuple[str, ...]:
@@ -139,6 +158,8 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     if placement.namespace is not None:
         # nccl tells hosts apart by this name; between ranks it takes to share one it would not use the network.
         env.update(NCCL_HOSTID=placement.namespace, NCCL_NET="Socket")
+    if placement.gpus is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(placement.gpus)
     for name, value in DEFAULTS.items():
         env.setdefault(name, value)
     env["PYTHONUNBUFFERED"] = "1"

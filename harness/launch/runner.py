@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from harness.errors import DataUnavailable, UserError
 from harness.launch.ahead import compile_ahead
@@ -20,6 +21,10 @@ from harness.launch.inputs import InputCache, TrialInputs, threads_of
 from harness.launch.local import WORKER, GroupResult, OnProgress, run_group
 from harness.launch.network import clean_namespaces, network, why_not
 from harness.launch.process import Placement, placements_of, rank_environment
+from harness.launch.progress import Shown, TrialProgress
+from harness.launch.queue import Request, TrialQueue, Turn
+from harness.launch.seats import WHOLE, Seat, Seats
+from harness.results.leases import Leases
 from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import reduce
 from harness.results.store import ResultStore, kept, write_suite
@@ -31,25 +36,7 @@ if TYPE_CHECKING:
     from harness.runtime.job import RanksRendezvous
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
-
-
-class TrialProgress(Protocol):
-    """Receives what happens, in order, and must not raise."""
-
-    def suite_started(self, total: int, done: int) -> None:
-        """`total` trials are selected, `done` of them have a record that is kept."""
-
-    def trial_started(self, number: int, trial: TrialConfig) -> None:
-        """Trial `number` (from 1, among the selected) begins."""
-
-    def trial_stage(self, text: str) -> None:
-        """Work before training begins that may take a while; it is told once for all trials that share it."""
-
-    def trial_event(self, event: dict[str, Any]) -> None:
-        """The trial wrote a line of its `progress.jsonl`."""
-
-    def trial_finished(self, number: int, record: Record) -> None:
-        """The trial's record is on disk."""
+QUEUE_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -58,7 +45,8 @@ class RunOptions:
 
     `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
     where data is looked up and kept (None: the environment's); `warm`: ranks are forked by a process that has
-    imported what they need, where that is possible; `worker`: the module every rank runs.
+    imported what they need, where that is possible; `worker`: the module every rank runs; `jobs`, `together`: see
+    `Seats`; `request`: the name of one that this runner works on with others (None: its own).
     """
 
     retry: frozenset[str] = frozenset()
@@ -67,6 +55,9 @@ class RunOptions:
     cache: Path | None = None
     warm: bool = True
     worker: str = WORKER
+    jobs: int = 1
+    together: bool = False
+    request: str | None = None
 
 
 class Machines(Protocol):
@@ -85,6 +76,12 @@ class Machines(Protocol):
     def expect(self, trial: TrialConfig) -> None:
         """Begin with what the ranks of `trial` need; it is about to run."""
 
+    def at(self, seat: Seat) -> Self:
+        """Return these machines for a trial that has `seat` of this one."""
+
+    def threads(self, trial: TrialConfig) -> int:
+        """Return the CPU threads of each rank of `trial`."""
+
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` to their end; `out` is an empty directory for what they write."""
 
@@ -97,6 +94,15 @@ class OneMachine:
     worker: str = WORKER
     warm: bool = False
     nodes: int = 1
+    seat: Seat = WHOLE
+
+    def at(self, seat: Seat) -> OneMachine:
+        """Return this machine for a trial that has `seat` of it."""
+        return replace(self, seat=seat)
+
+    def threads(self, trial: TrialConfig) -> int:
+        """Return the threads that the suite asks for, or else the ranks of a node share the seat's cores."""
+        return threads_of(trial, self.nodes, len(self.seat.cores) if self.seat.cores else None)
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why the trial's network cannot be had here; None if it can."""
@@ -105,7 +111,7 @@ class OneMachine:
     def expect(self, trial: TrialConfig) -> None:
         """Start the process that forks ranks: it imports while data are prepared."""
         if self.warm:
-            threads = threads_of(trial, self.nodes)
+            threads = self.threads(trial)
             with suppress(NoWarmStart):  # said when the ranks start
                 fork_server(self.worker, rank_environment(placements_of(range(1), 1)[0], threads))
 
@@ -141,10 +147,10 @@ class OneMachine:
         failed_elsewhere: Callable[[], bool] = lambda: False,
     ) -> GroupResult:
         """Run the ranks of `placements` here; the others of the trial, if any, come to the same `rendezvous`."""
-        threads = threads_of(trial, self.nodes)
+        threads = self.threads(trial)
         return run_group(
             write_job(trial, inputs, out, self.timeouts.collective_s, threads=threads, rendezvous=rendezvous),
-            placements,
+            [self.seat.placed(placement, len(placements)) for placement in placements],
             out,
             threads=threads,
             timeout_s=self.timeouts.trial_s,
@@ -176,37 +182,46 @@ class TrialRunner:
     inputs: InputCache
     environment: dict[str, Any]
     machines: Machines
+    leases: Leases
 
-    def run(self, trial: TrialConfig, progress: TrialProgress) -> Record:
+    def run(self, turn: Turn, progress: TrialProgress) -> Record | None:
         """Run one trial and commit its record; a failure of the trial is a record too.
 
+        None if others took this runner for dead meanwhile: the trial is theirs then.
         Raises KeyboardInterrupt (nothing is recorded), and UserError if the record cannot be written.
         """
-        started = datetime.now(UTC)
+        started, trial = datetime.now(UTC), turn.trial
+        machines = self.machines.at(turn.taken.seat)
         outcome = TrialOutcome()
         try:
-            self._train(trial, outcome, progress)
+            self._train(trial, machines, outcome, progress)
         except Exception as error:  # the suite goes on whatever one trial runs into
             outcome.status, outcome.reason = explain(error)
             if not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
-        record = self._record(trial, outcome, started)
+        environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
+        record = self._record(trial, outcome, started, environment)
+        if not self.leases.holds(turn.lease):
+            progress.trial_stage("another runner took this one for dead and runs the trial: the result is dropped")
+            self.store.drop(trial.id)
+            return None
         try:
             self.store.commit(trial.id, record, epoch_rows(outcome.group.ranks), outcome.log)
         except OSError as error:
             what = f"cannot write the record: {error.strerror}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error
+        turn.done = True
         return record
 
-    def _train(self, trial: TrialConfig, outcome: TrialOutcome, progress: TrialProgress) -> None:
-        if (reason := self.machines.why_not(trial)) is not None:
+    def _train(self, trial: TrialConfig, machines: Machines, outcome: TrialOutcome, progress: TrialProgress) -> None:
+        if (reason := machines.why_not(trial)) is not None:
             outcome.status, outcome.reason = "skipped", reason
             return
-        self.machines.expect(trial)
+        machines.expect(trial)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
         out = self.store.stage(trial.id)
         try:
-            group = self.machines.run(trial, outcome.inputs, out, progress)
+            group = machines.run(trial, outcome.inputs, out, progress)
         except BaseException:
             shutil.rmtree(out, ignore_errors=True)
             raise
@@ -215,9 +230,11 @@ class TrialRunner:
         if group.status == "ok":
             outcome.result = reduce(group.ranks, _method(trial).metrics_by_column())
 
-    def _record(self, trial: TrialConfig, outcome: TrialOutcome, started: datetime) -> Record:
+    def _record(
+        self, trial: TrialConfig, outcome: TrialOutcome, started: datetime, environment: dict[str, Any]
+    ) -> Record:
         inputs, group = outcome.inputs, outcome.group
-        environment = {**self.environment, "threads": threads_of(trial, self.machines.nodes), "warm": group.warm}
+        environment["warm"] = group.warm
         if group.nodes:
             environment["nodes"] = list(group.nodes)
         return Record(
@@ -316,32 +333,62 @@ def run_suite(
 
     The suite, with all of its trials, is kept beside the records for those who read them.
 
-    The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or earlier), and 130 if the
-    user interrupted the run.
-    Raises UserError for a mistake that concerns the whole suite, and when another runner is at work here.
+    Other runners may be at work on the same results, here or elsewhere: they share the trials, and this one returns
+    when all have ended. The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or
+    earlier), and 130 if the user interrupted the run.
+    Raises UserError for a mistake that concerns the whole suite.
     """
     from harness.results.environment import collect
 
     check_device(trials)
-    with store.lock():
-        store.clean()
+    on = machines or OneMachine(suite.timeouts, options.worker, options.warm)
+    with store.runner() as me:
+        leases, shown = store.leases(), Shown(progress, me)
+        store.clean(leases)
         clean_namespaces()
         device = trials[0].device if trials else None
         write_suite(store.directory, kept(suite, expand(suite, device=device, data_dir=options.data_dir)))
-        statuses = {id_: status for id_, status in store.finished().items() if id_ in {t.id for t in trials}}
-        todo = [trial for trial in trials if not is_done(statuses.get(trial.id), options)]
-        progress.suite_started(len(trials), len(trials) - len(todo))
+        request = request_of(trials, store, leases, options)
+        queue = TrialQueue(store, leases, Seats(options.jobs, options.together), request, trials, on.nodes)
+        shown.suite_started(len(trials), len(trials) - len(queue.left))
         inputs = InputCache(options.data_dir, options.cache)
         try:
-            on = machines or OneMachine(suite.timeouts, options.worker, options.warm)
-            runner = TrialRunner(suite, store, inputs, collect() if todo else {}, on)
-            for number, trial in enumerate(todo, len(trials) - len(todo) + 1):
-                progress.trial_started(number, trial)
-                if trial is todo[0]:
-                    on.compile(todo, progress.trial_stage)
-                record = runner.run(trial, progress)
-                statuses[trial.id] = record.status
-                progress.trial_finished(number, record)
+            runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases)
+            _run_queue(queue, runner, shown, len(trials))
         except KeyboardInterrupt:
             return INTERRUPTED
-    return exit_code(statuses)
+    statuses = store.finished()
+    return exit_code({trial.id: statuses[trial.id] for trial in trials if trial.id in statuses})
+
+
+def request_of(trials: Sequence[TrialConfig], store: ResultStore, leases: Leases, options: RunOptions) -> Request:
+    """Return which trials are to run: those of the request that was made before, or those that are not done now."""
+    if options.request is not None:
+        return Request.read(store.directory, options.request)
+    statuses, latest = store.finished(), leases.latest()
+    todo = [trial.id for trial in trials if not is_done(statuses.get(trial.id), options)]
+    numbers = {id_: latest[id_].number if id_ in latest else 0 for id_ in todo}
+    return Request(trials=numbers, recorded=frozenset(todo) & statuses.keys())
+
+
+def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, total: int) -> None:
+    """Run trials until all are run, whoever runs them."""
+    compiled, waited, known = False, "", len(queue.left)
+    while queue.left:
+        with queue.turn() as turn:
+            if elsewhere := known - len(queue.left):
+                progress.run_elsewhere(elsewhere)
+            if turn is not None:
+                waited, number = "", total - len(queue.left) + 1
+                progress.trial_started(number, turn.trial)
+                if not compiled:
+                    runner.machines.compile([*queue.left.values()], progress.trial_stage)
+                    compiled = True
+                if record := runner.run(turn, progress):
+                    del queue.left[turn.trial.id]
+                    progress.trial_finished(number, record)
+            known = len(queue.left)
+        if turn is None and (why := queue.waits_for()):
+            if why != waited:
+                progress.suite_waits(waited := why)
+            time.sleep(QUEUE_POLL_S)

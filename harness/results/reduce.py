@@ -61,7 +61,7 @@ def _over_epochs(metric: Metric, ranks: Sequence[Json], key: str, epochs: _Epoch
     A device that ranks share is told of by one of them; a sum in which one is missing is no sum.
     """
     over = epochs.named[metric.epochs]
-    if not over or not epochs.plain:
+    if not over or not (epochs.plain or epochs.untimed):
         return None
     if metric.ranks == "slowest":
         return epochs.mean(epochs.slowest, key, over)
@@ -88,7 +88,10 @@ def _known(values: Iterable[Any]) -> list[float]:
 
 
 class _Epochs:
-    """The epochs after warm-up that every rank finished, `timed`: `plain` for times, `phased` for phases."""
+    """The epochs after warm-up that every rank finished, `timed`: `plain` for times, `phased` for phases.
+
+    With `timing: off` they are `untimed`.
+    """
 
     def __init__(self, ranks: Sequence[Json], warmup: int | None) -> None:
         self.by_rank: list[dict[int, Json]] = [
@@ -99,7 +102,8 @@ class _Epochs:
         self.warmup = min(warmup, len(common)) if common else None
         self.common, self.timed = common, common[warmup:]
         self.aligned = [e for e in self.timed if self.by_rank[0][e].get("timing") == "breakdown"]
-        self.plain = [e for e in self.timed if e not in set(self.aligned)]
+        self.untimed = [e for e in self.timed if self.by_rank[0][e].get("timing") == "off"]
+        self.plain = [e for e in self.timed if e not in {*self.aligned, *self.untimed}]
         self.phased = self.aligned or self.plain
         # by what a metric's `epochs` says
         self.named = {"all": self.common, "timed": self.timed, "plain": self.plain, "phased": self.phased}

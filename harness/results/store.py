@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import filecmp
-import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.data.store import sync
 from harness.errors import UserError
+from harness.results.leases import Leases, Runner, Runners
 from harness.results.record import Record, read_record, read_versioned
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
 
@@ -51,8 +51,8 @@ def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
 
 
 def write_suite(directory: Path, suite: KeptSuite) -> None:
-    """Write `suite.json` into a suite's directory of results, whole or not at all. Call under its lock."""
-    temporary = directory / f".{SUITE_FILE}.new"
+    """Write `suite.json` into a suite's directory of results, whole or not at all."""
+    temporary = directory / f".{SUITE_FILE}.{uuid.uuid4().hex[:10]}"
     temporary.write_text(suite.model_dump_json(indent=1) + "\n", encoding="utf-8")
     temporary.replace(directory / SUITE_FILE)
 
@@ -78,6 +78,7 @@ def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
 
 STAGING = ".staging"
 REPLACED = ".old"  # suffix of a record, under .staging, whose successor is being put in place
+BUILT = ".commit"  # suffix of a record, under .staging, that is not whole yet
 
 
 class ResultStore:
@@ -89,28 +90,15 @@ class ResultStore:
         self.root, self.suite = root, suite
         self.directory = root / suite
         self.staging = self.directory / STAGING
-        self._staged: set[Path] = set()
+        self.owner = uuid.uuid4().hex[:10]
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the suite's directory for one runner; a second one gets a UserError naming the first's pid."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / ".lock"
-        with path.open("a+", encoding="ascii") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                raise UserError(
-                    f"another run (pid {holder}) is writing to this suite",
-                    file=self.directory,
-                    fix="wait for it, stop it, or give another --results directory",
-                ) from None
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
-            yield
+    def runner(self) -> Runner:
+        """Return this process as a runner of the suite, to be entered before anything is staged or committed."""
+        return Runner(self.directory, self.owner)
+
+    def leases(self) -> Leases:
+        """Return the leases of the suite's trials, taken by `runner()`."""
+        return Leases(self.directory, self.owner, Runners(self.directory))
 
     def finished(self) -> dict[str, str]:
         """Return the status of every complete record by trial id; UserError if one is damaged."""
@@ -118,41 +106,48 @@ class ResultStore:
 
     def stage(self, trial_id: str) -> Path:
         """Return an empty working directory for a trial; `commit` or `clean` removes it."""
-        path = self._empty(trial_id)
-        self._staged.add(path)
-        return path
+        return self._empty(trial_id)
 
     def _empty(self, trial_id: str, suffix: str = "") -> Path:
         if not re.fullmatch(PLAIN_NAME, trial_id):
             raise ValueError(f"not a trial id: {trial_id!r}")
-        path = self.staging / f"{trial_id}-{os.getpid()}{suffix}"
-        shutil.rmtree(path, ignore_errors=True)  # of a dead runner that had our pid
+        path = self.staging / f"{trial_id}-{self.owner}{suffix}"
+        shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
 
-    def clean(self) -> None:
-        """Remove what dead runners left and put back a record they were replacing. Call under `lock()`."""
-        if not self.staging.is_dir():
-            return
-        for path in self.staging.iterdir():
-            home = self.directory / path.name.removesuffix(REPLACED)
-            if path.name.endswith(REPLACED) and not home.exists():
-                path.rename(home)
-            elif path.is_dir() and path not in self._staged:
+    def drop(self, trial_id: str) -> None:
+        """Remove a trial's stage; nothing is committed."""
+        shutil.rmtree(self.staging / f"{trial_id}-{self.owner}", ignore_errors=True)
+
+    def clean(self, leases: Leases) -> None:
+        """Remove what dead runners left, and put back a record that they were replacing."""
+        held = {trial for trial, lease in leases.latest().items() if leases.holder(lease) is not None}
+        for path in _listed(self.staging):
+            if path.name.endswith(REPLACED):
+                trial = path.name.removesuffix(REPLACED)
+                if trial not in held and not (self.directory / trial).exists():
+                    path.rename(self.directory / trial)
+                    continue
+                dead = trial not in held
+            else:
+                owner = path.name.removesuffix(BUILT).rpartition("-")[2]
+                dead = owner != self.owner and leases.runners.dead(owner) is not None
+            if dead and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
+        leases.runners.bury()
 
     def commit(self, trial_id: str, record: Record, epochs: Sequence[dict[str, Any]], log: str) -> Path:
         """Write a record as `<trial id>/`, in place of an older one, and remove the trial's stage.
 
         Killed at any moment, it leaves the older record (or none) or the new one, never a part.
         """
-        built = self._empty(trial_id, ".commit")
+        built = self._empty(trial_id, BUILT)
         write_epochs(epochs, built / "epochs.parquet")
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
         (built / "record.json").write_text(record.to_json(), encoding="utf-8")
         home, stage = self._put(built, trial_id), built.with_suffix("")
         shutil.rmtree(stage, ignore_errors=True)
-        self._staged.discard(stage)
         return home
 
     def adopt(self, place: Path, trial_id: str) -> Path:
@@ -160,7 +155,7 @@ class ResultStore:
 
         Plain files only: a link would lead out of the results.
         """
-        built = self._empty(trial_id, ".commit")
+        built = self._empty(trial_id, BUILT)
         for file in place.iterdir():
             if file.is_file() and not file.is_symlink():
                 shutil.copyfile(file, built / file.name)
@@ -330,13 +325,29 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
         chosen[key] = _taken(old, new, keep)
     copied = [each for each in chosen.values() if not each.there]
     for suite, store in stores.items():
-        with store.lock():
-            store.clean()
+        with store.runner():
+            leases = store.leases()
+            store.clean(leases)
             for each in copied:
                 if each.record.suite == suite:
-                    store.adopt(each.place, each.record.trial)
+                    _adopt(store, leases, each)
             _keep_suite(store.directory, [each.place.parent for each in found if each.record.suite == suite])
     return Merged(len(copied), same, dropped)
+
+
+def _adopt(store: ResultStore, leases: Leases, found: _Found) -> None:
+    trial = found.record.trial
+    known = leases.latest().get(trial)
+    lease = leases.take(trial, known)
+    if lease is None:
+        holder = leases.holder(known)
+        who = "another runner" if holder is None or isinstance(holder, str) else holder.where
+        what = f"trial {trial} is being run ({who})"
+        raise UserError(what, file=store.directory, fix="wait for it or stop it; see `harness status`")
+    try:
+        store.adopt(found.place, trial)
+    finally:
+        leases.end(lease, done=True)
 
 
 def _read_to_merge(place: Path) -> _Found:

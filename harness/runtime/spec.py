@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from harness.models.spec import ModelSpec, Products
 from harness.spec import PluginSource, Spec, with_options
 
-Timing = Literal["plain", "breakdown", "wall"]
+Timing = Literal["plain", "breakdown", "wall", "off"]
 TrafficMode = Literal["count", "verify"]
 
 

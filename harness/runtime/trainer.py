@@ -78,7 +78,8 @@ class EarlyStopping:
             self._since_best += 1
         target, patience = self._spec.target, self._spec.patience
         if target is not None and val >= target and self._time_to_target is None:
-            self._time_to_target = sum(e["epoch_time_s"] for e in epochs)
+            times = [e["epoch_time_s"] for e in epochs]
+            self._time_to_target = None if None in times else sum(times)
             if self._spec.stop_at_target:
                 self.stopped = "target"
         if patience is not None and self._since_best >= patience:
@@ -207,9 +208,9 @@ class Trainer:
             "epoch": epoch,
             "rank": worker.rank,
             "timing": timing,
-            "epoch_time_s": timed.wall_s,
+            "epoch_time_s": None if timing == "off" else timed.wall_s,
             "steps": taken,
-            **_times(timed, detailed=timing != "wall"),
+            **_times(timed, detailed=timing in ("plain", "breakdown")),
             **metered,
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
             "loss": loss,

@@ -45,7 +45,7 @@ class Worker:
         self.job, self.rank, self.world, self.tell = job, rank, world, tell
         self.device = rank_device(config.device)
         self.dtype = getattr(torch, config.train.precision)
-        measured = config.timing != "wall"
+        measured = config.timing in ("plain", "breakdown")
         self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s)
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None

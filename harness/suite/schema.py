@@ -433,7 +433,7 @@ class Suite(Spec):
     network: Annotated[
         tuple[Annotated[NetworkSpec | None, BeforeValidator(_network)], ...], BeforeValidator(_variants)
     ] = Field((None,), min_length=1, description="shaped networks between ranks; none: the loopback")
-    timing: Timing = Field("plain", description="how epochs are timed: with barriers, without, or only whole")
+    timing: Timing = Field("plain", description="how epochs are timed: with barriers, without, only whole, or not")
     traffic: TrafficMode = Field("count", description="verify: compare counted bytes with the interface's")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (0,), min_length=1, description="repetitions: of the weights and of all that is drawn"

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch.tiny import Silent, start_runner, write_suite
+from launch.tiny import SUITE, Silent, start_runner, write_suite
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
-from harness.launch.runner import OneMachine, RunOptions, exit_code, run_suite
+from harness.launch.runner import OneMachine, RunOptions, exit_code, request_of, run_suite
+from harness.results.leases import RUNNERS, Lease
 from harness.results.record import Record, read_record
 from harness.results.store import SUITE_FILE, ResultStore, read_suite
 from harness.suite.expand import expand
@@ -256,19 +257,93 @@ def test_exit_code() -> None:
     assert exit_code({"a": "ok", "b": "invalid"}) == 1
 
 
-def test_two_runners_at_once(bench: Bench) -> None:
-    first = start_runner(bench.directory, FAKE_SECONDS="3")
-    try:
-        end = time.monotonic() + 30
-        while not list(bench.store.directory.glob(".staging/*/pid-0")):
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        with pytest.raises(UserError, match="another run"):
-            bench.run()
-    finally:
-        first.kill()
-        first.join(20)
+def test_runners_share_the_trials(bench: Bench, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    bench.file.write_text(SUITE.replace("parts: [1, 2]", "parts: 1") + "timing: off\n")
+    runners = [start_runner(bench.directory, FAKE_SECONDS="1", FAKE_LEDGER=str(ledger), JOBS="2") for _ in range(2)]
+    for runner in runners:
+        runner.join(60)
+        assert runner.exitcode == 0
+    assert len(ledger.read_text().splitlines()) == len(bench.trials)
+    records = bench.records()
+    assert {record.status for record in records.values()} == {"ok"}
+    assert len(records) == len(bench.trials)
+    assert not list(bench.store.staging.iterdir())
+    assert not list((bench.store.directory / RUNNERS).iterdir())
+    environments = {id_: record.environment for id_, record in records.items()}
+    if len(os.sched_getaffinity(0)) > 1:
+        assert any(environment["beside"] for environment in environments.values())
+        for id_, environment in environments.items():
+            for other in environment["beside"]:  # whom one has seen has seen it, and they shared no core
+                theirs = environments[other["trial"]]
+                assert id_ in {each["trial"] for each in theirs["beside"]}
+                assert not set(environment["pinned_cores"]) & set(theirs["pinned_cores"])
+
+
+def test_timed_trials_of_two_runners_are_never_at_the_same_time(bench: Bench) -> None:
+    runners = [start_runner(bench.directory, FAKE_SECONDS="0.3", JOBS="2") for _ in range(2)]
+    for runner in runners:
+        runner.join(60)
+        assert runner.exitcode == 0
+    environments = [record.environment for record in bench.records().values()]
+    assert len(environments) == 6
+    assert all((each["beside"], each["pinned_cores"]) == ([], None) for each in environments)
+
+
+def test_trials_of_killed_runners_are_run_by_others(bench: Bench, tmp_path: Path) -> None:
+    ledger, rng, kills = tmp_path / "ledger", random.Random(11), 0
+    bench.file.write_text(SUITE + "timing: off\n")
+    variables = {"FAKE_SECONDS": "0.2", "FAKE_LEDGER": str(ledger), "JOBS": "2"}
+    runners = [start_runner(bench.directory, **variables) for _ in range(3)]
+    for _ in range(4):
+        time.sleep(rng.uniform(0.2, 0.8))
+        killed = runners.pop(0)
+        killed.kill()
+        killed.join(20)
+        kills += killed.exitcode == -signal.SIGKILL
+        runners.append(start_runner(bench.directory, **variables))
+    for runner in runners:
+        runner.join(60)
+        assert runner.exitcode == 0
+    assert {record.status for record in bench.records().values()} == {"ok"}
+    assert len(bench.records()) == len(bench.trials)
+    assert len(bench.trials) <= len(ledger.read_text().splitlines()) <= len(bench.trials) + kills
+
+
+def test_a_runner_that_was_taken_for_dead_drops_its_result(bench: Bench) -> None:
+    """It was silent for long, so another has taken its trial: there must not be two records."""
+
+    class Slow(Told):
+        def trial_event(self, event: dict[str, Any]) -> None:
+            for lease in leases.latest().values():
+                if lease.runner is not None and not taken:
+                    taken.append(Lease(lease.trial, lease.number + 1, "another"))
+                    assert leases._make(taken[0])
+                    (bench.store.directory / RUNNERS / "another.beat").write_text("1")
+
+        def suite_waits(self, text: str) -> None:
+            leases.end(taken[0], done=False)
+            (bench.store.directory / RUNNERS / "another.beat").unlink()
+
+    bench.patch.setenv("FAKE_RANKS", "{}")
+    leases, taken, told = bench.store.leases(), [], Slow()
+    options = RunOptions(data_dir=bench.data, worker="launch.fake_worker")
+    assert run_suite(load_suite(bench.file), bench.trials[:1], bench.store, options, told) == 0
+    assert [id_ for _, id_ in told.started] == [bench.trials[0].id] * 2
+    assert [record.trial for record in told.records] == [bench.trials[0].id]
+
+
+def test_a_request_is_run_once_by_all_who_are_given_it(bench: Bench) -> None:
+    """With --fresh a record from before the request does not count, one from after it does."""
     assert bench.run()[0] == 0
+    before = {id_: record.started for id_, record in bench.records().items()}
+    time.sleep(1.1)
+    trials, leases = bench.trials, bench.store.leases()
+    name = request_of(trials, bench.store, leases, RunOptions(fresh=True)).write(bench.store.directory)
+    _, first = bench.run(only=4, request=name)
+    _, second = bench.run(request=name)
+    assert (len(first.records), len(second.records)) == (4, 2)
+    assert all(record.started > before[id_] for id_, record in bench.records().items())
 
 
 def test_killed_at_random_moments(bench: Bench, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def run_tiny(directory: Path, variables: dict[str, str]) -> None:
     """Run the suite of `directory` with fake ranks, in a process of its own, and exit with its code."""
     os.environ.update(variables, PYTHONPATH=str(TESTS), HARNESS_DATA=str(directory / "data"))
     suite = load_suite(directory / "tiny.yaml")
-    options = RunOptions(worker="launch.fake_worker")
+    options = RunOptions(worker="launch.fake_worker", jobs=int(variables.get("JOBS", "1")))
     store = ResultStore(directory / "results", suite.name)
     sys.exit(run_suite(suite, expand(suite), store, options, Silent()))
 

@@ -106,7 +106,7 @@ def test_rows_are_in_the_order_the_trials_started(tmp_path: Path, make_record) -
 
 
 def test_nothing_yet_is_an_empty_frame_with_the_columns(tmp_path: Path) -> None:
-    with ResultStore(tmp_path, "demo").lock():
+    with ResultStore(tmp_path, "demo").runner():
         pass
     for path in (tmp_path, tmp_path / "demo"):
         assert list(load_results(path).columns) == list(METRICS)

@@ -195,6 +195,16 @@ def test_without_phases_nothing_is_made_up() -> None:
     assert "time_forward_s" not in got
 
 
+def test_what_was_not_timed_has_bytes_and_no_seconds() -> None:
+    untimed = rank(0, [1.0] * 8)
+    for row in untimed["epochs"]:
+        row |= {"timing": "off", "epoch_time_s": None, "time_forward_s": None, "bytes_feature": 7}
+    got = reduce([untimed])
+    assert got["bytes_feature"] == 7
+    assert {key for key, value in got.items() if key.endswith("_time_s") and value is not None} == set()
+    assert (got["epoch_time_s"], got["timed_epochs"], got["throughput_epochs_s"]) == (None, None, None)
+
+
 def check(network: str, sent: int | None, counted: int, *, loopback: bool = False) -> dict[str, Any]:
     return {
         "interface": "eth0",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -73,43 +72,38 @@ def test_names_cannot_leave_the_directory(store: ResultStore, make_record, tmp_p
         store.commit(name, make_record(), [], "")
 
 
-def test_one_runner_at_a_time(store: ResultStore) -> None:
-    second = ResultStore(store.root, "demo")
-    with store.lock():
-        with pytest.raises(UserError) as error, second.lock():
-            pass
-        assert f"another run (pid {os.getpid()}) is writing to this suite" in str(error.value)
-        with ResultStore(store.root, "other").lock():
-            pass
-    with second.lock():
-        pass
-
-
-def test_the_lock_of_a_killed_runner_is_free(store: ResultStore) -> None:
-    code = (
-        "import os, sys, pathlib\nfrom harness.results.store import ResultStore\n"
-        "with ResultStore(pathlib.Path(sys.argv[1]), 'demo').lock():\n"
-        "    os.kill(os.getpid(), 9)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
-    assert done.returncode == -9
-    with store.lock():
-        assert (store.directory / ".lock").read_text() == f"{os.getpid()}\n"
-
-
-def test_clean_removes_leftovers_but_not_ones_own_work(store: ResultStore) -> None:
-    dead = store.staging / f"{TRIAL}-999999"
-    dead.mkdir(parents=True)
-    (dead / "rank0.json").write_text("{}")
-    mine = store.stage("ffffffffffff")
-    store.clean()
+def test_clean_removes_what_dead_runners_left(store: ResultStore) -> None:
+    for name in (f"{TRIAL}-999999", f"{TRIAL}-0123456789.commit"):
+        dead = store.staging / name
+        dead.mkdir(parents=True)
+        (dead / "rank0.json").write_text("{}")
+    mine, other = store.stage("ffffffffffff"), ResultStore(store.root, "demo")
+    with other.runner():
+        theirs = other.stage(TRIAL)
+        store.clean(store.leases())
+        assert sorted(store.staging.iterdir()) == sorted([mine, theirs])
+    store.clean(store.leases())
     assert list(store.staging.iterdir()) == [mine]
-    ResultStore(store.root, "other").clean()
+    nothing = ResultStore(store.root, "other")
+    nothing.clean(nothing.leases())
 
 
-def test_a_stage_is_empty_even_if_a_dead_runner_had_our_pid(store: ResultStore) -> None:
+def test_a_stage_is_empty(store: ResultStore) -> None:
     (store.stage(TRIAL) / "old").write_text("")
     assert list(store.stage(TRIAL).iterdir()) == []
+
+
+def test_a_record_that_a_living_runner_replaces_stays_aside(store: ResultStore, make_record) -> None:
+    home = store.commit(TRIAL, make_record(), [], "")
+    with store.runner():
+        lease, aside = store.leases().take(TRIAL, None), store.staging / f"{TRIAL}.old"
+        home.rename(aside)
+        other = ResultStore(store.root, "demo")
+        other.clean(other.leases())
+        assert aside.is_dir()
+        store.leases().end(lease, done=False)
+        other.clean(other.leases())
+        assert home.is_dir()
 
 
 def test_a_record_moved_aside_is_found_and_put_back(store: ResultStore, make_record) -> None:
@@ -117,7 +111,7 @@ def test_a_record_moved_aside_is_found_and_put_back(store: ResultStore, make_rec
     home.rename(store.staging / f"{TRIAL}.old")  # what a runner killed between two renames leaves
     assert store.finished() == {TRIAL: "ok"}
     assert list(load_results(store.root)["trial"]) == [TRIAL]
-    store.clean()
+    store.clean(store.leases())
     assert home.is_dir()
     assert list(store.staging.iterdir()) == []
 
@@ -173,8 +167,7 @@ def test_a_killed_commit_leaves_a_whole_record_or_none(tmp_path: Path, mode: str
     for attempt in attempts:
         found.append(say(attempt))
         store = ResultStore(attempt, "demo")
-        with store.lock():
-            store.clean()
+        store.clean(store.leases())
         assert say(attempt) == found[-1]
         assert not store.staging.exists() or list(store.staging.iterdir()) == []
     assert set(found) <= {"old" if old else None, "new"}

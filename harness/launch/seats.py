@@ -1,0 +1,205 @@
+"""Trials on one machine: those that are timed have it to themselves, others may run side by side on cores of their own.
+
+Runners of one user agree through locks of files (of this machine's, never of the results' file system), which the
+kernel drops with the process. See docs/design/leases.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.launch.inputs import cores
+from harness.launch.process import Placement
+from harness.suite.schema import TrialConfig
+
+ENVIRONMENT = "HARNESS_LOCKS"
+_TURN, _SEAT = "turn", "seat-"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a trial has of the machine: numbers of cores that its ranks are pinned to, names of GPUs; None: all."""
+
+    cores: tuple[int, ...] | None = None
+    gpus: tuple[str, ...] | None = None
+
+    def placed(self, placement: Placement, ranks: int) -> Placement:
+        """Give one of the trial's `ranks` on this machine its cores and GPUs; it shares where there are too few."""
+        if self.cores is None:
+            return replace(placement, gpus=self.gpus)
+        each = max(1, len(self.cores) // ranks)
+        first = placement.local_rank * each % len(self.cores)
+        return replace(placement, cores=self.cores[first : first + each], gpus=self.gpus)
+
+
+WHOLE = Seat()
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A trial that ran on the machine at the same time."""
+
+    trial: str
+    label: str
+
+
+@dataclass
+class Taken:
+    """A seat that is taken until the context that gave it is left."""
+
+    seat: Seat
+    _home: Path
+    _held: ExitStack
+    _found: list[Neighbour] = field(default_factory=list)
+    _own: Path | None = None
+
+    def sit(self, who: Neighbour) -> None:
+        """Show that a trial runs here, to those who run and who will.
+
+        Whoever comes adds itself to what the others show: one of two always sees the other.
+        """
+        handle, name = tempfile.mkstemp(prefix=".", dir=self._home)
+        os.close(handle)
+        hidden, line = Path(name), json.dumps([who.trial, who.label]) + "\n"
+        own = self._own = self._home / f"{_SEAT}{hidden.name[1:]}"
+        _lock(self._held, hidden, fcntl.LOCK_EX)
+        hidden.write_text(line)
+        self._held.callback(own.unlink, missing_ok=True)
+        hidden.rename(own)
+        for path in sorted(set(self._home.glob(f"{_SEAT}*")) - {own}):
+            with ExitStack() as stale, contextlib.suppress(FileNotFoundError):
+                if _lock(stale, path, fcntl.LOCK_SH, create=False):
+                    path.unlink(missing_ok=True)
+                    continue
+                with path.open("a") as file:
+                    file.write(line)
+                self._found += _read(path)[:1]
+
+    def described(self) -> dict[str, Any]:
+        """Return what a record says of the seat: cores that were its own, and the trials beside it."""
+        beside = [{"trial": each.trial, "label": each.label} for each in self.beside()]
+        return {"pinned_cores": self.seat.cores and list(self.seat.cores), "beside": beside}
+
+    def beside(self) -> list[Neighbour]:
+        """Return the trials that have run on the machine since this one sat down."""
+        later = _read(self._own)[1:] if self._own else []
+        return list(dict.fromkeys([*self._found, *later]))
+
+
+def needs_quiet(trial: TrialConfig) -> bool:
+    """Return whether what else runs on the machine would be in a trial's results: its times, bytes, network."""
+    return trial.timing != "off" or trial.traffic == "verify" or trial.network is not None
+
+
+@dataclass(frozen=True)
+class Seats:
+    """The seats of this machine, for one of `jobs` runners.
+
+    Attributes:
+        jobs: a trial that needs no quiet machine gets this share of the cores, or one for each rank if that is more.
+        together: trials that are timed run side by side too.
+        home: where the locks are; None: HARNESS_LOCKS, or a directory of this user's in memory.
+    """
+
+    jobs: int = 1
+    together: bool = False
+    home: Path | None = None
+
+    @contextmanager
+    def take(self, trial: TrialConfig, nodes: int = 1) -> Iterator[Taken | None]:
+        """Give a seat for `trial`, run on `nodes` machines; None where there is no room now."""
+        with ExitStack() as held:
+            home = self.home or _home()
+            alone = needs_quiet(trial) and not self.together
+            if not _lock(held, home / _TURN, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+                yield None
+                return
+            ranks = math.ceil(trial.partition.parts / nodes)
+            seat = WHOLE if alone else self._seat(held, home, ranks, gpu=trial.device == "cuda")
+            if seat is None:
+                held.close()
+            yield None if seat is None else Taken(seat, home, held)
+
+    def _seat(self, held: ExitStack, home: Path, ranks: int, *, gpu: bool) -> Seat | None:
+        pool = _usable_cores()
+        wanted = min(len(pool), max(ranks, len(pool) // self.jobs))
+        own = _lock_some(held, home, [f"core-{core}" for core in pool], wanted)
+        if own is None:
+            return None
+        numbers = tuple(int(name.removeprefix("core-")) for name in own)
+        pinned = numbers if len(numbers) < len(pool) else None
+        if not gpu:
+            return Seat(pinned)
+        devices = visible_gpus()
+        gpus = _lock_some(held, home, [f"gpu-{name}" for name in devices], min(ranks, len(devices)))
+        return None if gpus is None else Seat(pinned, tuple(name.removeprefix("gpu-") for name in gpus))
+
+
+def _usable_cores() -> list[int]:
+    """Return the cores that this process may run on, as many as its quota allows."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    return allowed[: cores()]
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs this process may use, as CUDA_VISIBLE_DEVICES would have them."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def _home() -> Path:
+    """Return the directory of the locks, which nobody else may write to."""
+    if named := os.environ.get(ENVIRONMENT):
+        home = Path(named)
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+    shared = Path("/dev/shm")
+    base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    home = base / f"harness-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    if home.is_symlink() or home.stat().st_uid != os.getuid():  # somebody else's trap
+        return Path(tempfile.mkdtemp(prefix="harness-"))
+    return home
+
+
+def _lock(held: ExitStack, path: Path, how: int, *, create: bool = True) -> bool:
+    """Lock a file for as long as `held` is open; False if somebody else has it."""
+    fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return False
+    held.callback(os.close, fd)
+    return True
+
+
+def _lock_some(held: ExitStack, home: Path, names: Sequence[str], wanted: int) -> list[str] | None:
+    """Lock `wanted` of the files; None if fewer are free."""
+    with ExitStack() as mine:
+        own: list[str] = []
+        for name in names:
+            if len(own) < wanted and _lock(mine, home / name, fcntl.LOCK_EX):
+                own.append(name)
+        if len(own) < wanted:
+            return None
+        held.push(mine.pop_all())
+    return own
+
+
+def _read(path: Path) -> list[Neighbour]:
+    return [Neighbour(*json.loads(line)) for line in path.read_text().splitlines()]
