@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import compare, data, doctor, method, project, results, run
+from harness.cli import compare, data, doctor, method, project, results, run, status
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ for _command in (
     method.check,
     run.plan,
     run.warm,
+    status.status,
     results.report,
     results.check_claims,
     compare.compare,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +14,8 @@ import typer
 from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, option, use_data_dir
 from harness.errors import UserError
 from harness.report import FORMATS, write_report
+
+WATCH_S, RENEWED_S = 2.0, 10
 
 
 def report(
@@ -27,10 +32,14 @@ def report(
             "--plugin FILE", "Show the views of a file (or of a module) that are not installed, too; may be repeated."
         ),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write it anew as records arrive; an open page renews itself.")
+    ] = False,
 ) -> None:
     """Write tables and figures of results.
 
-    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page.
+    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page. With --watch until every
+    trial of the suites has a record, or Ctrl-C.
     """
     from harness.claims import suite_of
     from harness.registry import find_plugins
@@ -41,7 +50,28 @@ def report(
             raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
     asked = [name.strip() for name in formats.split(",") if name.strip()]
     given = [] if suite is None else [suite_of(suite, places, use_data_dir(data_dir))]
-    typer.echo(str(write_report(places, out, asked, given, find_plugins(plugin or []))))
+    views = find_plugins(plugin or [])
+    if watch:
+        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S))
+    typer.echo(str(write_report(places, out, asked, given, views)))
+
+
+def _until_all_ended(places: Sequence[Path], write: Callable[[], Path]) -> None:
+    """Write the report whenever there are other records than before, while a suite has trials without one."""
+    from harness.results.status import SuiteWatch, suite_directories
+
+    watches = [SuiteWatch(directory) for place in places for directory in suite_directories(place)]
+    written = 0
+    with suppress(KeyboardInterrupt):
+        while True:
+            states = [watch.state() for watch in watches]
+            if all(state.over for state in states):
+                return
+            ended = sum(len(state.ended) for state in states)
+            if ended > written:
+                typer.echo(f"{write()}: {ended} of {sum(state.total for state in states)} trials")
+                written = ended
+            time.sleep(WATCH_S)
 
 
 def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_dir: DataDir = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ def write_report(
     formats: Sequence[str] = FORMATS,
     suites: Sequence[KeptSuite] = (),
     plugins: Mapping[PluginKey, PluginSource] = MappingProxyType({}),
+    renewed_s: int | None = None,
 ) -> Path:
     """Write the report of every trial under `results` and return the path of its main file.
 
@@ -31,7 +33,8 @@ def write_report(
     `report.md` with `figures/*.svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex`: a file a
     table; `pdf-figures`: the figures for print. `suites`: whose claims are held against the results, beside
     those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose views the report has,
-    too. Files of those names are replaced, others are left alone.
+    too. `renewed_s`: a browser loads the page anew every so many seconds. Files of those names are replaced, others
+    are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
     from harness.report.page import make_report
@@ -43,7 +46,9 @@ def write_report(
     inputs = load_inputs(listed)
     named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
     target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
-    return write_files(lambda: make_report(inputs, suites, plugins), inputs, target, formats)
+    return write_files(
+        lambda: replace(make_report(inputs, suites, plugins), renewed_s=renewed_s), inputs, target, formats
+    )
 
 
 __all__ = ["FORMATS", "write_report"]

@@ -94,7 +94,10 @@ class ShownSection:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is written, whatever the format; `claims`: the tables of the claims summary."""
+    """Everything that is written, whatever the format.
+
+    `claims`: the tables of the claims summary; `renewed_s`: how often a browser loads the page anew (None: never).
+    """
 
     title: str
     summaries: list[Summary]
@@ -106,6 +109,7 @@ class Report:
     shown: list[ShownSection]
     networks: list[Networks]
     claims: tuple[Table, ...] = ()
+    renewed_s: int | None = None
 
     @property
     def pictures(self) -> list[Picture]:

@@ -221,6 +221,15 @@ class Runners:
             return f"has been silent for {self.lost_s:g} s"
         return None
 
+    def beats_elsewhere(self) -> dict[str, str]:
+        """Return the heartbeats of the runners on other machines, by id."""
+        found = {}
+        for info in self.all():
+            if info.machine != _machine():
+                with contextlib.suppress(OSError):
+                    found[info.id] = _beat_path(self.directory, info.id).read_text().strip()
+        return found
+
     def bury(self) -> None:
         """Remove what dead runners show of themselves; the leases that they held tell of them no less."""
         for path in (self.directory / RUNNERS).glob("*.beat"):

@@ -277,3 +277,10 @@ def test_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_csv_of_mappings_and_gaps() -> None:
     frame = pd.DataFrame({"a": [{"k": [1, 2]}, None], "b": [1.5, float("nan")]})
     assert to_csv(frame).decode() == 'a,b\n"{""k"": [1, 2]}",1.5\n,\n'
+
+
+def test_only_a_page_that_is_followed_renews_itself(tmp_path: Path) -> None:
+    root = write_results(tmp_path / "results", methods=METHODS[:1], parts=(2,), seeds=(0,))
+    for renewed_s in (10, None):
+        page = write_report(root, tmp_path / "report", ["html"], renewed_s=renewed_s).read_text()
+        assert ('<meta http-equiv="refresh" content="10">' in page) is (renewed_s == 10)
