@@ -63,10 +63,20 @@ Warm = Annotated[
 DatasetOption = Annotated[
     list[str] | None, option("--option -o KEY=VALUE", "Option of the data set, e.g. of=reddit; may be repeated.")
 ]
+Jobs = Annotated[str, option("--jobs N|auto", "How many trials may run at once, of an executor: how many of its jobs.")]
+Executor = Annotated[
+    str, option("--executor local|slurm|ray", "Who runs trials: this machine, Slurm's jobs, or a Ray cluster's tasks.")
+]
+SlurmSettings = Annotated[
+    list[str] | None,
+    option("--slurm KEY=VALUE", "Option of sbatch, e.g. partition=gpu, time=2:00:00, account=x; may be repeated."),
+]
 Nodes = Annotated[
     str | None,
     option(
-        "--nnodes N", "Run on N machines: the same command on each of them, see docs/cluster.md.", envvar="PET_NNODES"
+        "--nnodes N",
+        "A trial runs on N machines: the same command on each of them, or one with --executor; see docs/cluster.md.",
+        envvar="PET_NNODES",
     ),
 ]
 Rendezvous = Annotated[
@@ -81,6 +91,7 @@ RendezvousTimeout = Annotated[float, option("--rdzv-timeout S", "How long to wai
 NodeTimeout = Annotated[float, option("--node-timeout S", "A node that is silent for so long is lost.", min=1)]
 
 DEVICES = ("cpu", "cuda", "auto")
+EXECUTORS = ("local", "slurm", "ray")
 
 
 def device_of(text: str | None) -> str | None:
@@ -88,6 +99,25 @@ def device_of(text: str | None) -> str | None:
     if text is not None and text not in DEVICES:
         raise UserError(f"unknown device '{text}'", key="--device", fix=nearest(text, DEVICES))
     return text
+
+
+def executor_of(text: str, slurm: list[str] | None, detach: bool, rdzv: str | None) -> str:
+    """Check who runs trials, and that the options given are that executor's."""
+    if text not in EXECUTORS:
+        raise UserError(f"unknown executor '{text}'", key="--executor", fix=nearest(text, EXECUTORS))
+    for given, name, whose in ((slurm, "--slurm", "slurm"), (detach, "--detach", "slurm"), (rdzv, "--rdzv", "local")):
+        if given and text != whose:
+            raise UserError(f"nothing that --executor {text} has", key=name, fix=f"--executor {whose}, or leave it out")
+    return text
+
+
+def jobs_of(text: str) -> int | None:
+    """Parse `--jobs`; None for auto."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"'{text}' is not a number of jobs", key="--jobs", fix="e.g. 4, or auto")
+    return int(text)
 
 
 def statuses_of(text: str) -> frozenset[str]:
@@ -113,7 +143,7 @@ def cluster_of(
     from harness.launch.rendezvous import Cluster, this_step
 
     step = this_step(variables) if rdzv is None else None
-    count = _node_count(nodes) if nodes else step.nodes if step else None
+    count = node_count(nodes) if nodes else step.nodes if step else None
     if count is None and rdzv is not None:
         raise UserError(f"'{rdzv}' without a number of nodes", key="--rdzv", fix="add --nnodes N")
     if count is None or count == 1:
@@ -130,7 +160,7 @@ def cluster_of(
     return Cluster(count, host, port, None, rdzv_timeout_s, node_timeout_s)
 
 
-def _node_count(text: str) -> int:
+def node_count(text: str) -> int:
     """Parse N, or torchrun's MIN:MAX where both are the same."""
     least, _, most = text.partition(":")
     if not least.isdecimal() or int(least) < 1 or most not in ("", least):

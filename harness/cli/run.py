@@ -15,7 +15,9 @@ import typer
 from harness.cli.options import (
     DataDir,
     Device,
+    Executor,
     Fresh,
+    Jobs,
     Nodes,
     NodeTimeout,
     Only,
@@ -25,11 +27,15 @@ from harness.cli.options import (
     Results,
     Retry,
     Set,
+    SlurmSettings,
     SuiteFile,
     Warm,
     bytes_text,
     cluster_of,
     device_of,
+    executor_of,
+    jobs_of,
+    node_count,
     option,
     statuses_of,
     table,
@@ -38,6 +44,8 @@ from harness.cli.options import (
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from harness.launch.executors.submission import Submission
+    from harness.launch.memory import Capacity
     from harness.launch.planner import PlannedTrial
     from harness.launch.rendezvous import Cluster
     from harness.launch.runner import RunOptions
@@ -58,13 +66,16 @@ def plan(
     memory: Annotated[
         bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
     ] = False,
+    executor: Executor = "local",
+    slurm: SlurmSettings = None,
+    nnodes: Nodes = None,
 ) -> None:
     """List what a run would do.
 
     Every trial: done, to run, or skipped and why; the memory of its largest rank, and whether all ranks fit
-    this machine or its GPUs. Nothing is downloaded, built or written. Memory is what layers, features, sparse
-    matrices and the optimizer take, from the least possible (no boundary) to the most, or one figure once
-    the partition is known; interpreter and libraries come on top.
+    the machines (this one, or those of the executor) or their GPUs. Nothing is downloaded, built or written. Memory
+    is what layers, features, sparse matrices and the optimizer take, from the least possible (no boundary) to the
+    most, or one figure once the partition is known; interpreter and libraries come on top.
     """
     from harness.launch.planner import plan as make_plan
     from harness.launch.runner import RunOptions
@@ -72,7 +83,8 @@ def plan(
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     loaded, trials = _select(suite, set_, device, only, data_dir, plugin)
-    planned = make_plan(trials, ResultStore(results, loaded.name), options)
+    machines = _machines(executor_of(executor, slurm, False, None), slurm, node_count(nnodes or "1"))
+    planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
     table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows)
     if memory:
@@ -84,6 +96,24 @@ def plan(
     typer.echo(f"\n{len(planned)} trials: {states}{claims}")
     for command in sorted({p.command for p in planned if p.command}):
         typer.echo(f"get the missing data: {command}")
+
+
+def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
+    """Return what the machines have that would run trials."""
+    from dataclasses import replace
+
+    if executor == "slurm":
+        from harness.launch.executors.slurm import SlurmOptions
+        from harness.launch.executors.slurm import capacity as of_slurm
+
+        return of_slurm(SlurmOptions.parse(slurm or []), nodes)
+    if executor == "ray":
+        from harness.launch.executors.ray import capacity as of_ray
+
+        return of_ray(nodes)
+    from harness.launch.memory import capacity
+
+    return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
 
 
 def _state(planned: PlannedTrial) -> str:
@@ -154,27 +184,42 @@ def run(
     rdzv: Rendezvous = None,
     rdzv_timeout: RendezvousTimeout = 300,
     node_timeout: NodeTimeout = 30,
+    executor: Executor = "local",
+    jobs: Jobs = "auto",
+    slurm: SlurmSettings = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit to Slurm and do not wait for the jobs.")] = False,
 ) -> None:
     """Run a suite, or go on with it.
 
     Finished trials are kept: running the same command again goes on where it stopped.
 
-    On several machines: the same command with --nnodes and --rdzv on each, or under `srun`.
+    On a cluster: --executor slurm or ray, --results on a file system that its nodes share. On several machines
+    without: the same command with --nnodes and --rdzv on each, or under `srun`.
 
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
+    from harness.launch.executors.submission import Submission
     from harness.launch.planner import outdated
     from harness.launch.runner import INTERRUPTED, RunOptions
     from harness.results.store import ResultStore
 
-    cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout)
+    local = executor_of(executor, slurm, detach, rdzv) == "local"
+    cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir), warm=warm)
     loaded, trials = _select(suite, set_, device, only, data_dir, plugin)
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster that wants its machine back
-    code = _run_on(cluster, loaded, trials, store, options)
+    if local:
+        code = _run_on(cluster, loaded, trials, store, options)
+    else:
+        nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
+        wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
+        code = _submit(executor, wanted, slurm, device)
+    if detach:
+        typer.echo(f"the jobs write to {store.directory}; the same command shows what is left")
+        raise typer.Exit(code)
     if code == INTERRUPTED:
         typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
         raise typer.Exit(code)
@@ -240,6 +285,43 @@ def _run_on(
         if client is None:
             return run_suite(suite, trials, store, options, progress)
         return coordinate(client, suite, trials, store, options, progress)
+
+
+def _arguments(
+    suite: Path, results: Path, device: Device, overrides: Set, plugins: Plugin, options: RunOptions
+) -> list[str]:
+    """Return the arguments of `harness run` that make a job do the same anywhere."""
+    from harness.registry import whole_entries
+
+    arguments = [str(suite.resolve()), "--results", str(results.absolute()), "--warm" if options.warm else "--cold"]
+    arguments += ["--device", device] if device else []
+    arguments += ["--data-dir", str(options.data_dir)] if options.data_dir else []
+    arguments += ["--retry", ",".join(sorted(options.retry))] if options.retry else []
+    arguments += ["--fresh"] if options.fresh else []
+    for pair in overrides or []:
+        arguments += ["--set", pair]
+    for entry in whole_entries(plugins or []):
+        arguments += ["--plugin", entry]
+    return arguments
+
+
+def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: Device) -> int:
+    """Have the executor run what is wanted; return the exit code."""
+    from harness.cli.progress import view
+    from harness.launch.executors.submission import Quietly, check_devices
+
+    check_devices(wanted.suite, device)
+    _check_writable(wanted.store.directory)
+    tell = Quietly(typer.echo)
+    with view() as progress:
+        if executor == "ray":
+            from harness.launch.executors.ray import run as run_on_ray
+
+            return run_on_ray(wanted, progress, tell)
+        from harness.launch.executors.slurm import SlurmOptions
+        from harness.launch.executors.slurm import run as run_on_slurm
+
+        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), progress, tell)
 
 
 def _check_writable(directory: Path) -> None:

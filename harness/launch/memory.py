@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.data.catalog import DatasetInfo
 from harness.launch.process import memory_limit
+from harness.launch.rendezvous import blocks
 from harness.models.gnn import GNN
 from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
@@ -41,10 +42,15 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Has the bytes of this machine's memory (or of what this process may use of it), and of each GPU."""
+    """Has the bytes of a machine's memory (or of what this process may use of it), and of each GPU it has.
+
+    `where` names the machine; `nodes` such machines share the ranks of a trial.
+    """
 
     machine: int
     gpus: tuple[int, ...] = ()
+    where: str = "this machine"
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -153,15 +159,17 @@ def _ranks(table: Table) -> list[Mapping[str, Any]]:
 
 
 def shortage(estimate: MemoryEstimate, device: str, capacity: Capacity) -> Shortage | None:
-    """Return where the ranks of a trial on this machine do not fit, or may not; None if they do.
+    """Return where the ranks of a trial do not fit, or may not; None if they do, or GPUs are not known.
 
-    On a CPU all ranks share the machine's memory; on GPUs rank r has GPU r modulo their number.
+    On a CPU all ranks of a node share its memory; on GPUs the node's rank r has GPU r modulo their number.
     """
-    if device == "cpu":
-        places = [("this machine", capacity.machine, slice(None))]
-    else:
-        count = len(capacity.gpus)
-        places = [(f"GPU {i}", size, slice(i, None, count)) for i, size in enumerate(capacity.gpus)]
+    places = []
+    for block in blocks(len(estimate.low), capacity.nodes):
+        if device == "cpu":
+            places.append((capacity.where, capacity.machine, slice(block.start, block.stop)))
+        else:
+            gpus = enumerate(capacity.gpus, block.start)
+            places += [(f"GPU {i - block.start}", size, slice(i, block.stop, len(capacity.gpus))) for i, size in gpus]
     for certain, share, ranks in ((True, CERTAIN_SHARE, estimate.low), (False, 1, estimate.high)):
         for where, available, sharing in places:
             needed = round(share * sum(map(total, ranks[sharing])))

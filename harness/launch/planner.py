@@ -30,7 +30,7 @@ class PlannedTrial:
     """Says what a run would do with a trial.
 
     `reason` says why it is skipped or runs again, `command` how to get its data; `done_status` is that of its
-    record, if it has one; `memory` the ranks' and `shortage` where that is too much for this machine.
+    record, if it has one; `memory` the ranks' and `shortage` where that is too much for the machines.
     """
 
     trial: TrialConfig
@@ -42,13 +42,16 @@ class PlannedTrial:
     shortage: Shortage | None = None
 
 
-def plan(trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions) -> list[PlannedTrial]:
+def plan(
+    trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions, machines: Capacity | None = None
+) -> list[PlannedTrial]:
     """Return what `run_suite` would do with each of `trials`, in their order; nothing is written or built.
 
+    `machines` would run them; None: this one.
     Raises UserError for an unknown data set, a wrong option of one, or a damaged record.
     """
     records = {record.trial: record for record in map(read_at, records_under(store.directory))}
-    planner = _Planner(options, records, capacity())
+    planner = _Planner(options, records, machines or capacity())
     return [planner.plan(trial) for trial in trials]
 
 

@@ -1,0 +1,177 @@
+"""What all executors share: the command line of a job, what the jobs ask of nodes, and the records as they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.launch.rendezvous import blocks
+from harness.launch.runner import RunOptions, TrialProgress, is_done
+from harness.results.record import Record
+from harness.results.store import ResultStore, read_at, records_under
+from harness.suite.schema import Suite, TrialConfig
+
+JOBS = ".jobs"  # beside a suite's records: scripts, logs and what else the engines write
+STOP_S = 30.0  # a runner that was asked to end has so long
+
+
+@dataclass(frozen=True)
+class Need:
+    """Says what one job asks of each of its `nodes`.
+
+    `cpus`: cores for the ranks of a node, None: all that the node has; `gpus`: of a node; `alone`: no other job may
+    run there, because epochs are timed.
+    """
+
+    nodes: int
+    cpus: int | None
+    gpus: int
+    alone: bool
+
+    @classmethod
+    def of(cls, trial: TrialConfig, nodes: int = 1) -> Need:
+        """Return what `trial` needs on `nodes` nodes: a core a rank if nothing says how many, or all if it is timed."""
+        ranks, threads = len(blocks(trial.partition.parts, nodes)[0]), trial.train.threads
+        alone = str(trial.timing) != "off"
+        cpus = None if alone and threads is None else ranks * (threads or 1)
+        return cls(nodes, cpus, ranks if trial.device == "cuda" else 0, alone)
+
+    def __str__(self) -> str:
+        cores = "all cores" if self.cpus is None else f"{self.cpus} core{'s' * (self.cpus > 1)}"
+        gpus = f", {self.gpus} GPU{'s' * (self.gpus > 1)}" if self.gpus else ""
+        nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes, each"
+        return f"{nodes} with {cores}{gpus}" + (", nothing beside it" if self.alone else "")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a user asks of an executor.
+
+    `arguments` are those of `harness run` but for `--only`, with absolute paths; `jobs` is how many may run at once
+    (None: as many as the executor likes); `nodes` is how many machines a trial takes.
+    """
+
+    suite: Suite
+    trials: Sequence[TrialConfig]
+    store: ResultStore
+    options: RunOptions
+    arguments: Sequence[str]
+    jobs: int | None = None
+    nodes: int = 1
+    detach: bool = False
+
+    @property
+    def place(self) -> Path:
+        """Return the directory, on all nodes, for what jobs and engines write beside records."""
+        return self.store.directory.absolute() / JOBS
+
+    def command(self, trials: Sequence[TrialConfig], *more: str) -> tuple[str, ...]:
+        """Return the command line of a job that runs those of `trials` that no other runner has claimed."""
+        ids = "|".join(trial.id for trial in trials)
+        return (sys.executable, "-P", "-m", "harness", "run", *self.arguments, "--only", f"id={ids}", *more)
+
+
+def check_devices(suite: Suite, device: str | None) -> None:
+    """Raise UserError if it is left to the machine at hand which device trials have."""
+    if "auto" in (device, suite.device if device is None else None):
+        what = "auto would be what the machine that submits has, not what the nodes have"
+        raise UserError(what, file=suite.source.file, key="device", fix="--device cpu, or --device cuda")
+
+
+class Arrivals:
+    """Tells `progress` of the records of a submission's trials as they come.
+
+    What counts is a record that was not there at the beginning, of which those with a status that is kept are
+    left out.
+    """
+
+    def __init__(self, submission: Submission, progress: TrialProgress) -> None:
+        self._store, self._progress = submission.store, progress
+        statuses = submission.store.finished()
+        trials = submission.trials
+        self.todo = {t.id: t for t in trials if not is_done(statuses.get(t.id), submission.options)}
+        self.statuses = {t.id: statuses[t.id] for t in trials if t.id not in self.todo}
+        self._total, self._before = len(trials), self._now()
+        progress.suite_started(len(trials), len(self.statuses))
+
+    @property
+    def missing(self) -> list[TrialConfig]:
+        """Return the trials that have no record yet."""
+        return [trial for id_, trial in self.todo.items() if id_ not in self.statuses]
+
+    def look(self) -> None:
+        """Tell of the records that came since the last look."""
+        for id_, signature in self._now().items():
+            if id_ in self.statuses or self._before.get(id_) == signature:
+                continue
+            record = self._read(id_)
+            if record is None:
+                continue
+            self.statuses[id_] = record.status
+            number = len(self.statuses)
+            self._progress.trial_started(number, self.todo[id_])
+            self._progress.trial_finished(number, record)
+
+    def _read(self, id_: str) -> Record | None:
+        with suppress(UserError):  # it is just being replaced
+            return read_at(self._store.directory / id_)
+        return None
+
+    def _now(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        for place in records_under(self._store.directory):
+            with suppress(OSError):
+                if place.name in self.todo:
+                    stat = (place / "record.json").stat()
+                    found[place.name] = (stat.st_ino, stat.st_mtime_ns)
+        return found
+
+
+@dataclass
+class Quietly:
+    """Says a line only if it is not what was said last."""
+
+    write: Callable[[str], None]
+    _said: str = field(default="", init=False)
+
+    def __call__(self, line: str) -> None:
+        """Say `line` if it is new."""
+        if line != self._said:
+            self._said = line
+            self.write(line)
+
+
+def start_runner(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
+    """Start a runner in a job; it ends with this process, and SIGUSR2, which Slurm sends to all of a job, spares it."""
+    return subprocess.Popen(command, preexec_fn=_prepare, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def _prepare() -> None:
+    """Run in the child before it becomes the runner."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def stop_runner(pid: int) -> None:
+    """Ask a runner, a child of this process, to end, and wait for that; what it does not end in time is killed.
+
+    It is left to be reaped. May be called by a signal handler while `Popen.poll` waits for its lock.
+    """
+    deadline = time.monotonic() + STOP_S
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGTERM)
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)

@@ -1,0 +1,38 @@
+"""A Ray cluster of this machine: a head without cores and two nodes, each a raylet of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+
+SMALL = {"object_store_memory": 80 << 20}
+CORES = 4
+
+
+class OwnRay:
+    """A running cluster; `env` is the environment that finds it."""
+
+    def __init__(self) -> None:
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        from ray.cluster_utils import Cluster
+
+        self.home = tempfile.mkdtemp(prefix="ray-")  # short: a socket's path has a limit
+        head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self.home, **SMALL}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes: list[Any] = [self.add_node() for _ in range(2)]
+        self.env = {**os.environ, "RAY_ADDRESS": self._cluster.address}
+
+    def add_node(self) -> Any:
+        """Start a node and return it."""
+        return self._cluster.add_node(num_cpus=CORES, memory=4 << 30, **SMALL)
+
+    def kill_node(self, node: Any) -> None:
+        """End a node without a word: its raylet is killed, and all that runs there ends with it."""
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def stop(self) -> None:
+        """End all nodes."""
+        self._cluster.shutdown()
+        shutil.rmtree(self.home, ignore_errors=True)
