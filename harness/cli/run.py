@@ -188,6 +188,10 @@ def run(
     jobs: Jobs = "auto",
     slurm: SlurmSettings = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit to Slurm and do not wait for the jobs.")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="End when all trials that are left are being run by others.")
+    ] = False,
+    request: Annotated[str | None, typer.Option("--request", hidden=True)] = None,
 ) -> None:
     """Run a suite, or go on with it.
 
@@ -205,7 +209,8 @@ def run(
 
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
-    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir), warm=warm)
+    asked = statuses_of(retry), fresh, use_data_dir(data_dir)
+    options = RunOptions(*asked, warm=warm, request=request, wait=not no_wait)
     loaded, trials = _select(suite, set_, device, only, data_dir, plugin)
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
@@ -290,14 +295,12 @@ def _run_on(
 def _arguments(
     suite: Path, results: Path, device: Device, overrides: Set, plugins: Plugin, options: RunOptions
 ) -> list[str]:
-    """Return the arguments of `harness run` that make a job do the same anywhere."""
+    """Return the arguments of `harness run` that make a job do the same anywhere, but for which trials."""
     from harness.registry import whole_entries
 
     arguments = [str(suite.resolve()), "--results", str(results.absolute()), "--warm" if options.warm else "--cold"]
     arguments += ["--device", device] if device else []
     arguments += ["--data-dir", str(options.data_dir)] if options.data_dir else []
-    arguments += ["--retry", ",".join(sorted(options.retry))] if options.retry else []
-    arguments += ["--fresh"] if options.fresh else []
     for pair in overrides or []:
         arguments += ["--set", pair]
     for entry in whole_entries(plugins or []):

@@ -102,6 +102,11 @@ class TrialQueue:
                 return
         yield None
 
+    def free(self) -> list[str]:
+        """Return the trials that are left and that nobody runs."""
+        latest = self.leases.latest()
+        return [id_ for id_ in self.left if self.leases.holder(latest.get(id_)) is None]
+
     def waits_for(self) -> str:
         """Return in words what the trials that are left wait for; "" if for nothing."""
         latest = self.leases.latest()

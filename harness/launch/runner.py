@@ -46,7 +46,8 @@ class RunOptions:
     `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
     where data is looked up and kept (None: the environment's); `warm`: ranks are forked by a process that has
     imported what they need, where that is possible; `worker`: the module every rank runs; `jobs`, `together`: see
-    `Seats`; `request`: the name of one that this runner works on with others (None: its own).
+    `Seats`; `request`: the name of one that this runner works on with others (None: its own); `wait`: for trials
+    that others run, too.
     """
 
     retry: frozenset[str] = frozenset()
@@ -58,6 +59,7 @@ class RunOptions:
     jobs: int = 1
     together: bool = False
     request: str | None = None
+    wait: bool = True
 
 
 class Machines(Protocol):
@@ -354,7 +356,7 @@ def run_suite(
         inputs = InputCache(options.data_dir, options.cache)
         try:
             runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases)
-            _run_queue(queue, runner, shown, len(trials))
+            _run_queue(queue, runner, shown, len(trials), options.wait)
         except KeyboardInterrupt:
             return INTERRUPTED
     statuses = store.finished()
@@ -371,8 +373,8 @@ def request_of(trials: Sequence[TrialConfig], store: ResultStore, leases: Leases
     return Request(trials=numbers, recorded=frozenset(todo) & statuses.keys())
 
 
-def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, total: int) -> None:
-    """Run trials until all are run, whoever runs them."""
+def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, total: int, wait: bool) -> None:
+    """Run trials until all are run, whoever runs them, or (not `wait`) begun."""
     compiled, waited, known = False, "", len(queue.left)
     while queue.left:
         with queue.turn() as turn:
@@ -389,6 +391,8 @@ def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, 
                     progress.trial_finished(number, record)
             known = len(queue.left)
         if turn is None and (why := queue.waits_for()):
+            if not wait and not queue.free():
+                return
             if why != waited:
                 progress.suite_waits(waited := why)
             time.sleep(QUEUE_POLL_S)

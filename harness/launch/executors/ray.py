@@ -9,6 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UserError
 from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission, start_runner, stop_runner
 from harness.launch.memory import Capacity
-from harness.launch.runner import FAILED, INTERRUPTED, TrialProgress, exit_code
+from harness.launch.progress import TrialProgress
+from harness.launch.runner import FAILED, INTERRUPTED, exit_code
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
@@ -96,8 +98,8 @@ class Attempt:
 class Tasks:
     """The attempts at a submission's trials on a Ray cluster; to be used in a `with` block, which ends them."""
 
-    def __init__(self, submission: Submission, tell: Quietly) -> None:
-        self._submission, self._tell = submission, tell
+    def __init__(self, submission: Submission, request: str, tell: Quietly) -> None:
+        self._submission, self._request, self._tell = submission, request, tell
         self._shared, self._token = submission.place / f"ray-{secrets.token_hex(8)}", secrets.token_hex(16)
         self._variables = {name: value for name, value in os.environ.items() if name.startswith("HARNESS_")}
         self._sizes = node_sizes()
@@ -172,9 +174,10 @@ class Tasks:
     def _task(self, attempt: Attempt, node: int, *more: str) -> ObjectRef[Any]:
         submission, trial = self._submission, attempt.trial
         log = submission.place / f"{trial.id}.{attempt.number}.{node}.log"
-        # Of a trial of several nodes the coordinator may have written how it ended without one.
-        retry = ("--retry", "error,timeout") if more and attempt.number > 1 else ()
-        command = submission.command([trial], *more, *retry)
+        # Of a trial of several nodes the coordinator may have written how it ended without one: that was not it.
+        again = more and attempt.number > 1
+        request = ("--retry", "error,timeout") if again else ("--request", self._request)
+        command = submission.command([trial], *more, *request)
         job = NodeJob(command, log, self._shared, self._token, self._variables)
         gpus = attempt.group.bundle_specs[node].get("GPU", 0)
         task: ObjectRef[Any] = _remote(run_on_node, attempt.group, node, gpus).remote(job)
@@ -307,8 +310,9 @@ def capacity(nodes: int) -> Capacity:
 
 def run(submission: Submission, progress: TrialProgress, tell: Quietly) -> int:
     """Run what has no record yet on the Ray cluster, and return the exit code; Ctrl-C ends what runs."""
-    with connected(), Tasks(submission, tell) as tasks:
+    with connected(), ExitStack() as stack:
         arrivals = Arrivals(submission, progress)
+        tasks = stack.enter_context(Tasks(submission, arrivals.request, tell))
         try:
             waiting = list(arrivals.missing)
             while waiting or tasks.running:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UserError, nearest
 from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission, start_runner, stop_runner
 from harness.launch.memory import Capacity
-from harness.launch.runner import FAILED, INTERRUPTED, OK, TrialProgress, exit_code
+from harness.launch.progress import TrialProgress
+from harness.launch.runner import FAILED, INTERRUPTED, OK, exit_code
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 32  # elements of an array, if nobody says how many
 REQUEUES = 10  # how often a job that reached its time limit goes on in the queue
+RUNNERS = 3  # that a job starts, if they are killed
+USAGE = 2  # exit code of a runner that another one would not help
 SIGNAL_S = 60  # before the time limit; a runner ends in less
 MARGIN_MIN = 30  # beside the limit of one trial, to prepare data and compile
 LOOK_S, STATES_S = 1.0, 5.0
@@ -53,7 +56,7 @@ OTHERWISE = {
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """What `--slurm KEY=VALUE` says: sbatch's options (written with _), the time limit, how often a job may reach it."""
+    """What `--slurm KEY=VALUE` says: sbatch's options, written with _, and how often a job may reach its limit."""
 
     sbatch: Mapping[str, str] = field(default_factory=dict)
     time_min: int | None = None
@@ -122,14 +125,20 @@ class RunnerJob:
         self._pid: int | None = None
 
     def __call__(self) -> int:
-        """Run the command to its end and return its exit code; RuntimeError unless trials did what they could."""
-        child = start_runner(self.command)
-        self._pid = child.pid
-        while (code := child.poll()) is None:  # `wait` would hold a lock that `checkpoint` needs
-            time.sleep(0.2)
-        if code not in (OK, FAILED):
-            raise RuntimeError(f"`harness run` ended with {code}, see above")
-        return code
+        """Run the command to its end and return its exit code; RuntimeError if it cannot do what it should.
+
+        A runner that is killed is followed by another, which takes its trial over.
+        """
+        for _ in range(RUNNERS):
+            child = start_runner(self.command)
+            self._pid = child.pid
+            while (code := child.poll()) is None:  # `wait` would hold a lock that `checkpoint` needs
+                time.sleep(0.2)
+            if code in (OK, FAILED):
+                return code
+            if code in (USAGE, INTERRUPTED):
+                break
+        raise RuntimeError(f"`harness run` ended with {code}, see above")
 
     def checkpoint(self) -> DelayedSubmission:
         """End the runner, which gives back its claim, and return what goes on when the job runs again."""
@@ -157,7 +166,8 @@ def run(submission: Submission, asked: SlurmOptions, progress: TrialProgress, te
     elements: list[Element] = []
     try:
         for need, trials in by_need(arrivals.missing, submission.nodes).items():
-            array = submit(submission, asked, need, trials)
+            command = submission.command(trials, "--request", arrivals.request, "--no-wait")
+            array = submit(submission, asked, need, min(submission.jobs or MOST_JOBS, len(trials)), command)
             elements += array
             jobs = f"{len(array)} job{'s' * (len(array) > 1)}"
             tell(f"slurm: {jobs} {array[0].id.partition('_')[0]} for {len(trials)} trials: {need}")
@@ -188,16 +198,17 @@ def by_need(trials: Sequence[TrialConfig], nodes: int) -> dict[Need, list[TrialC
     return groups
 
 
-def submit(submission: Submission, asked: SlurmOptions, need: Need, trials: Sequence[TrialConfig]) -> list[Element]:
-    """Submit an array of jobs each of which runs trials until none is left; UserError says why Slurm takes none."""
+def submit(
+    submission: Submission, asked: SlurmOptions, need: Need, count: int, command: tuple[str, ...]
+) -> list[Element]:
+    """Submit an array of `count` jobs, each of which runs `command`; UserError says why Slurm takes none."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    count = min(submission.jobs or MOST_JOBS, len(trials))
     executor = _executor(submission, asked, need, count)
     said = io.StringIO()
     try:
         with _outside_a_job(), contextlib.redirect_stderr(said), executor.batch():
-            jobs = [executor.submit(RunnerJob(submission.command(trials))) for _ in range(count)]
+            jobs = [executor.submit(RunnerJob(command)) for _ in range(count)]
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         what = re.sub(r"sbatch: (error: )?", "", " ".join(str(error).split()))
         raise UserError(what, key="sbatch", fix="see --slurm") from error

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.launch.progress import TrialProgress
 from harness.launch.rendezvous import blocks
-from harness.launch.runner import RunOptions, TrialProgress, is_done
+from harness.launch.runner import RunOptions, request_of
+from harness.launch.seats import needs_quiet
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
 from harness.suite.schema import Suite, TrialConfig
@@ -28,7 +30,7 @@ class Need:
     """Says what one job asks of each of its `nodes`.
 
     `cpus`: cores for the ranks of a node, None: all that the node has; `gpus`: of a node; `alone`: no other job may
-    run there, because epochs are timed.
+    run there, because that would be in the results.
     """
 
     nodes: int
@@ -40,7 +42,7 @@ class Need:
     def of(cls, trial: TrialConfig, nodes: int = 1) -> Need:
         """Return what `trial` needs on `nodes` nodes: a core a rank if nothing says how many, or all if it is timed."""
         ranks, threads = len(blocks(trial.partition.parts, nodes)[0]), trial.train.threads
-        alone = str(trial.timing) != "off"
+        alone = needs_quiet(trial)
         cpus = None if alone and threads is None else ranks * (threads or 1)
         return cls(nodes, cpus, ranks if trial.device == "cuda" else 0, alone)
 
@@ -74,7 +76,7 @@ class Submission:
         return self.store.directory.absolute() / JOBS
 
     def command(self, trials: Sequence[TrialConfig], *more: str) -> tuple[str, ...]:
-        """Return the command line of a job that runs those of `trials` that no other runner has claimed."""
+        """Return the command line of a job that runs `trials`, each unless another runner does."""
         ids = "|".join(trial.id for trial in trials)
         return (sys.executable, "-P", "-m", "harness", "run", *self.arguments, "--only", f"id={ids}", *more)
 
@@ -89,18 +91,20 @@ def check_devices(suite: Suite, device: str | None) -> None:
 class Arrivals:
     """Tells `progress` of the records of a submission's trials as they come.
 
-    What counts is a record that was not there at the beginning, of which those with a status that is kept are
-    left out.
+    A trial that is to run again has come with another record than it had at the beginning. `request` names what is
+    to run for all of the jobs.
     """
 
     def __init__(self, submission: Submission, progress: TrialProgress) -> None:
-        self._store, self._progress = submission.store, progress
-        statuses = submission.store.finished()
-        trials = submission.trials
-        self.todo = {t.id: t for t in trials if not is_done(statuses.get(t.id), submission.options)}
-        self.statuses = {t.id: statuses[t.id] for t in trials if t.id not in self.todo}
-        self._total, self._before = len(trials), self._now()
-        progress.suite_started(len(trials), len(self.statuses))
+        store = self._store = submission.store
+        self._progress = progress
+        request = request_of(submission.trials, store, store.leases(), submission.options)
+        self.request = request.write(store.directory)
+        statuses = store.finished()
+        self.todo = {trial.id: trial for trial in submission.trials if trial.id in request.trials}
+        self.statuses = {trial.id: statuses[trial.id] for trial in submission.trials if trial.id not in self.todo}
+        self._before = self._now()
+        progress.suite_started(len(submission.trials), len(self.statuses))
 
     @property
     def missing(self) -> list[TrialConfig]:

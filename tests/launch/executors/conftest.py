@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from launch.tiny import SUITE, write_suite
 from support.ray_cluster import OwnRay
 from support.slurm import OwnSlurm, missing
 
+UNTIMED = 'timing: "off"\n'
 HARNESS = (sys.executable, "-P", "-m", "harness")
 
 
@@ -44,7 +45,8 @@ class Suite:
     """A suite file of small trials that are not timed, and the commands that run it."""
 
     file: Path
-    env: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    env: dict[str, str]
+    process: subprocess.Popen[str] | None = None
 
     @property
     def home(self) -> Path:
@@ -73,7 +75,9 @@ class Suite:
     def start(self, *options: str) -> subprocess.Popen[str]:
         """Start it, its output going to a file beside it."""
         with self.output.open("a") as stream:
-            return subprocess.Popen([*self.command, *options], env=self.env, stdout=stream, stderr=stream, text=True)
+            command = [*self.command, *options]
+            self.process = subprocess.Popen(command, env=self.env, stdout=stream, stderr=stream, text=True)
+        return self.process
 
     @property
     def output(self) -> Path:
@@ -94,6 +98,8 @@ class Suite:
         deadline = time.monotonic() + limit_s
         while not (found := true()):
             said = self.output.read_text() if self.output.exists() else ""
+            ended = self.process is not None and self.process.poll() is not None
+            assert not ended, said + self.logs()
             assert time.monotonic() < deadline, said + self.logs()
             time.sleep(0.2)
         return found
@@ -111,7 +117,7 @@ def make_suite(tmp_path: Path) -> MakeSuite:
     """Write the suite, changed by `text`, and return it with the environment of an engine."""
 
     def make(env: Mapping[str, str], text: str = SUITE) -> Suite:
-        file = write_suite(tmp_path, text.replace("threads: 1", 'threads: 1, timing: "off"'))
+        file = write_suite(tmp_path, text + UNTIMED)
         cache = {"HARNESS_CACHE": os.environ["HARNESS_CACHE"], "HARNESS_LOCKS": str(tmp_path / "locks")}
         return Suite(file, {**env, **cache})
 

@@ -63,11 +63,11 @@ def test_jobs_share_the_trials(slurm: OwnSlurm, make_suite: MakeSuite) -> None:
     assert code == 0, said + slurm.logs()
     assert [record["status"] for record in suite.records().values()] == ["ok"] * 6, said
     assert len(re.findall(r"slurm: 2 jobs \d+ for 3 trials", said)) == 2, said  # an array for each kind of need
-    jobs = slurm.run("squeue", "--noheader", "--states=all", "--format=%i")
+    jobs = all_jobs(slurm)
     code, said = suite.run("--executor", "slurm")
     assert code == 0
     assert "6 trials, 6 done already, 0 to run" in said
-    assert slurm.run("squeue", "--noheader", "--states=all", "--format=%i") == jobs, "nothing was left to submit"
+    assert all_jobs(slurm) == jobs, "nothing was left to submit"
 
 
 def test_a_mistake_that_slurm_finds(slurm: OwnSlurm, make_suite: MakeSuite) -> None:
@@ -84,7 +84,7 @@ def test_ctrl_c_cancels(slurm: OwnSlurm, make_suite: MakeSuite) -> None:
     command.send_signal(signal.SIGINT)
     assert command.wait(60) == 130, suite.output.read_text()
     assert f"cancelled the jobs {job}" in suite.output.read_text()
-    suite.wait(lambda: state(slurm, job) == "CANCELLED")
+    assert state(slurm, job) == "CANCELLED"
     assert suite.records() == {}
 
 
@@ -138,6 +138,11 @@ def job_of(suite: Suite) -> str:
     found = re.search(r"slurm: 1 job (\d+) ", suite.output.read_text())
     assert found, suite.output.read_text()
     return found[1]
+
+
+def all_jobs(slurm: OwnSlurm) -> set[str]:
+    """Return the ids of all jobs there were."""
+    return set(slurm.run("squeue", "--noheader", "--states=all", "--format=%i").split())
 
 
 def state(slurm: OwnSlurm, job: str) -> str:
