@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.preprocessing import StandardScaler
 
 from harness.data.graph import Array
 from harness.data.store import chunk_rows, npy_chunks, read_header
@@ -41,6 +40,8 @@ def _rows_to_one(chunk: Array) -> Array:
 
 
 def _standard(path: Path, train_mask: Array) -> Callable[[Array], Array]:
+    from sklearn.preprocessing import StandardScaler  # half of what a run imports
+
     if not train_mask.any():
         raise DataError("no training node to fit the standard scaler on", file=path, key="normalize")
     scaler, start = StandardScaler(), 0

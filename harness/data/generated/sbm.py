@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from harness.data.catalog import DatasetInfo
 from harness.data.generated import (
@@ -139,6 +138,8 @@ class PlantedGraph:
         wanted = u != v
         if level + 1 < len(self.groups):
             wanted &= self.groups[level + 1, own] != self.groups[level + 1, self.community[v]]
+
+        from scipy.optimize import brentq  # a tenth of what a run imports
 
         def expected(draws: float) -> float:
             distinct = -np.expm1(-2 * (draws * density[level] + background)) / density[level]
