@@ -118,25 +118,36 @@ def gather(array, places):  # type: ignore[no-untyped-def]
     return found
 
 
-def load_compiled() -> int:
-    """Load what this machine has compiled before of the kernels that are imported; returns how many versions.
+Versions = dict[str, list[str]]
+"""Compiled versions of kernels: by name, the types of their arguments in words."""
 
-    Those are in numba's cache on disk; nothing is compiled.
+
+def load_compiled(wanted: Versions | None = None) -> Versions:
+    """Load what this machine has compiled before of the kernels that are imported, and is `wanted` (None: all of it).
+
+    Those are in numba's cache on disk; nothing is compiled. Returns what this process has, as `loaded`.
     """
-    loaded = 0
-    for kernel in kernels():
+    for name, kernel in kernels().items():
+        chosen = None if wanted is None else wanted.get(name, [])
+        if chosen == []:
+            continue
         for signature, *_ in kernel._cache._cache_file._load_index():  # type: ignore[attr-defined]
-            kernel.compile(signature)
-            loaded += 1
-    return loaded
+            if chosen is None or str(signature) in chosen:
+                kernel.compile(signature)
+    return loaded()
 
 
-def kernels() -> list[Dispatcher]:
+def loaded() -> Versions:
+    """Return the versions that this process has loaded or compiled."""
+    return {name: [*map(str, kernel.overloads)] for name, kernel in kernels().items() if kernel.overloads}
+
+
+def kernels() -> dict[str, Dispatcher]:
     """Return the kernels of the project, of the modules that are imported, that are kept on disk once compiled."""
     ours = [(name, module) for name, module in sorted(sys.modules.items()) if name.split(".")[0] in PACKAGES]
-    return [
-        value
+    return {
+        f"{name}.{value.py_func.__qualname__}": value
         for name, module in ours
         for value in vars(module).values()
         if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.stats.cache_path
-    ]
+    }

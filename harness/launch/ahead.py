@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.registry import dataset_info
-from harness.graph.kernels import PACKAGES, stream
-from harness.launch.fork_server import end_fork_server
+from harness.graph.kernels import PACKAGES, Versions, stream
+from harness.launch.fork_server import preload
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.local import GroupResult
 from harness.models.layer import MODELS
@@ -33,9 +33,10 @@ Run = Callable[[TrialConfig, Path, InputCache], GroupResult]
 def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str], None]) -> tuple[int, int]:
     """Have the kernels of `trials` compiled that this machine has not compiled yet.
 
-    numba keeps them on disk, and there each shape of trial is noted that has run; one that does not is told, and tried
-    again the next time. Which kernels a trial needs nobody lists: it is found out by running it, on a graph of NODES
-    nodes for EPOCHS epochs. A plugin's code is run when it is asked for and at no other time: its trials are left out.
+    Which kernels a trial calls nobody lists: that is found out by running it, on a graph of NODES nodes, EPOCHS epochs.
+    numba keeps them on disk, and there it is noted which ones each shape of trial called; a shape that does not run is
+    told, and tried again the next time. A plugin's code is run when it is asked for and at no other time: its trials
+    are left out. Processes that ranks are forked from load what `trials` call, or all where that is not known of each.
 
     Returns:
         How many shapes were run, and how many of them failed.
@@ -44,7 +45,11 @@ def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str],
         return 0, 0
     noted = Path(kept) / "harness-ahead"
     own = [trial for trial in trials if not trial.sources]
-    missing = {key: trial for trial in own if not (noted / (key := shape(trial))).exists()}
+    shapes = {shape(trial): trial for trial in own}
+    notes = {key: _read(noted / key) for key in shapes}
+    missing = {key: trial for key, trial in shapes.items() if notes[key] is None}
+    if missing:
+        preload({})  # or a rank would have more than it calls
     inputs, failed = InputCache(), 0
     for number, (key, trial) in enumerate(missing.items()):
         full = number * WIDTH // len(missing)
@@ -53,17 +58,32 @@ def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str],
         try:
             with tempfile.TemporaryDirectory(prefix="harness-") as folder:
                 why = run(tiny(trial), Path(folder), inputs).reason
-            if why is None:
-                noted.mkdir(parents=True, exist_ok=True)
-                (noted / key).touch()
+                if why is None:
+                    notes[key] = _union([_read(path) or {} for path in Path(folder).glob("kernels*.json")])
+                    noted.mkdir(parents=True, exist_ok=True)
+                    (noted / key).write_text(json.dumps(notes[key]))
         except Exception as error:  # the trial may run all the same
             why = str(error)
         if why is not None:
             failed += 1
             tell(f"{trial.method.name} is not compiled ahead: {why}")
-    if missing:
-        end_fork_server()  # the next one loads them
+    known = [note for note in notes.values() if note is not None]
+    preload(_union(known) if len(known) == len(notes) and len(own) == len(trials) else None)
     return len(missing), failed
+
+
+def _read(path: Path) -> Versions | None:
+    """Return the kernels that are noted there; None if that is not to be read."""
+    try:
+        noted: Versions = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return noted
+
+
+def _union(notes: Sequence[Versions]) -> Versions:
+    names = sorted({name for note in notes for name in note})
+    return {name: sorted({version for note in notes for version in note.get(name, [])}) for name in names}
 
 
 def everything() -> list[TrialConfig]:

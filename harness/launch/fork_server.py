@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from harness.graph.kernels import Versions
     from harness.launch.process import Placement
 
 PER_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"))
@@ -46,23 +48,27 @@ class NoWarmStart(Exception):  # noqa: N818 - ranks then start cold
 class ForkServer:
     """The runner's end of a server whose ranks run the module `worker` in an environment like `env`.
 
+    It has loaded `kernels`, as far as they are compiled; None: all that are.
+
     Raises:
         NoWarmStart: ranks cannot be forked on this system.
     """
 
-    def __init__(self, worker: str, env: Mapping[str, str]) -> None:
+    def __init__(self, worker: str, env: Mapping[str, str], kernels: Versions | None = None) -> None:
         if sys.platform != "linux":
             raise NoWarmStart(f"a process that has imported torch is not forked on {sys.platform}")
         self.worker, self.env = worker, shared(env)
         self._ready = False
         self._why_not: NoWarmStart | None = None
         self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with remote:
+        with remote, tempfile.TemporaryFile() as wanted:
+            wanted.write(json.dumps(kernels).encode())
+            wanted.seek(0)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(remote.fileno()), worker],
                 # OpenBLAS starts its threads when it is loaded; a rank sets their number when it is forked.
                 env={**self.env, "OPENBLAS_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
+                stdin=wanted,
                 stdout=subprocess.DEVNULL,  # what libraries say when they are imported; ranks write to their logs
                 stderr=subprocess.DEVNULL,
                 pass_fds=(remote.fileno(),),
@@ -134,6 +140,7 @@ class ForkServer:
 
 
 _server: ForkServer | None = None
+_kernels: Versions | None = None
 
 
 def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
@@ -145,8 +152,16 @@ def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
     global _server
     if _server is None or not _server.serves(worker, env):
         end_fork_server()
-        _server = ForkServer(worker, env)
+        _server = ForkServer(worker, env, _kernels)
     return _server
+
+
+def preload(kernels: Versions | None) -> None:
+    """Have servers of this process load these compiled kernels (None: all); one that loaded others is ended."""
+    global _kernels
+    if kernels != _kernels:
+        end_fork_server()
+        _kernels = kernels
 
 
 @atexit.register
@@ -168,7 +183,7 @@ def main(arguments: list[str]) -> NoReturn:
     channel = socket.socket(fileno=int(arguments[0]))
     os.set_inheritable(channel.fileno(), False)
     try:
-        server = _Server(channel, arguments[1])
+        server = _Server(channel, arguments[1], json.load(sys.stdin))
         channel.send(json.dumps({"ready": True}).encode())
     except NoWarmStart as why:
         channel.send(json.dumps({"why_not": str(why)}).encode())
@@ -186,10 +201,11 @@ def main(arguments: list[str]) -> NoReturn:
 class _Server:
     """Has imported what ranks that run `worker` need, and forks them."""
 
-    def __init__(self, channel: socket.socket, worker: str) -> None:
+    def __init__(self, channel: socket.socket, worker: str, kernels: Versions | None) -> None:
         self._channel, self._worker = channel, worker
         if worker.startswith("harness."):  # of another module it is not known what it needs
             importlib.import_module("harness.launch.rank_imports")
+            importlib.import_module("harness.graph.kernels").load_compiled(kernels)
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             raise NoWarmStart(f"importing started {threads - 1} threads, which a fork would lose")
         self._pages = list(own_pages())

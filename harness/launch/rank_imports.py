@@ -1,4 +1,4 @@
-"""Importing this imports and loads what a rank needs: for processes that ranks are forked from.
+"""Importing this imports what a rank needs: for processes that ranks are forked from.
 
 It starts no thread and touches no device.
 """
@@ -7,8 +7,6 @@ import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
 import torch._dynamo  # noqa: F401 - a second of every process that makes one of torch's optimizers
 
 import harness.runtime.trainer  # noqa: F401
-from harness.graph.kernels import load_compiled
 from harness.runtime.method import METHODS
 
 METHODS.load_own()
-load_compiled()

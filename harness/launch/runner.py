@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 QUEUE_POLL_S = 0.5
+COMPILING = "harness.runtime.compiling_rank"
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,11 @@ class OneMachine:
     def compile(self, trials: Sequence[TrialConfig], tell: Callable[[str], None]) -> tuple[int, int]:
         """See `Machines`."""
 
+        ranks = replace(self, worker=COMPILING)
+
         def run(trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
             placements = placements_of(range(trial.partition.parts), trial.partition.parts)
-            return self.start(trial, inputs.get(trial, _ignore), out, placements, _ignore)
+            return ranks.start(trial, inputs.get(trial, _ignore), out, placements, _ignore)
 
         if self.worker != WORKER:
             return 0, 0

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -48,9 +49,13 @@ def _exit_with_launcher() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     # gloo's threads may still hold sockets to peers that ended first; their destructors can hang or abort.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,9 @@ def test_a_run_compiles_nothing_that_warm_has_not(command: CommandLine, tmp_path
     assert [line.rpartition(" ")[2] for line in lines[:-1]] == ["bns-gcn", "graphsage"]
     assert lines[-1] == "2 shapes of trials run; all that this machine needs is compiled"
     before = compiled(tmp_path / "numba")
+    notes = [json.loads(path.read_text()) for path in (tmp_path / "numba").rglob("harness-ahead/*")]
+    assert len(notes) == 2
+    assert all("harness.graph." in str(note) for note in notes)
     # Preparing and partitioning a graph are not a trial's.
     kernels = {path for path in before if not any(part in path for part in ("/data/", "/data_"))}
     assert len(kernels) > 20

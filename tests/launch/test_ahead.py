@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.launch import ahead
+from harness.launch import ahead, fork_server
 from harness.launch.ahead import compile_ahead, everything, shape, tiny
 from harness.launch.inputs import InputCache
 from harness.launch.local import GroupResult, RankFailure
@@ -21,8 +23,10 @@ from harness.suite.schema import Suite, Timeouts, TrialConfig
 
 
 @pytest.fixture(autouse=True)
-def _own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ahead, "stream", SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path))))
+    yield
+    fork_server.preload(None)
 
 
 def trials(methods: list[Any], **sections: Any) -> list[TrialConfig]:
@@ -47,6 +51,9 @@ class Ranks:
         assert out.is_dir()
         self.ran.append(trial)
         self.inputs.append(inputs)
+        for rank in range(2):
+            versions = {"harness.shared": ["int64", f"rank {rank}"], f"harness.{trial.method.name}": ["float32"]}
+            (out / f"kernels{rank}.json").write_text(json.dumps(versions))
         failed = trial.method.name in self.failing
         return GroupResult([RankFailure(0, "error", "planted")] if failed else [])
 
@@ -101,6 +108,32 @@ def test_a_shape_that_fails_is_told_and_tried_again() -> None:
     assert told[1] == "full is not compiled ahead: rank 0 planted"
     assert compile_ahead(trials(["full", "pipegcn"]), ranks, told.append) == (1, 1)
     assert [trial.method.name for trial in ranks.ran] == ["full", "pipegcn", "full"]
+
+
+def test_servers_load_what_the_trials_called(tmp_path: Path) -> None:
+    both, shared = trials(["full", "pipegcn"]), {"harness.shared": ["int64", "rank 0", "rank 1"]}
+    full, pipegcn = {"harness.full": ["float32"]}, {"harness.pipegcn": ["float32"]}
+    for _ in range(2):  # run, and noted
+        compile_ahead(both, Ranks(), lambda text: None)
+        assert fork_server._kernels == full | pipegcn | shared
+    compile_ahead(both[:1], Ranks(), lambda text: None)
+    assert fork_server._kernels == full | shared
+    (note,) = [path for path in (tmp_path / "harness-ahead").iterdir() if "pipegcn" in path.read_text()]
+    note.write_text("")  # damaged
+    ranks = Ranks()
+    compile_ahead(both, ranks, lambda text: None)
+    assert [trial.method.name for trial in ranks.ran] == ["pipegcn"]
+
+
+def test_servers_load_everything_where_a_trial_is_not_known(tmp_path: Path) -> None:
+    compile_ahead(trials(["full", "pipegcn"]), Ranks("pipegcn"), lambda text: None)
+    assert fork_server._kernels is None
+    (trial,) = trials(["full"])
+    compile_ahead([trial], Ranks(), lambda text: None)
+    assert fork_server._kernels is not None
+    plugin = PluginSource(file=tmp_path / "mine.py", module=None, cls="Mine", sha256="0")
+    compile_ahead([trial, trial.model_copy(update={"plugin": plugin})], Ranks(), lambda text: None)
+    assert fork_server._kernels is None
 
 
 def test_an_error_of_one_shape_does_not_end_the_others() -> None:
