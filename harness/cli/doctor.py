@@ -20,7 +20,7 @@ IMPORTS = {
     "pymetis": "partitioner `metis` is off; use `random` or `chunk`",
     "ogb": "ogbn-* data sets cannot be downloaded",
     "pyarrow": "no epochs can be recorded",
-    "seaborn": "no reports",
+    "matplotlib": "no reports",
 }
 REQUIRED = ("torch", "numba", "pyarrow", "gloo", "cache directory")
 

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -68,7 +67,7 @@ def _groups(ax: Axes, section: Section, bars: BarRow) -> None:
         ax.axhline(bars.base, color="#666666", lw=1, ls="-" if not bars.base else "--", zorder=3)
     ax.set_ylabel(bars.label)
     ax.grid(visible=False, axis="x")
-    sns.despine(ax=ax)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _bar(ax: Axes, bars: BarRow, key: tuple[Variant, int], x: float, width: float) -> None:
@@ -145,4 +144,4 @@ def _stack_panel(
         ax.set_xlim(0, 1.25 * top)
     ax.grid(visible=False, axis="y")
     ax.xaxis.set_major_locator(MaxNLocator(4))
-    sns.despine(ax=ax, left=True)
+    ax.spines[["left", "top", "right"]].set_visible(False)

@@ -17,7 +17,6 @@ from urllib.parse import quote, unquote
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -65,14 +64,14 @@ class Drawing(Figure):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.shown: list[pd.DataFrame] = []
+        self.columns = dict.fromkeys(("series", "method", "parts"))  # that `shown` may have, as they came
+        self.shown: list[dict[str, Any]] = []
         self.entries: tuple[Sequence[Artist], Sequence[str], Sequence[Series]] | None = None
 
     def data(self) -> pd.DataFrame:
         """Return a row a mark: series, method, parts, and what it shows."""
-        if not self.shown:
-            return pd.DataFrame(columns=["series", "method", "parts"])
-        return pd.concat(self.shown, ignore_index=True)
+        columns = {name: [row.get(name, math.nan) for row in self.shown] for name in self.columns}
+        return pd.DataFrame({name: pd.Series(own, dtype=object).infer_objects() for name, own in columns.items()})
 
 
 def mark(
@@ -89,11 +88,12 @@ def mark(
         artist.set_gid(tag)
     if values:
         lists = {key: list(value) for key, value in values.items() if isinstance(value, list | tuple | pd.Series)}
-        rows = pd.DataFrame({**values, **lists}, index=None if lists else [0])
         figure = flat[0].get_figure(root=True)
         assert isinstance(figure, Drawing)
         who = {"series": of.label, "method": of.method, "parts": parts}
-        figure.shown.append(rows.assign(**who)[[*who, *rows.columns]])
+        rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)] if lists else [{}]
+        figure.columns |= dict.fromkeys(values)
+        figure.shown += [{**who, **values, **row} for row in rows]
 
 
 def mark_panel(ax: Axes, parts: int) -> None:
@@ -131,7 +131,14 @@ COLUMN, PAGE = 3.25, 7.0  # inches: a column of two, and both
 LABEL_LETTERS = 22  # of an axis' label that are an inch long in print
 NARROWEST = 1.15  # inches of a panel in print; below that the figure takes the next width
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "oo", "||||", "++++", "////....", "\\\\\\\\----")
+GREY, DARK = ".8", ".15"
 SHARED = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "patch.edgecolor"), "white"),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), GREY),
+    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow", "patch.force_edgecolor"), True),
+    **dict.fromkeys(("xtick.bottom", "ytick.left"), False),
+    "lines.solid_capstyle": "round",
     "text.parse_math": False,  # a `$` in a name is a `$`
     "svg.hashsalt": "harness",  # equal figures are equal files
     "svg.fonttype": "path",
@@ -213,7 +220,7 @@ def _choose_width(figure: Drawing) -> None:
         _draw_legend(figure)
         for drawn in figure.legends:
             figure.set_figheight(height + drawn.get_window_extent().height / figure.dpi)
-        figure.draw_without_rendering()
+        _lay_out(figure)
         panels = [ax.get_window_extent() for ax in figure.axes if ax.get_visible()]
         if min((panel.width for panel in panels), default=math.inf) / figure.dpi > NARROWEST:
             break
@@ -221,7 +228,14 @@ def _choose_width(figure: Drawing) -> None:
         room = getattr(panel.get_window_extent(), side) / figure.dpi
         label.set_text(textwrap.fill(text, max(12, int(room * LABEL_LETTERS)), break_long_words=False))
         label.set_linespacing(1.0)
-    figure.draw_without_rendering()
+    _lay_out(figure)
+
+
+def _lay_out(figure: Drawing) -> None:
+    """Give panels and legend their places, which takes less than half of what drawing them does."""
+    engine = figure.get_layout_engine()
+    assert engine
+    engine.execute(figure)
 
 
 def _hatch(figure: Drawing) -> None:
@@ -269,10 +283,10 @@ class Picture:
 
 @contextlib.contextmanager
 def style(chosen: DrawingStyle | None = None) -> Iterator[None]:
-    """Draw and save within this: seaborn's style with that of a page (default: that around it), restored afterwards."""
+    """Draw and save within this: the style of a page (default: that around it), restored afterwards."""
     token = _STYLE.set(chosen or current_style())
     try:
-        with mpl.rc_context(dict[Any, Any]({**sns.axes_style("whitegrid"), **current_style().rc})):
+        with mpl.rc_context(dict[Any, Any](current_style().rc)):
             yield
     finally:
         _STYLE.reset(token)
@@ -307,8 +321,8 @@ def save(figure: Drawing, section: Section, kind: str, title: str, caption: str)
         _draw_legend(figure)
     if current_style().hatched:
         _hatch(figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine(None)  # is laid out now, not again for each format
+    _lay_out(figure)
+    figure.set_layout_engine(None)  # not again for each format
     made = {}
     for name in current_style().formats:
         written = io.BytesIO()
@@ -385,7 +399,7 @@ def draw_line(
     """
     drawn = plot_line(ax, x[1], y[1], replace(style, dash=dash or style.dash))
     mark(drawn, of, parts, {x[0]: list(x[1]), y[0]: list(y[1]), **(more or {})})
-    sns.despine(ax=ax)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def plot_line(
@@ -464,7 +478,7 @@ def value_axis(ax: Axes, values: Sequence[float], label: str) -> None:
     names = {value: f"{value:,g}" for value in values}
     set_ticks(ax.xaxis, FixedLocator(list(values)), lambda value: names.get(value, ""))
     ax.set_xlabel(label)
-    sns.despine(ax=ax)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
@@ -487,7 +501,7 @@ def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
         set_ticks(ax.xaxis)
     elif min(amounts, default=0.0) < max(amounts, default=0.0) / 2:
         ax.set_xlim(0, 1.06 * max(amounts))
-    sns.despine(ax=ax)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def set_ticks(axis: Axis, places: Locator | None = None, text: Callable[[float], str] = "{:,g}".format) -> None:

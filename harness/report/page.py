@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import jinja2
 import pandas as pd
-from seaborn.utils import relative_luminance
+from matplotlib.colors import to_rgb
 
 from harness.claims import judge
 from harness.errors import UserError
@@ -337,5 +337,10 @@ def lightened(colour: str) -> str:
 
 def contrast(a: str, b: str) -> float:
     """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
-    low, high = sorted((relative_luminance(a), relative_luminance(b)))
-    return float((high + 0.05) / (low + 0.05))
+    low, high = sorted((_luminance(a), _luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

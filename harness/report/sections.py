@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from harness.metrics import SUMS, Metric, find_metric
@@ -15,7 +18,7 @@ from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, record_values
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten
-from harness.results.text import Stat, over_seeds, show_value, text
+from harness.results.text import Stat, numbers, over_seeds, show_value, text
 from harness.suite.schema import FEW, LATER
 
 MOST = 3  # options that a label shows also where they are the defaults
@@ -152,10 +155,19 @@ class Section:
     variants: tuple[Variant, ...]
     declared: Mapping[str, Metric]
 
-    @property
+    @cached_property
     def ok(self) -> pd.DataFrame:
         """Trials whose values count."""
         return self.frame[self.frame["status"] == "ok"]
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The rows of `ok` of each variant and number of parts that has any."""
+        return _cells(self.ok, self.variants, self.parts)
+
+    @cached_property
+    def _all_cells(self) -> Cells:
+        return _cells(self.frame, self.variants, self.parts)
 
     @property
     def score(self) -> str:
@@ -183,13 +195,22 @@ class Section:
 
     def tried(self, parts: int) -> tuple[Variant, ...]:
         """Return the variants that were to run on a number of parts, whatever became of them."""
-        there = set(self.frame.loc[self.frame["parts"] == parts, "variant"])
-        return tuple(variant for variant in self.variants if variant.key in there)
+        return tuple(variant for variant in self.variants if (variant, parts) in self._all_cells)
 
     def select(self, variant: Variant, parts: int, *, ok: bool = True) -> pd.DataFrame:
         """Return the trials (one a seed) of a variant at a number of parts."""
-        frame = self.ok if ok else self.frame
-        return frame[(frame["variant"] == variant.key) & (frame["parts"] == parts)]
+        frame, cells = (self.ok, self.cells) if ok else (self.frame, self._all_cells)
+        return frame.iloc[cells.get((variant, parts), [])]
+
+
+Cells = dict[tuple[Variant, int], np.ndarray]
+
+
+def _cells(frame: pd.DataFrame, variants: Iterable[Variant], parts: Iterable[int]) -> Cells:
+    """Return the positions of a frame's rows, by variant and number of parts."""
+    found = frame.groupby(["variant", "parts"]).indices
+    places = itertools.product(variants, parts)
+    return {(v, count): np.asarray(found[v.key, count]) for v, count in places if (v.key, count) in found}
 
 
 def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
@@ -333,10 +354,8 @@ def values_of(section: Section, column: str) -> Values:
     """Return the statistics over seeds of a column, for each variant and number of parts that has any."""
     if column not in section.ok:
         return {}
-    by_cell = dict(iter(section.ok.groupby(["variant", "parts"])[column]))
-    cells = [(variant, parts) for variant in section.variants for parts in section.parts]
-    stats = {(v, p): over_seeds(by_cell[v.key, p]) for v, p in cells if (v.key, p) in by_cell}
-    return {cell: stat for cell, stat in stats.items() if stat}
+    values = numbers(section.ok[column])
+    return {cell: stat for cell, rows in section.cells.items() if (stat := over_seeds(values[rows]))}
 
 
 def named_columns(section: Section, prefix: str, suffix: str) -> dict[str, str]:

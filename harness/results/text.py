@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from harness.results.stats import deviation
@@ -24,12 +26,16 @@ class Stat:
     n: int
 
 
-def over_seeds(values: pd.Series[float]) -> Stat | None:
-    """Return the statistics of the values that are there, None if there are none."""
-    present = pd.to_numeric(values).dropna()
-    if present.empty:
-        return None
-    return Stat(float(present.mean()), deviation(present.to_numpy()), len(present))
+def numbers(values: pd.Series[Any]) -> np.ndarray:
+    """Return values as floats, NaN where there is none."""
+    return pd.to_numeric(values).to_numpy(dtype=float, na_value=np.nan)
+
+
+def over_seeds(values: pd.Series[Any] | np.ndarray) -> Stat | None:
+    """Return the statistics of the values that are there (an array's: not NaN), None if there are none."""
+    own = numbers(values) if isinstance(values, pd.Series) else values
+    present = own[~np.isnan(own)]
+    return Stat(float(present.mean()), deviation(present), len(present)) if len(present) else None
 
 
 def decimals(value: float, digits: int = 3) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -197,7 +196,7 @@ def _curve_axes(ax: Axes, row: _Row) -> None:
         set_ticks(ax.xaxis, LogLocator(subs=(1.0, 3.0), numticks=7), "{:g}".format)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(5))
-    sns.despine(ax=ax)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _cut(ax: Axes, scores: pd.Series[float]) -> str:

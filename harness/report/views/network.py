@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
@@ -138,4 +137,4 @@ def _axes(ax: Axes, rates: Sequence[float]) -> None:
     ax.axvline(rates[-1] * BEYOND, color="#999999", lw=0.8, ls=":")
     set_ticks(ax.xaxis, FixedLocator(list(names)), lambda value: names.get(value, ""))
     ax.set_xlabel("Rate of a host's link, each direction")
-    sns.despine(ax=ax)
+    ax.spines[["top", "right"]].set_visible(False)

@@ -7,7 +7,6 @@ from statistics import fmean
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -59,7 +58,7 @@ class PartitionView(ReportView):
             draw(ax, parts, pd.DataFrame(own, columns=["inner", "boundary"]))
             ax.grid(visible=False, axis="x")
             panel(ax, parts)
-            sns.despine(ax=ax)
+            ax.spines[["top", "right"]].set_visible(False)
         handles = [Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", lw=0.3) for kind in KINDS]
         legend(figure, handles, [kind.label for kind in KINDS], KINDS)
         caption = (
