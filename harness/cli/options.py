@@ -44,6 +44,10 @@ Only = Annotated[
     str | None,
     option("--only EXPR", "Only the trials that match, e.g. 'method=bns-gcn|full,parts=2,rate=0.1' (comma: and)."),
 ]
+Shard = Annotated[
+    str | None,
+    option("--shard I/N", "Only every N-th of the trials, from the I-th on: for machines that share no results."),
+]
 Set = Annotated[
     list[str] | None, option("--set KEY=VALUE", "Override a key of the suite, e.g. train.epochs=10; may be repeated.")
 ]
@@ -63,7 +67,13 @@ Warm = Annotated[
 DatasetOption = Annotated[
     list[str] | None, option("--option -o KEY=VALUE", "Option of the data set, e.g. of=reddit; may be repeated.")
 ]
-Jobs = Annotated[str, option("--jobs N|auto", "How many trials may run at once, of an executor: how many of its jobs.")]
+Jobs = Annotated[
+    str,
+    option(
+        "--jobs N|auto",
+        "How many trials may run at once. On one machine those that are not timed; auto: as many as it has room for.",
+    ),
+]
 Executor = Annotated[
     str, option("--executor local|slurm|ray", "Who runs trials: this machine, Slurm's jobs, or a Ray cluster's tasks.")
 ]
@@ -109,6 +119,14 @@ def executor_of(text: str, slurm: list[str] | None, detach: bool, rdzv: str | No
         if given and text != whose:
             raise UserError(f"nothing that --executor {text} has", key=name, fix=f"--executor {whose}, or leave it out")
     return text
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Parse `--shard`: which trial is the first (from 0), and how many to the next."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"'{text}' is no part of a whole", key="--shard", fix="e.g. 1/4, 2/4, 3/4 and 4/4")
+    return int(number) - 1, int(count)
 
 
 def jobs_of(text: str) -> int | None:

@@ -27,6 +27,7 @@ from harness.cli.options import (
     Results,
     Retry,
     Set,
+    Shard,
     SlurmSettings,
     SuiteFile,
     Warm,
@@ -37,6 +38,7 @@ from harness.cli.options import (
     jobs_of,
     node_count,
     option,
+    shard_of,
     statuses_of,
     table,
     use_data_dir,
@@ -69,6 +71,7 @@ def plan(
     executor: Executor = "local",
     slurm: SlurmSettings = None,
     nnodes: Nodes = None,
+    shard: Shard = None,
 ) -> None:
     """List what a run would do.
 
@@ -82,7 +85,7 @@ def plan(
     from harness.results.store import ResultStore
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
-    loaded, trials = _select(suite, set_, device, only, data_dir, plugin)
+    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard)
     machines = _machines(executor_of(executor, slurm, False, None), slurm, node_count(nnodes or "1"))
     planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
@@ -191,7 +194,12 @@ def run(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End when all trials that are left are being run by others.")
     ] = False,
+    together: Annotated[
+        bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
+    ] = False,
+    shard: Shard = None,
     request: Annotated[str | None, typer.Option("--request", hidden=True)] = None,
+    share: Annotated[int | None, typer.Option("--share", hidden=True)] = None,
 ) -> None:
     """Run a suite, or go on with it.
 
@@ -210,18 +218,20 @@ def run(
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     asked = statuses_of(retry), fresh, use_data_dir(data_dir)
-    options = RunOptions(*asked, warm=warm, request=request, wait=not no_wait)
-    loaded, trials = _select(suite, set_, device, only, data_dir, plugin)
+    options = RunOptions(*asked, warm=warm, request=request, wait=not no_wait, jobs=share or 1, together=together)
+    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard)
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster that wants its machine back
-    if local:
-        code = _run_on(cluster, loaded, trials, store, options)
-    else:
-        nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
-        wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
+    nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
+    wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
+    if not local:
         code = _submit(executor, wanted, slurm, device)
+    elif cluster is None and share is None and (count := _jobs_here(wanted)) > 1:
+        code = _run_side_by_side(wanted, count)
+    else:
+        code = _run_on(cluster, loaded, trials, store, options)
     if detach:
         typer.echo(f"the jobs write to {store.directory}; the same command shows what is left")
         raise typer.Exit(code)
@@ -310,21 +320,51 @@ def _arguments(
 
 def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: Device) -> int:
     """Have the executor run what is wanted; return the exit code."""
-    from harness.cli.progress import view
+    from harness.cli.progress import Lines
+    from harness.cli.status import live
     from harness.launch.executors.submission import Quietly, check_devices
+    from harness.results.status import SuiteWatch
 
     check_devices(wanted.suite, device)
     _check_writable(wanted.store.directory)
     tell = Quietly(typer.echo)
-    with view() as progress:
+    with live([SuiteWatch(wanted.store.directory)]):
         if executor == "ray":
             from harness.launch.executors.ray import run as run_on_ray
 
-            return run_on_ray(wanted, progress, tell)
+            return run_on_ray(wanted, Lines(), tell)
         from harness.launch.executors.slurm import SlurmOptions
         from harness.launch.executors.slurm import run as run_on_slurm
 
-        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), progress, tell)
+        return run_on_slurm(wanted, SlurmOptions.parse(slurm or []), Lines(), tell)
+
+
+def _jobs_here(wanted: Submission) -> int:
+    """Return how many trials run side by side here."""
+    from harness.launch.executors.local import jobs_here
+    from harness.launch.runner import request_of
+
+    if wanted.jobs == 1:
+        return 1
+    asked = request_of(wanted.trials, wanted.store, wanted.store.leases(), wanted.options).trials
+    todo = [trial for trial in wanted.trials if trial.id in asked]
+    return jobs_here(wanted, todo, together=wanted.options.together)
+
+
+def _run_side_by_side(wanted: Submission, count: int) -> int:
+    """Run the suite with several runners on this machine; return the exit code."""
+    from harness.cli.progress import Lines
+    from harness.cli.status import live
+    from harness.launch.executors.local import run as run_here
+    from harness.launch.executors.submission import Quietly
+    from harness.launch.runner import check_device
+    from harness.results.status import SuiteWatch
+
+    check_device(wanted.trials)
+    _check_writable(wanted.store.directory)
+    more = ["--together"] if wanted.options.together else []
+    with live([SuiteWatch(wanted.store.directory)]):
+        return run_here(wanted, count, Lines(), Quietly(typer.echo), *more)
 
 
 def _check_writable(directory: Path) -> None:
@@ -339,7 +379,7 @@ def _check_writable(directory: Path) -> None:
 
 
 def _select(
-    file: SuiteFile, overrides: Set, device: Device, only: Only, data_dir: DataDir, plugins: Plugin
+    file: SuiteFile, overrides: Set, device: Device, only: Only, data_dir: DataDir, plugins: Plugin, shard: Shard = None
 ) -> tuple[Suite, list[TrialConfig]]:
     """Load a suite and return it with the trials that the options select; at least one."""
     from harness.registry import find_plugins, whole_entries
@@ -357,7 +397,8 @@ def _select(
         typer.echo(f"note: {line}", err=True)
     options = {key for trial in every for key in trial.method.options}
     trials = [trial for trial in every if only is None or matches(trial, only, options)]
+    first, step = (0, 1) if shard is None else shard_of(shard)
     if not trials:
         what = f"none of the {len(every)} trials matches '{only}'" if only else "the suite has no trials"
         raise UserError(what, file=file, key="--only" if only else None, fix=f"see `harness plan {file}`")
-    return suite, trials
+    return suite, trials[first::step]

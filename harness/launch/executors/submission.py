@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
 from harness.suite.schema import Suite, TrialConfig
 
+_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 JOBS = ".jobs"  # beside a suite's records: scripts, logs and what else the engines write
 STOP_S = 30.0  # a runner that was asked to end has so long
 
@@ -162,9 +164,7 @@ def _prepare() -> None:
     """Run in the child before it becomes the runner."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def stop_runner(pid: int) -> None:
