@@ -24,6 +24,7 @@ from harness.launch.process import (
     rank_environment,
     read_rank,
     start_rank,
+    wait_for_end,
 )
 from harness.results.record import Status
 
@@ -201,7 +202,7 @@ class _Group:
                 self._end()
                 return grace_end is not None
             self.report()
-            time.sleep(POLL_S)
+            wait_for_end(self.processes, POLL_S)
         return True
 
     def report(self) -> None:
@@ -233,7 +234,7 @@ class _Group:
                 process.signal(signal.SIGTERM)
         give_up = time.monotonic() + TERM_S
         while not self._all_ended() and time.monotonic() < give_up:
-            time.sleep(POLL_S)
+            wait_for_end(self.processes, POLL_S)
 
 
 def failed(process: RankProcess, out: Path) -> bool:

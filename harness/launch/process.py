@@ -10,9 +10,11 @@ import ipaddress
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +102,25 @@ class RankProcess:
             # It is reaped after its group is killed, so the id cannot have passed to someone else's process.
             self.signal(signal.SIGKILL)
             self.code = self.popen.wait() if self.popen else os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
+    """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it where the kernel cannot tell."""
+    if not hasattr(os, "pidfd_open"):
+        time.sleep(timeout_s)
+        return
+    with contextlib.ExitStack() as stack:
+        poll = select.poll()
+        try:
+            for rank in ranks:
+                if rank.code is None:
+                    handle = os.pidfd_open(rank.pid)
+                    stack.callback(os.close, handle)
+                    poll.register(handle, select.POLLIN)
+        except OSError:  # Linux before 5.3, or a sandbox
+            time.sleep(timeout_s)
+        else:
+            poll.poll(timeout_s * 1000)
 
 
 def start_rank(

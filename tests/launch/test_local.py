@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.launch.local import GroupResult, run_group
-from harness.launch.process import placements_of
+from harness.launch.process import RankProcess, placements_of, wait_for_end
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(60)
@@ -154,6 +155,34 @@ def test_what_a_rank_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert run(tmp_path, monkeypatch, {0: "child"}).status == "ok"
     child = int((tmp_path / "child-0").read_text())
     wait_for(lambda: not alive(child))
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux tells when a process ends")
+def test_the_end_of_a_rank_ends_the_wait() -> None:
+    """The test's time limit is shorter than the wait."""
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as first,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as second,
+    ):
+        ranks = [RankProcess(0, first.pid, first), RankProcess(1, second.pid, second)]
+        wait_for_end(ranks, 0.01)
+        assert not any(rank.ended() for rank in ranks)
+        for process, rank in ((second, ranks[1]), (first, ranks[0])):
+            assert process.stdin is not None
+            process.stdin.close()
+            wait_for_end(ranks, 600)
+            assert rank.ended()
+
+
+def test_ranks_are_waited_for_where_the_kernel_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
+    assert run(tmp_path, monkeypatch, {}).status == "ok"
+    monkeypatch.delattr(os, "pidfd_open")
+    (tmp_path / "again").mkdir()
+    assert run(tmp_path / "again", monkeypatch, {}).status == "ok"
 
 
 def test_an_exception_in_the_runner_ends_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
