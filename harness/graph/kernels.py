@@ -12,14 +12,19 @@ draws for:
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic
+
+from harness.data.store import locked
 
 PACKAGES = ("harness", "harness_methods")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -140,6 +145,26 @@ def load_compiled(wanted: Versions | None = None) -> Versions:
 def loaded() -> Versions:
     """Return the versions that this process has loaded or compiled."""
     return {name: [*map(str, kernel.overloads)] for name, kernel in kernels().items() if kernel.overloads}
+
+
+def compile_once() -> None:
+    """Have each kernel that is imported compiled by one process at a time; another that needs it waits and loads it.
+
+    Ranks call their kernels at the same time: each would compile them all.
+    """
+    for kernel in kernels().values():
+        kernel.compile = _alone(kernel)  # type: ignore[method-assign, assignment]
+
+
+def _alone(kernel: Dispatcher) -> Callable[[Any], Any]:
+    compile_it, place = kernel.compile, Path(str(kernel.stats.cache_path), kernel.py_func.__qualname__)
+
+    def compile_alone(signature: Any) -> Any:
+        # A kernel is compiled with those that it calls: of two threads, each with a file, one would wait for ever.
+        with global_compiler_lock, locked(place):
+            return compile_it(signature)
+
+    return compile_alone
 
 
 def kernels() -> dict[str, Dispatcher]:

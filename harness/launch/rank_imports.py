@@ -7,6 +7,8 @@ import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
 import torch._dynamo  # noqa: F401 - a second of every process that makes one of torch's optimizers
 
 import harness.runtime.trainer  # noqa: F401
+from harness.graph.kernels import compile_once
 from harness.runtime.method import METHODS
 
 METHODS.load_own()
+compile_once()
