@@ -41,7 +41,7 @@ def report(
     HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page. With --watch until every
     trial of the suites has a record, or Ctrl-C.
     """
-    from harness.claims import suite_of
+    from harness.launch.inputs import cores
     from harness.registry import find_plugins
 
     places = results or [Path("results")]
@@ -49,11 +49,16 @@ def report(
         if not place.is_dir():
             raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
     asked = [name.strip() for name in formats.split(",") if name.strip()]
-    given = [] if suite is None else [suite_of(suite, places, use_data_dir(data_dir))]
+    given = []
+    if suite is not None:
+        from harness.claims import suite_of
+
+        given = [suite_of(suite, places, use_data_dir(data_dir))]
     views = find_plugins(plugin or [])
+    beside = cores() - 1
     if watch:
-        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S))
-    typer.echo(str(write_report(places, out, asked, given, views)))
+        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, beside))
+    typer.echo(str(write_report(places, out, asked, given, views, beside=beside)))
 
 
 def _until_all_ended(places: Sequence[Path], write: Callable[[], Path]) -> None:

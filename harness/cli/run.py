@@ -244,11 +244,13 @@ def run(
     table(["status", "trials"], sorted(counts.items()))
     typer.echo(f"results: {store.directory}")
     if report:
+        from harness.launch.inputs import cores
         from harness.registry import find_plugins
         from harness.report import write_report
 
         views = find_plugins(loaded.plugins, loaded.directory)  # they ran a moment ago
-        typer.echo(f"report:  {write_report(store.directory, plugins=views)}")
+        written = write_report(store.directory, plugins=views, beside=cores() - 1)
+        typer.echo(f"report:  {written}")
     else:
         typer.echo(f"report:  harness report {store.directory}")
     raise typer.Exit(code)

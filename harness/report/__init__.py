@@ -24,6 +24,7 @@ def write_report(
     suites: Sequence[KeptSuite] = (),
     plugins: Mapping[PluginKey, PluginSource] = MappingProxyType({}),
     renewed_s: int | None = None,
+    beside: int = 0,
 ) -> Path:
     """Write the report of every trial under `results` and return the path of its main file.
 
@@ -33,22 +34,28 @@ def write_report(
     `report.md` with `figures/*.svg`; `csv`: `results.csv`, `epochs.csv` and `figures/*.csv`; `latex`: a file a
     table; `pdf-figures`: the figures for print. `suites`: whose claims are held against the results, beside
     those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose views the report has,
-    too. `renewed_s`: a browser loads the page anew every so many seconds. Files of those names are replaced, others
+    too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many processes beside this one
+    may draw figures. Files of those names are replaced, others
     are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
-    from harness.report.page import make_report
-    from harness.report.write import check_formats, write_files
-    from harness.results.frames import load_inputs
+    from harness.report.beside import painters
 
-    check_formats(formats)
-    listed = [results] if isinstance(results, Path) else list(results)
-    inputs = load_inputs(listed)
-    named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
-    target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
-    return write_files(
-        lambda: replace(make_report(inputs, suites, plugins), renewed_s=renewed_s), inputs, target, formats
-    )
+    with painters(beside):
+        from harness.report.page import Report, make_report
+        from harness.report.write import check_formats, write_files
+        from harness.results.frames import load_inputs
+
+        check_formats(formats)
+        listed = [results] if isinstance(results, Path) else list(results)
+        inputs = load_inputs(listed)
+        named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
+        target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
+
+        def make() -> Report:
+            return replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
+
+        return write_files(make, inputs, target, formats)
 
 
 __all__ = ["FORMATS", "write_report"]

@@ -6,8 +6,9 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from xml.etree import ElementTree
 
@@ -127,13 +128,18 @@ def make_report(
     `plugins`: that bring views, beside those that are installed.
     """
     sections, networks = make_sections(inputs), find_networks(inputs)
-    known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
     views, not_imported = _find_views(plugins)
 
-    def shown(of: Kind, subject: Section | Swept | Networks, section: Section) -> ShownSection:
-        made = (show(view, subject, own=own) for view, own in views if view.of == of)
-        return ShownSection(section, tuple(each for each in made if each))
+    def begin(of: Kind, subject: Section | Swept | Networks, section: Section) -> Callable[[], ShownSection]:
+        begun = [show(view, subject, own=own) for view, own in views if view.of == of]
+        return lambda: ShownSection(section, tuple(each for shown in begun if (each := shown())))
 
+    begun = [  # figures may be drawn beside all that follows
+        *(begin("section", each, each) if len(each.ok) else partial(ShownSection, each, ()) for each in sections),
+        *(begin("sweep", each, each.section) for each in sweeps(inputs)),
+        *(begin("networks", each, each.section) for each in networks),
+    ]
+    known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
         summaries=make_summaries(sections),
@@ -142,13 +148,9 @@ def make_report(
         notes=[*make_notes(inputs, sections), *unclaimed_notes(inputs, known), *not_imported],
         failures=failure_table(sections),
         overview=overview_table(sections),
-        shown=[
-            *(shown("section", each, each) if len(each.ok) else ShownSection(each, ()) for each in sections),
-            *(shown("sweep", each, each.section) for each in sweeps(inputs)),
-            *(shown("networks", each, each.section) for each in networks),
-        ],
         networks=networks,
         claims=tuple(map(claims_table, judge(inputs.results, inputs.epochs, known, inputs.declared))),
+        shown=[finish() for finish in begun],
     )
 
 

@@ -88,6 +88,10 @@ def row_of(record: Record) -> dict[str, Any]:
     return row | {metric.name: Formula.parse(metric.formula).value(row) for metric in formulas}
 
 
+# All that `Method.declared` has, so that methods, and torch with them, are loaded for older records only.
+DECLARED = {"family", "defaults", "numbers", "plain", "baseline", "colour", "metrics"}
+
+
 def declared_metrics(record: Record) -> dict[str, Metric]:
     """Return the metrics that a record's method, and installed packages, add to the tool's own, by name.
 
@@ -102,6 +106,8 @@ def declared_by(record: Record) -> Json:
 
     What the record keeps of it; of records that are older, what the method says that is installed.
     """
+    if record.declared.keys() >= DECLARED:
+        return record.declared
     return declared_of(_get(record.config, "method", "name")) | record.declared
 
 

@@ -416,7 +416,7 @@ class Suite(Spec):
         min_length=1, description="names of `harness list datasets`, with options if wanted"
     )
     model: Annotated[tuple[ModelSpec, ...], BeforeValidator(_variants)] = Field(
-        (ModelSpec(),), min_length=1, description="the architecture, the same for every method"
+        (ModelSpec.model_construct(),), min_length=1, description="the architecture, the same for every method"
     )
     train: Annotated[tuple[TrainSpec, ...], BeforeValidator(_variants)] = Field(
         (TrainSpec(),), min_length=1, description="the training, the same for every method"

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from harness.errors import UserError
 from harness.registry import Registered, Registry
-from harness.report.drawing import Picture, style
+from harness.report.beside import Begun, draw
+from harness.report.drawing import Picture
 from harness.report.sections import Section, Values, Variant
 from harness.report.sweeps import Networks, Swept
 from harness.report.table import Cell, Group, Table, by_parts, metrics_table
@@ -129,8 +130,11 @@ class ShownView:
     failure: str = ""
 
 
-def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bool = True) -> ShownView | None:
-    """Return what a view shows of its subject; None if that is nothing.
+Shown = Callable[[], ShownView | None]
+
+
+def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bool = True) -> Shown:
+    """Begin to draw a view of its subject, and return what waits and gives what it shows; None if that is nothing.
 
     `own`: whether it is the tool's own; any other that fails is shown as a line that says so.
     """
@@ -139,31 +143,30 @@ def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bo
     make: Callable[[Any], ReportView] = view
     try:
         made = make(subject)
-        table, picture = made.table(), draw(made)
+        table, drawn = made.table(), draw(made)
         more = tuple(each for each in made.details().values() if each)
-        shown = ShownView(anchor, made.heading, table, picture, more)
         if not own:
-            _check(shown)
+            _check(drawn, table, more)
     except Exception as error:  # whatever a plugin's view does
         if own:
             raise
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        return ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}")
-    return shown if table or picture else None
+        failed = ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}")
+        return lambda: failed
+
+    def shown() -> ShownView | None:
+        picture = drawn.get() if isinstance(drawn, Begun) else drawn
+        return ShownView(anchor, made.heading, table, picture, more) if table or picture else None
+
+    return shown
 
 
-def draw(view: ReportView) -> Picture | None:
-    """Return a view's figure in the style of here."""
-    with style():
-        return view.figure()
-
-
-def _check(shown: ShownView) -> None:
+def _check(picture: object, table: Table | None, more: Sequence[Table]) -> None:
     """Refuse what cannot be written."""
-    if not (shown.picture is None or isinstance(shown.picture, Picture)):
-        raise TypeError(f"figure() returns a {type(shown.picture).__name__}, not a Picture")
-    for table in (*([shown.table] if shown.table else []), *shown.more):
-        if not isinstance(table, Table):
-            raise TypeError(f"a table is a {type(table).__name__}, not a Table")
-        if {len(row.cells) for row in table.rows if row.cells} != {len(table.columns)}:
-            raise ValueError(f"rows of '{table.title}' have not {len(table.columns)} cells each")
+    if not (picture is None or isinstance(picture, Picture)):
+        raise TypeError(f"figure() returns a {type(picture).__name__}, not a Picture")
+    for each in (*([table] if table else []), *more):
+        if not isinstance(each, Table):
+            raise TypeError(f"a table is a {type(each).__name__}, not a Table")
+        if {len(row.cells) for row in each.rows if row.cells} != {len(each.columns)}:
+            raise ValueError(f"rows of '{each.title}' have not {len(each.columns)} cells each")

@@ -1,0 +1,140 @@
+"""Figures that other processes draw: the same, whatever becomes of those."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report.fake import METHODS, write_results
+from report.measured import FULL, one_section
+
+from harness.registry import find_plugins
+from harness.report import beside, write_report
+from harness.report.beside import Painters, draw, painters
+from harness.report.drawing import Picture
+from harness.report.sections import Section
+from harness.report.views import ReportView
+from harness.report.views.time import EpochTimeView
+
+PLUGIN = '''
+from harness.report.views.time import EpochTimeView
+
+
+class Again(EpochTimeView):
+    """A figure of a plugin's."""
+
+    name = "again"
+    title = "Epoch time, again"
+
+    def figure(self):
+        picture = super().figure()
+        return picture and type(picture)(**{**vars(picture), "name": f"{self.section.anchor}-again"})
+'''
+FORMATS = ("html", "md", "csv", "pdf-figures")  # figures of a screen and of print
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_results(
+        tmp_path_factory.mktemp("beside"), methods=(FULL, METHODS[0]), parts=(2,), seeds=(0, 1), epochs=6
+    )
+
+
+@pytest.fixture(scope="module")
+def section(root: Path) -> Section:
+    return one_section(root)
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_report_is_the_same(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "views.py").write_text(PLUGIN)
+    plugins = find_plugins([str(tmp_path / "views.py")])
+    write_report(root, tmp_path / "alone", FORMATS, plugins=plugins)
+    here: list[str] = []
+
+    def figure(view: ReportView) -> object:
+        here.append(view.name)
+        return drawn(view)
+
+    drawn = beside._figure
+    monkeypatch.setattr(beside, "_figure", figure)
+    monkeypatch.setattr(Painters, "help", lambda self: None)  # the processes draw all that they can
+    write_report(root, tmp_path / "beside", FORMATS, plugins=plugins, beside=2)
+    assert here == ["again", "again"]
+    expected = files(tmp_path / "alone")
+    assert len(expected) > 40
+    assert files(tmp_path / "beside") == expected
+
+
+def test_what_no_process_has_begun_is_drawn_here(section: Section) -> None:
+    own = Painters(1)
+    try:
+        (process,) = own._all
+        process.send_signal(signal.SIGSTOP)
+        first, *others = [own.begin(EpochTimeView(section)) for _ in range(3)]
+        pictures = [each.get() for each in others]  # or this waits for ever
+        process.send_signal(signal.SIGCONT)
+        pictures.append(first.get())
+    finally:
+        own.end()
+    assert [picture and picture.svg for picture in pictures] == [drawn(section)] * 3
+
+
+def drawn(section: Section) -> bytes:
+    picture = draw(EpochTimeView(section))
+    assert isinstance(picture, Picture)
+    return picture.svg
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it draws", "while it draws"])
+def test_a_process_that_is_killed(section: Section, before: bool) -> None:
+    own = Painters(1)
+    try:
+        begun = [] if before else [own.begin(EpochTimeView(section))]
+        for process in own._all:
+            process.kill()
+        begun += [own.begin(EpochTimeView(section)) for _ in range(2)]
+        pictures = [each.get() for each in begun]
+    finally:
+        own.end()
+    assert [picture and picture.svg for picture in pictures] == [drawn(section)] * len(pictures)
+
+
+class Failing(EpochTimeView):
+    """A view with a mistake."""
+
+    def figure(self) -> None:
+        raise ZeroDivisionError("a mistake")
+
+
+def test_a_mistake_is_raised_where_it_can_be_seen(section: Section) -> None:
+    own = Painters(1)
+    try:
+        with pytest.raises(ZeroDivisionError, match="a mistake"):
+            own.begin(Failing(section)).get()
+    finally:
+        own.end()
+
+
+def test_the_processes_end_with_the_report(section: Section) -> None:
+    with pytest.raises(KeyboardInterrupt), painters(2):  # noqa: PT012, what is interrupted
+        draw(EpochTimeView(section))
+        found = beside._PAINTERS.get()
+        raise KeyboardInterrupt
+    assert found
+    assert [process.poll() is not None for process in found._all] == [True, True]
+    assert beside._PAINTERS.get() is None
+
+
+def test_what_draws_imports_no_torch() -> None:
+    script = (
+        "import sys\nfrom harness.report.views import VIEWS\n"
+        "for name in VIEWS.names(): VIEWS.load(name)\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
