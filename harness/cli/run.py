@@ -198,8 +198,8 @@ def run(
         bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
     ] = False,
     shard: Shard = None,
-    request: Annotated[str | None, typer.Option("--request", hidden=True)] = None,
-    share: Annotated[int | None, typer.Option("--share", hidden=True)] = None,
+    request: Annotated[str | None, typer.Option("--request", help="What to run, with others.", hidden=True)] = None,
+    share: Annotated[int | None, typer.Option("--share", help="Of how many runners here.", hidden=True)] = None,
 ) -> None:
     """Run a suite, or go on with it.
 
@@ -224,6 +224,8 @@ def run(
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster that wants its machine back
+    if cluster is None:
+        _check_writable(store.directory)
     nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
@@ -297,7 +299,8 @@ def _run_on(
     client = None if cluster is None else connect(cluster)
     if client is not None and not client.coordinator:
         raise typer.Exit(take_part(client, suite, trials, options, typer.echo))
-    _check_writable(store.directory)
+    if client is not None:
+        _check_writable(store.directory)
     with view() as progress:
         if client is None:
             return run_suite(suite, trials, store, options, progress)
@@ -328,7 +331,6 @@ def _submit(executor: str, wanted: Submission, slurm: SlurmSettings, device: Dev
     from harness.results.status import SuiteWatch
 
     check_devices(wanted.suite, device)
-    _check_writable(wanted.store.directory)
     tell = Quietly(typer.echo)
     with live([SuiteWatch(wanted.store.directory)]):
         if executor == "ray":
@@ -363,7 +365,6 @@ def _run_side_by_side(wanted: Submission, count: int) -> int:
     from harness.results.status import SuiteWatch
 
     check_device(wanted.trials)
-    _check_writable(wanted.store.directory)
     more = ["--together"] if wanted.options.together else []
     with live([SuiteWatch(wanted.store.directory)]):
         return run_here(wanted, count, Lines(), Quietly(typer.echo), *more)

@@ -188,7 +188,7 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.launch.planner.capacity", lambda: Capacity(1 << 30))
+    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(1 << 30))
     large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
     assert re.search(r"will not fit: needs at least \S+ GiB, this machine has 1 GiB", out)

@@ -55,7 +55,7 @@ def test_what_runs_has_ended_and_is_left(started: ResultStore, make_record) -> N
         runner.say("epoch 4/10  loss 0.4")
         text = run("status", started.root)
     assert "tiny: 6 trials: 2 ended (1 ok, 1 oom), 1 running, 3 to run" in text
-    assert re.search(rf"{re.escape(three.label)} .*pid {os.getpid()} .* 1\.\d s .*epoch 4/10  loss 0\.4", text)
+    assert re.search(rf"{re.escape(three.label)} .*pid {os.getpid()} .* 1\.\d s .*epoch 4/10 loss 0\.4", text)
     assert re.search(rf"{re.escape(two.label)} +oom +rank 1 ran out", text)
 
 
