@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import UserError
+from harness.models.spec import KEPT
 from harness.spec import RENAMED
 from harness.suite.schema import LATER
 
@@ -83,7 +84,7 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
         message = f"{what} of schema {found}, this harness reads up to {version}"
         raise UserError(message, file=path, fix="upgrade harness")
     try:
-        return kind.model_validate(content)
+        return kind.model_validate(content, context=KEPT)
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in first["loc"])

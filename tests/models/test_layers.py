@@ -21,7 +21,7 @@ from harness.graph.csr import CSR
 from harness.models.gcn import GCNLayer
 from harness.models.layer import SPMM_COST, GraphLayer
 from harness.models.sage import SageLayer
-from harness.models.spec import ModelSpec, Products
+from harness.models.spec import KEPT, ModelSpec, Products
 from harness.runtime.spec import TrainSpec
 
 ORDERS: list[Products] = ["aggregate-first", "transform-first"]
@@ -123,3 +123,10 @@ def test_the_order_reaches_the_layers_of_a_trial(tmp_path: Path) -> None:
         assert second == [6, 4, 4, 6, 6, 4]
         for name, gradient in aggregated.gradients.items():
             np.testing.assert_allclose(transformed.gradients[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_what_was_run_is_not_asked_again_whether_it_fits_its_layer() -> None:
+    misfit = {"name": "gat", "hidden": 7, "heads": 2}
+    with pytest.raises(ValueError, match="heads"):
+        ModelSpec.model_validate(misfit)
+    assert ModelSpec.model_validate(misfit, context=KEPT).hidden == 7
