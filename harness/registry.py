@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from harness.errors import UserError, nearest
 from harness.spec import PluginSource
@@ -91,7 +91,7 @@ class Registry(Generic[T]):
     def load_own(self) -> None:
         """Import those of the tool itself, not other packages'."""
         for name, point in self._points().items():
-            if _package_of(point) == OWN:
+            if point.package == OWN:
                 self.load(name)
 
     def hidden(self) -> list[str]:
@@ -100,9 +100,9 @@ class Registry(Generic[T]):
         lines = []
         for point in self._entry_points():
             if point.name in self._own or first[point.name] != point:
-                package = OWN if point.name in self._own else _package_of(first[point.name])
+                package = OWN if point.name in self._own else first[point.name].package
                 taken = f"package {package} has a {self.kind} of that name"
-                lines.append(f"{point.name} of package {_package_of(point)}: {taken}")
+                lines.append(f"{point.name} of package {point.package}: {taken}")
         return lines
 
     def find(self, name: str, plugins: Mapping[PluginKey, PluginSource] | None = None) -> Found[T]:
@@ -129,7 +129,7 @@ class Registry(Generic[T]):
             raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, self.names(plugins)))
         point = points[name]
         value = self._import(point.value, name)
-        return Found(value, None if _package_of(point) == OWN else source_of(value, point.value))
+        return Found(value, None if point.package == OWN else source_of(value, point.value))
 
     def load(self, name: str, source: PluginSource | None = None) -> T:
         """Return what has a name.
@@ -180,15 +180,15 @@ class Registry(Generic[T]):
                     found[value.name] = cast(T, value)
         return found
 
-    def _points(self) -> dict[str, EntryPoint]:
+    def _points(self) -> dict[str, _Point]:
         """Return the entry points by name; another package's does not take the place of the tool's own."""
         return {point.name: point for point in reversed(self._entry_points())}
 
-    def _entry_points(self) -> list[EntryPoint]:
+    def _entry_points(self) -> list[_Point]:
         """Return all entry points, the tool's own first."""
         return sorted(
             _installed(self.base.group, tuple(sys.path)),
-            key=lambda point: (_package_of(point) != OWN, _package_of(point), point.value),
+            key=lambda point: (point.package != OWN, point.package, point.value),
         )
 
     def _import(self, path: str, name: str) -> T:
@@ -216,10 +216,18 @@ class Registry(Generic[T]):
         return cast(T, found)
 
 
+class _Point(NamedTuple):
+    """An entry point, and the package that has it."""
+
+    name: str
+    value: str
+    package: str
+
+
 @cache
-def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group of what is installed on `path`: a file of every package is read for them."""
-    return tuple(entry_points(group=group))
+def _installed(group: str, path: tuple[str, ...]) -> tuple[_Point, ...]:
+    """Return the entry points of a group of what is installed on `path`: slow, files of every package are read."""
+    return tuple(_Point(p.name, p.value, "" if p.dist is None else p.dist.name) for p in entry_points(group=group))
 
 
 def registered_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -373,10 +381,6 @@ def sha256_of(file: Path) -> str:
 def module_name(file: Path, sha256: str) -> str:
     """Return the name by which a plugin file of this content is imported."""
     return "harness_plugin_" + hashlib.sha256(f"{file}\n{sha256}".encode()).hexdigest()[:16]
-
-
-def _package_of(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else ""
 
 
 def _said(error: BaseException) -> str:
