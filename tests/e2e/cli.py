@@ -51,7 +51,8 @@ class CommandLine:
         )
 
     def _environment(self, variables: dict[str, str]) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("HARNESS_")}
+        # Its trials wait for those of the same process of tests, and for no others on the machine.
+        kept = {k: value for k, value in os.environ.items() if k == "HARNESS_LOCKS" or not k.startswith("HARNESS_")}
         ours = {"HARNESS_CACHE": str(self.cache), "PYTHONPATH": str(PLUGINS), "COLUMNS": "200"}
         return kept | ours | self.variables | variables
 

@@ -66,9 +66,9 @@ def test_a_killed_run_goes_on(command: CommandLine) -> None:
     ranks = psutil.Process(runner.pid).children(recursive=True)
     runner.kill()
     runner.communicate()
-    assert len(ranks) == 3  # and what forks them
+    assert len(ranks) == 4  # and what forks them, and the heartbeat
     gone, alive = psutil.wait_procs(ranks, timeout=10)
-    assert (len(gone), alive) == (3, [])
+    assert (len(gone), alive) == (4, [])
     first = stamps(home)
     assert len(records(home)) == 1
 
