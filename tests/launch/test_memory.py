@@ -101,6 +101,10 @@ RANGE = MemoryEstimate(low=({"a": 30}, {"a": 20}, {"a": 20}), high=({"a": 60}, {
         ("cuda", Capacity(0, (99, 20)), Shortage(False, 100, 99, "GPU 0")),
         ("cuda", Capacity(0, (99, 13)), Shortage(True, 14, 13, "GPU 1")),
         ("cuda", Capacity(0), None),
+        # Two nodes have two ranks and one.
+        ("cpu", Capacity(80, nodes=2), None),
+        ("cpu", Capacity(79, where="a node", nodes=2), Shortage(False, 80, 79, "a node")),
+        ("cuda", Capacity(0, (60, 19), nodes=2), Shortage(False, 20, 19, "GPU 1")),
     ],
 )
 def test_shortage(device: str, capacity: Capacity, expected: Shortage | None) -> None:

@@ -28,9 +28,12 @@ class OwnRay:
         """Start a node and return it."""
         return self._cluster.add_node(num_cpus=CORES, memory=4 << 30, **SMALL)
 
-    def kill_node(self, node: Any) -> None:
-        """End a node without a word: its raylet is killed, and all that runs there ends with it."""
+    def kill_node(self, name: str) -> None:
+        """End the node whose id begins with `name`, without a word: its raylet is killed; and start another."""
+        node = next(node for node in self.nodes if node.node_id.startswith(name))
+        self.nodes.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
+        self.nodes.append(self.add_node())
 
     def stop(self) -> None:
         """End all nodes."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission, start_runner, stop_runner
+from harness.launch.inputs import cores
 from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
 from harness.launch.runner import FAILED, INTERRUPTED, exit_code
@@ -34,10 +35,12 @@ LOOK_S = 0.5
 class NodeJob:
     """What a task runs on its node: `command`, its output to `log`, with `variables` of the submitter's.
 
+    `cpus` of the node's cores are the trial's; the runner chooses which, beside the runners that are there.
     The runner of a node that does not read `token` in the file `shared` is not started.
     """
 
     command: tuple[str, ...]
+    cpus: int
     log: Path
     shared: Path
     token: str
@@ -54,7 +57,9 @@ class NodeEnd:
 
 def run_on_node(job: NodeJob) -> NodeEnd:
     """Run in a Ray task: start the runner and wait for it; when the task is cancelled it ends the runner."""
-    host = socket.gethostname()
+    from ray import get_runtime_context
+
+    host, node = socket.gethostname(), get_runtime_context().get_node_id()
     try:
         shared = job.shared.read_text() == job.token
     except OSError:
@@ -62,7 +67,9 @@ def run_on_node(job: NodeJob) -> NodeEnd:
     if not shared:
         return NodeEnd(host, None)
     with job.log.open("ab") as log:
-        child = start_runner(job.command, stdout=log, stderr=log, env={**os.environ, **job.variables})
+        env = {**os.environ, **job.variables, "HARNESS_JOB": f"ray node {node[:8]}"}
+        share = ("--share", str(max(1, cores() // job.cpus)))
+        child = start_runner([*job.command, *share], stdout=log, stderr=log, env=env)
     try:
         while (code := child.poll()) is None:
             time.sleep(0.1)
@@ -178,9 +185,9 @@ class Tasks:
         again = more and attempt.number > 1
         request = ("--retry", "error,timeout") if again else ("--request", self._request)
         command = submission.command([trial], *more, *request)
-        job = NodeJob(command, log, self._shared, self._token, self._variables)
-        gpus = attempt.group.bundle_specs[node].get("GPU", 0)
-        task: ObjectRef[Any] = _remote(run_on_node, attempt.group, node, gpus).remote(job)
+        bundle = attempt.group.bundle_specs[node]
+        job = NodeJob(command, int(bundle["CPU"]), log, self._shared, self._token, self._variables)
+        task: ObjectRef[Any] = _remote(run_on_node, attempt.group, node, bundle.get("GPU", 0)).remote(job)
         return task
 
     def _judge(self, attempt: Attempt, recorded: Mapping[str, str]) -> None:
@@ -263,7 +270,10 @@ def _result(reference: ObjectRef[Any]) -> Any:
 
 
 def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    from ray.exceptions import RayTaskError
+
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1 if isinstance(error, RayTaskError) else 0]}"
 
 
 @contextlib.contextmanager

@@ -166,7 +166,7 @@ def run(submission: Submission, asked: SlurmOptions, progress: TrialProgress, te
     elements: list[Element] = []
     try:
         for need, trials in by_need(arrivals.missing, submission.nodes).items():
-            command = submission.command(trials, "--request", arrivals.request, "--no-wait")
+            command = submission.command(trials, "--request", arrivals.request, "--no-wait", "--jobs", "1")
             array = submit(submission, asked, need, min(submission.jobs or MOST_JOBS, len(trials)), command)
             elements += array
             jobs = f"{len(array)} job{'s' * (len(array) > 1)}"

@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,10 +61,10 @@ class Suite:
         data = str(self.file.parent / "data")
         return [*HARNESS, "run", str(self.file), "--results", str(self.home.parent), "--data-dir", data]
 
-    def run(self, *options: str) -> tuple[int, str]:
-        """Run it to the end; return exit code and what was printed."""
+    def run(self, *options: str, before: Sequence[str] = ()) -> tuple[int, str]:
+        """Run it to the end, started by the command `before`; return exit code and what was printed."""
         done = subprocess.run(
-            [*self.command, *options],
+            [*before, *self.command, *options],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -92,6 +94,19 @@ class Suite:
     def records(self) -> dict[str, dict[str, Any]]:
         """Return the records by trial."""
         return {path.parent.name: json.loads(path.read_text()) for path in self.home.glob("*/record.json")}
+
+    def runners(self) -> list[dict[str, Any]]:
+        """Return what the runners say of themselves that are at work."""
+        found = []
+        for path in self.home.glob(".runners/*.json"):
+            with suppress(FileNotFoundError):
+                found.append(json.loads(path.read_text()))
+        return found
+
+    def ends(self) -> dict[str, int]:
+        """Return how often a record was written, by trial."""
+        words = {path: json.loads(path.read_text()) for path in self.home.glob(".leases/[!.]*")}
+        return dict(Counter(path.name.rpartition(".")[0] for path, word in words.items() if word["done"]))
 
     def wait(self, true: Callable[[], Any], limit_s: float = 120) -> Any:
         """Wait until something is true, and return it; show all output if it does not become so."""

@@ -1,0 +1,163 @@
+"""What all executors share, without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from launch.tiny import Silent, write_suite
+
+from harness.errors import UserError
+from harness.launch.executors.slurm import RUNNERS, RunnerJob, by_need
+from harness.launch.executors.submission import Arrivals, Need, Submission, check_devices, start_runner, stop_runner
+from harness.launch.runner import RunOptions, run_suite
+from harness.results.store import ResultStore
+from harness.suite.expand import expand
+from harness.suite.load import load_suite
+from harness.suite.schema import TrialConfig
+
+TESTS = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submission:
+    """Six trials of one and two parts, with fake ranks."""
+    file = write_suite(tmp_path)
+    monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_RANKS", "{}")
+    suite = load_suite(file)
+    options = RunOptions(data_dir=tmp_path / "data", worker="launch.fake_worker", wait=False)
+    return Submission(suite, expand(suite), ResultStore(tmp_path / "results", "tiny"), options, [str(file)])
+
+
+def changed(trial: TrialConfig, *, parts: int, threads: int | None, device: str, timing: str) -> TrialConfig:
+    partition = trial.partition.model_copy(update={"parts": parts})
+    train = trial.train.model_copy(update={"threads": threads})
+    return trial.model_copy(update={"partition": partition, "train": train, "device": device, "timing": timing})
+
+
+@pytest.mark.parametrize(
+    ("parts", "threads", "device", "timing", "nodes", "need"),
+    [
+        (4, 2, "cpu", "off", 1, Need(1, 8, 0, alone=False)),
+        (4, None, "cpu", "off", 1, Need(1, 4, 0, alone=False)),
+        (4, None, "cpu", "plain", 1, Need(1, None, 0, alone=True)),  # a timed trial has all cores of its node
+        (5, 2, "cuda", "plain", 2, Need(2, 6, 3, alone=True)),  # the first node has a rank more
+    ],
+)
+def test_needs(
+    submission: Submission, parts: int, threads: int | None, device: str, timing: str, nodes: int, need: Need
+) -> None:
+    trial = changed(submission.trials[0], parts=parts, threads=threads, device=device, timing=timing)
+    assert Need.of(trial, nodes) == need
+
+
+def test_trials_of_one_need_share_an_array(submission: Submission) -> None:
+    groups = by_need(submission.trials, 1)
+    assert {need.cpus: len(trials) for need, trials in groups.items()} == {1: 3, 2: 3}
+
+
+def test_the_submitter_says_nothing_of_the_nodes_devices(submission: Submission) -> None:
+    check_devices(submission.suite, None)
+    with pytest.raises(UserError, match="not what the nodes have"):
+        check_devices(submission.suite, "auto")
+    auto = submission.suite.model_copy(update={"device": "auto"})
+    check_devices(auto, "cpu")
+    with pytest.raises(UserError, match="device: auto"):
+        check_devices(auto, None)
+
+
+def test_a_runner_does_not_wait_for_what_others_run(submission: Submission) -> None:
+    """Two of six trials are another's; their records arrive later."""
+    other = ResultStore(submission.store.root, "tiny")
+    trials, arrivals = submission.trials, Arrivals(submission, Silent())
+    with other.runner():
+        leases = other.leases()
+        held = [leases.take(trial.id, None) for trial in trials[:2]]
+        assert run_suite(submission.suite, trials, submission.store, submission.options, Silent()) == 0
+        arrivals.look()
+        assert arrivals.missing == trials[:2]
+        for lease in held:
+            assert lease is not None
+            leases.end(lease, done=False)
+    assert run_suite(submission.suite, trials, submission.store, submission.options, Silent()) == 0
+    arrivals.look()
+    assert arrivals.missing == []
+    assert arrivals.statuses == {trial.id: "ok" for trial in trials}
+
+
+def test_a_trial_that_runs_again_arrives_with_its_new_record(submission: Submission) -> None:
+    trials = submission.trials[:1]
+    run_suite(submission.suite, trials, submission.store, submission.options, Silent())
+    again = Submission(
+        submission.suite, trials, submission.store, RunOptions(fresh=True, worker="launch.fake_worker"), []
+    )
+    arrivals = Arrivals(again, Silent())
+    arrivals.look()
+    assert arrivals.missing == trials
+    run_suite(again.suite, trials, again.store, again.options, Silent())
+    arrivals.look()
+    assert arrivals.missing == []
+
+
+def test_a_runner_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    job = RunnerJob(("sh", "-c", f"echo started >> {log}; kill -9 $$"))
+    with pytest.raises(RuntimeError, match="ended with -9"):
+        job()
+    assert log.read_text().count("started") == RUNNERS
+    log.unlink()
+    with pytest.raises(RuntimeError, match="ended with 2"):  # the user's mistake
+        RunnerJob(("sh", "-c", f"echo started >> {log}; exit 2"))()
+    assert log.read_text().count("started") == 1
+
+
+def test_a_job_that_must_end_ends_its_runner_first(tmp_path: Path) -> None:
+    """As submitit does it: by a handler of the signal, while the job waits for its runner."""
+    pytest.importorskip("submitit", reason="submitit is not installed")
+    told = tmp_path / "told"
+    script = (
+        f"import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (open({str(told)!r}, 'w'), sys.exit(0)))"
+    )
+    job = RunnerJob((sys.executable, "-c", f"{script}; open({str(tmp_path / 'up')!r}, 'w'); time.sleep(60)"))
+    after: list[object] = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: after.append(job.checkpoint().function.command))
+    try:
+        threading.Thread(target=signal_when, args=(tmp_path / "up",), daemon=True).start()
+        assert job() == 0
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert told.exists()
+    assert after == [job.command]
+
+
+def signal_when(up: Path) -> None:
+    while not up.exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGUSR2)
+
+
+def test_a_runner_survives_the_signal_before_a_time_limit() -> None:
+    child = start_runner((sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"), stdout=-1)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.send_signal(signal.SIGUSR2)
+    time.sleep(0.2)
+    assert child.poll() is None
+    stop_runner(child.pid)
+    stop_runner(child.pid)  # has ended: nothing to do
+    assert child.wait() == -signal.SIGTERM
+    child.stdout.close()
+
+
+def test_a_command_names_its_trials(submission: Submission) -> None:
+    command = submission.command(submission.trials[:2], "--no-wait")
+    one, two = (trial.id for trial in submission.trials[:2])
+    assert json.dumps(command[-3:]) == json.dumps(["--only", f"id={one}|{two}", "--no-wait"])
