@@ -13,7 +13,7 @@ set -euo pipefail
 suite=${1:?usage: sbatch slurm.sh SUITE [options of harness run]}
 shift
 
-# Caches are built on each node's own disk; see "What is shared" in docs/cluster.md before you share one.
+# Caches are built on each node's own disk; see "What must be alike, what is shared" in docs/cluster.md before you share one.
 export HARNESS_CACHE=${HARNESS_CACHE:-${TMPDIR:-/tmp}/harness-$USER}
 
 # Nodes, addresses and port are read from Slurm's variables. --kill-on-bad-exit=0: a node that ends must not

@@ -141,11 +141,11 @@ class Tasks:
         group = placement_group([bundle] * need.nodes, strategy)
         self._running[trial.id] = Attempt(trial, number, group, group.ready())
 
-    def step(self, recorded: Mapping[str, str]) -> None:
+    def step(self, arrivals: Arrivals) -> None:
         """Go on with what has come: start tasks whose nodes are there, judge those that have ended."""
         for attempt in list(self._running.values()):
             if attempt.tasks:
-                self._judge(attempt, recorded)
+                self._judge(attempt, arrivals)
             elif attempt.meeting is not None:
                 self._meet(attempt, attempt.meeting)
             elif _done([attempt.ready]):
@@ -190,7 +190,7 @@ class Tasks:
         task: ObjectRef[Any] = _remote(run_on_node, attempt.group, node, bundle.get("GPU", 0)).remote(job)
         return task
 
-    def _judge(self, attempt: Attempt, recorded: Mapping[str, str]) -> None:
+    def _judge(self, attempt: Attempt, arrivals: Arrivals) -> None:
         """Take a trial whose tasks have ended off the list, and try it again if its runner was lost.
 
         Of several nodes one that is lost ends the others, by what the coordinator knows.
@@ -204,7 +204,8 @@ class Tasks:
             host = next(end.host for end in ends if isinstance(end, NodeEnd) and end.code is None)
             what = f"'{self._submission.store.root}' on {host} is not the directory that it is here"
             raise UserError(what, key="--results", fix="name a directory that all nodes share")
-        if attempt.trial.id in recorded and not lost:
+        arrivals.look_afresh()
+        if attempt.trial.id in arrivals.statuses and not lost:
             self._end(attempt)
             del self._running[attempt.trial.id]
         elif USAGE in codes:
@@ -330,7 +331,7 @@ def run(submission: Submission, progress: TrialProgress, tell: Quietly) -> int:
                     tasks.start(waiting.pop(0))
                 time.sleep(LOOK_S)
                 arrivals.look()
-                tasks.step(arrivals.statuses)
+                tasks.step(arrivals)
         except KeyboardInterrupt:
             return INTERRUPTED
         arrivals.look()

@@ -261,8 +261,11 @@ def watch(arrivals: Arrivals, elements: Sequence[Element], tell: Quietly) -> dic
     states = dict.fromkeys((element.id for element in elements), "PENDING")
     ended, due = 0, 0.0
     while True:
+        if ended > 1:  # twice: a job that is put back in the queue ends for a moment
+            arrivals.look_afresh()
+            return states
         arrivals.look()
-        if not arrivals.missing or ended > 1:  # twice: a job that is put back in the queue ends for a moment
+        if not arrivals.missing:
             return states
         if time.monotonic() >= due:
             reasons = look_at_jobs(states)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -125,6 +126,12 @@ class Arrivals:
             number = len(self.statuses)
             self._progress.trial_started(number, self.todo[id_])
             self._progress.trial_finished(number, record)
+
+    def look_afresh(self) -> None:
+        """Look, and not at what a network file system remembers: one's own change makes it ask the server."""
+        with suppress(OSError), tempfile.NamedTemporaryFile(dir=self._store.directory, prefix="."):
+            pass
+        self.look()
 
     def _read(self, id_: str) -> Record | None:
         with suppress(UserError):  # it is just being replaced

@@ -62,8 +62,9 @@ def with_kills(suite: Suite, options: list[str], kills: list[Kill], most: int) -
 def _one_round(suite: Suite, kills: list[Kill], most: int, rng: random.Random, killed: Counter[str]) -> int:
     assert suite.process is not None
     while (code := suite.process.poll()) is None:
-        time.sleep(rng.uniform(1, 4))
-        if killed.total() < most and (said := rng.choice(kills)(suite, rng)):
+        time.sleep(rng.uniform(0.1, 1))
+        due = killed.total() < most and len(suite.records()) >= killed.total() * TRIALS // most
+        if due and suite.training() and (said := rng.choice(kills)(suite, rng)):
             killed[said.rpartition(" ")[0]] += 1
     return code
 
