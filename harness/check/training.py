@@ -170,7 +170,7 @@ def rank_group(world: int) -> Iterator[RankGroup]:
     RankError if one did not start.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.check.training", "harness.launch.rank_imports"])
+    context.set_forkserver_preload(["harness.check.preload"])
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(world)]
         processes: list[BaseProcess] = [
