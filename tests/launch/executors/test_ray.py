@@ -12,7 +12,7 @@ from support.ray_cluster import CORES, OwnRay
 
 pytestmark = pytest.mark.timeout(300)
 ONE = SUITE.replace("parts: [1, 2]", "parts: [1]").replace("[0, 1, 2]", "[0]")
-LONG = ONE.replace("epochs: 10", "epochs: 4000")
+LONG = ONE.replace("epochs: 10", "epochs: 2000").replace("trial_s: 20", "trial_s: 250")
 
 
 def test_trials_end_once(ray_cluster: OwnRay, make_suite: MakeSuite) -> None:

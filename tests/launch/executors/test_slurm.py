@@ -15,7 +15,12 @@ from harness.launch.executors import slurm as executor
 from harness.launch.executors.slurm import SlurmOptions, minutes_of
 
 pytestmark = pytest.mark.timeout(300)
-LONG = SUITE.replace("epochs: 10", "epochs: 4000").replace("parts: [1, 2]", "parts: [1]").replace("[0, 1, 2]", "[0]")
+LONG = (
+    SUITE.replace("epochs: 10", "epochs: 2000")
+    .replace("trial_s: 20", "trial_s: 250")
+    .replace("parts: [1, 2]", "parts: [1]")
+    .replace("[0, 1, 2]", "[0]")
+)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_a_job_at_its_time_limit_goes_on(slurm: OwnSlurm, make_suite: MakeSuite)
 
 
 def test_a_trial_on_two_nodes(slurm: OwnSlurm, make_suite: MakeSuite) -> None:
-    suite = make_suite(slurm.env, LONG.replace("parts: [1]", "parts: [2]").replace("epochs: 4000", "epochs: 10"))
+    suite = make_suite(slurm.env, LONG.replace("parts: [1]", "parts: [2]").replace("epochs: 2000", "epochs: 10"))
     code, said = suite.run("--executor", "slurm", "--nnodes", "2")
     assert code == 0, said
     (record,) = suite.records().values()
