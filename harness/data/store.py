@@ -6,6 +6,8 @@ this process's memory.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import glob
 import json
@@ -26,6 +28,7 @@ from harness.data.graph import Array, GraphData, check_graph
 from harness.errors import DataError
 
 CHUNK_BYTES = 4 << 20
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
 
@@ -177,11 +180,16 @@ def cache_root() -> Path:
 def locked(path: Path) -> Iterator[None]:
     """Hold the exclusive lock of `path` (a file `.NAME.lock` beside it); blocks while another process has it.
 
-    The kernel drops the lock of a process that dies.
+    The kernel drops the lock of a process that dies. On a file system without locks (Lustre without `-o flock`) nobody
+    waits: two may then make the same thing, and one of them is kept whole (see `atomic_directory`).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with (path.parent / f".{path.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
         yield
 
 
@@ -189,7 +197,8 @@ def locked(path: Path) -> Iterator[None]:
 def atomic_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory beside `target`; on success sync it and rename it to `target`, else remove it.
 
-    A `target` that exists is replaced. What processes that died left behind is removed first.
+    A `target` that exists is replaced; of two that are put there at the same moment one stays. What processes that
+    died left behind is removed first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(target)
@@ -199,13 +208,15 @@ def atomic_directory(target: Path) -> Iterator[Path]:
         yield work
         for path in [*work.rglob("*"), work]:
             sync(path)
-        if target.exists():
-            old = work.with_suffix(".old.tmp")
+        old = work.with_suffix(".old.tmp")
+        with contextlib.suppress(FileNotFoundError):
             target.rename(old)
+        try:
             work.rename(target)
-            shutil.rmtree(old)
-        else:
-            work.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        shutil.rmtree(old, ignore_errors=True)
         sync(target.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)

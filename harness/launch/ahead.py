@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.registry import dataset_info
+from harness.data.store import locked
 from harness.graph.kernels import PACKAGES, Versions, stream
 from harness.launch.fork_server import preload
 from harness.launch.inputs import InputCache, is_inductive
@@ -44,6 +45,13 @@ def compile_ahead(trials: Sequence[TrialConfig], run: Run, tell: Callable[[str],
     if (kept := stream.stats.cache_path) is None:  # nowhere: every rank compiles for itself
         return 0, 0
     noted = Path(kept) / "harness-ahead"
+    with locked(noted):  # another runner may be at the same shapes
+        return _compile_ahead(trials, run, tell, noted)
+
+
+def _compile_ahead(
+    trials: Sequence[TrialConfig], run: Run, tell: Callable[[str], None], noted: Path
+) -> tuple[int, int]:
     own = [trial for trial in trials if not trial.sources]
     shapes = {shape(trial): trial for trial in own}
     notes = {key: _read(noted / key) for key in shapes}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -125,6 +128,34 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     with atomic_directory(tmp_path / "x") as mine, atomic_directory(tmp_path / "x"):
         assert mine.exists(), "the directory of a living process stays"
         assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_of_two_put_in_place_at_once_one_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without locks another may put its own there between the two renames."""
+    target, rename = tmp_path / "x", Path.rename
+
+    def overtaken(self: Path, to: Path) -> Path:
+        if to == target:
+            target.mkdir()
+            (target / "file").write_text("theirs")
+        return rename(self, to)
+
+    with atomic_directory(target) as work:
+        (work / "file").write_text("mine")
+        monkeypatch.setattr(Path, "rename", overtaken)
+    assert (target / "file").read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EIO])
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def flock(*arguments: object) -> None:
+        raise OSError(code, "planted")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    expected = pytest.raises(OSError, match="planted") if code == errno.EIO else contextlib.nullcontext()
+    with expected, locked(tmp_path / "x"):
+        pass
 
 
 def test_the_lock_excludes_other_processes(tmp_path: Path) -> None:
