@@ -110,7 +110,7 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "network:\n  - none\n  - {rat: 1gbit}\n",
          "s.yaml:6: network.1.rat: unknown key (did you mean 'rate'?)"),
         (PLAIN + "timing: brakdown\n",
-         "s.yaml:4: timing: bad value 'brakdown', allowed: plain, breakdown, wall "
+         "s.yaml:4: timing: bad value 'brakdown', allowed: plain, breakdown, wall, off "
          "(did you mean 'breakdown'?)"),
         (PLAIN + "partition: {parts: []}\n", "s.yaml:4: partition: bad value []: must not be empty"),
         (PLAIN + "seeds: [0, -1]\n", "s.yaml:4: seeds.1: bad value -1: must be greater than or equal to 0"),
