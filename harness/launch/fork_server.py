@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
 _NEWNET, _NEWNS, _SLAVE, _RECURSIVE, _DETACH = 0x40000000, 0x00020000, 1 << 19, 1 << 14, 2  # <sched.h>, <sys/mount.h>
 _MESSAGE_BYTES = 1 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_TURN = threading.Lock()  # of the threads that run groups in this process: one asks, and reads what it asked for
 
 
 class NoWarmStart(Exception):  # noqa: N818 - ranks then start cold
@@ -82,15 +84,16 @@ class ForkServer:
 
     def wait(self) -> None:
         """Wait until the server can fork. Raises NoWarmStart if it cannot, at once where that is known."""
-        if self._why_not is not None:
-            raise self._why_not
-        if not self._ready:
-            try:
-                self._answer()
-            except NoWarmStart as why:
-                self._why_not = why
-                raise
-            self._ready = True
+        with _TURN:
+            if self._why_not is not None:
+                raise self._why_not
+            if not self._ready:
+                try:
+                    self._answer()
+                except NoWarmStart as why:
+                    self._why_not = why
+                    raise
+                self._ready = True
 
     def fork(self, argument: str, env: Mapping[str, str], placement: Placement, log: int, stdin: int) -> int:
         """Start a rank and return its process id; the rank is then a child of this process.
@@ -321,12 +324,13 @@ def _libc(function: str, *arguments: Any) -> None:
 def _adopting() -> Iterator[None]:
     """Become the parent of orphans among this process's descendants, for as long as the context lasts."""
     before = ctypes.c_int()
-    _prctl(_IS_SUBREAPER, ctypes.byref(before))
-    _prctl(_SUBREAPER, 1)
-    try:
-        yield
-    finally:
-        _prctl(_SUBREAPER, before.value)
+    with _TURN:
+        _prctl(_IS_SUBREAPER, ctypes.byref(before))
+        _prctl(_SUBREAPER, 1)
+        try:
+            yield
+        finally:
+            _prctl(_SUBREAPER, before.value)
 
 
 def _is_child(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -300,3 +302,17 @@ def test_what_is_preloaded_starts_no_thread_and_no_device() -> None:
         for path in os.listdir(f"/proc/{process.pid}/fd")
         if "nvidia" in os.readlink(f"/proc/{process.pid}/fd/{path}")
     ]
+
+
+def test_threads_that_fork_leave_the_process_as_it_was() -> None:
+    """Each puts back what it found: one that found what another had set would leave it set."""
+    found = ctypes.c_int()
+
+    def adopt(_: int) -> None:
+        with fork_server._adopting():
+            time.sleep(0.01)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(adopt, range(12)))
+    fork_server._prctl(fork_server._IS_SUBREAPER, ctypes.byref(found))
+    assert found.value == 0
