@@ -204,6 +204,7 @@ class TrialRunner:
             outcome.status, outcome.reason = explain(error)
             if not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
+        turn.taken.stand()
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
         record = self._record(trial, outcome, started, environment)
         if not self.leases.holds(turn.lease):

@@ -6,12 +6,12 @@ kernel drops with the process. See docs/design/leases.md.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import math
 import os
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from harness.launch.process import Placement
 from harness.suite.schema import TrialConfig
 
 ENVIRONMENT = "HARNESS_LOCKS"
-_TURN, _SEAT = "turn", "seat-"
+_TURN, _SEAT, _BOOK = "turn", "seat-", "book"
 
 
 @dataclass(frozen=True)
@@ -68,22 +68,27 @@ class Taken:
 
         Whoever comes adds itself to what the others show: one of two always sees the other.
         """
-        handle, name = tempfile.mkstemp(prefix=".", dir=self._home)
-        os.close(handle)
-        hidden, line = Path(name), json.dumps([who.trial, who.label]) + "\n"
-        own = self._own = self._home / f"{_SEAT}{hidden.name[1:]}"
-        _lock(self._held, hidden, fcntl.LOCK_EX)
-        hidden.write_text(line)
-        self._held.callback(own.unlink, missing_ok=True)
-        hidden.rename(own)
-        for path in sorted(set(self._home.glob(f"{_SEAT}*")) - {own}):
-            with ExitStack() as stale, contextlib.suppress(FileNotFoundError):
-                if _lock(stale, path, fcntl.LOCK_SH, create=False):
-                    path.unlink(missing_ok=True)
-                    continue
+        line = json.dumps([who.trial, who.label]) + "\n"
+        with _alone(self._home / _BOOK):
+            for path in sorted(self._home.glob(f"{_SEAT}*")):
+                with ExitStack() as stale:
+                    if _lock(stale, path, fcntl.LOCK_SH):
+                        path.unlink()
+                        continue
                 with path.open("a") as file:
                     file.write(line)
                 self._found += _read(path)[:1]
+            own = self._own = self._home / f"{_SEAT}{uuid.uuid4().hex}"
+            _lock(self._held, own, fcntl.LOCK_EX)
+            own.write_text(line)
+            self._held.callback(self.stand)
+
+    def stand(self) -> None:
+        """Show the trial no longer: who comes from now on has not run beside it."""
+        with _alone(self._home / _BOOK):
+            if self._own is not None:
+                self._found, own, self._own = self.beside(), self._own, None
+                own.unlink(missing_ok=True)
 
     def described(self) -> dict[str, Any]:
         """Return what a record says of the seat: cores that were its own, and the trials beside it."""
@@ -91,7 +96,7 @@ class Taken:
         return {"pinned_cores": self.seat.cores and list(self.seat.cores), "beside": beside}
 
     def beside(self) -> list[Neighbour]:
-        """Return the trials that have run on the machine since this one sat down."""
+        """Return the trials that have run on the machine since this one sat down, until it stood up."""
         later = _read(self._own)[1:] if self._own else []
         return list(dict.fromkeys([*self._found, *later]))
 
@@ -108,18 +113,16 @@ class Seats:
     Attributes:
         jobs: a trial that needs no quiet machine gets this share of the cores, or one for each rank if that is more.
         together: trials that are timed run side by side too.
-        home: where the locks are; None: HARNESS_LOCKS, or a directory of this user's in memory.
     """
 
     jobs: int = 1
     together: bool = False
-    home: Path | None = None
 
     @contextmanager
     def take(self, trial: TrialConfig, nodes: int = 1) -> Iterator[Taken | None]:
         """Give a seat for `trial`, run on `nodes` machines; None where there is no room now."""
         with ExitStack() as held:
-            home = self.home or _home()
+            home = _home()
             alone = needs_quiet(trial) and not self.together
             if not _lock(held, home / _TURN, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
                 yield None
@@ -162,7 +165,7 @@ def visible_gpus() -> list[str]:
 
 
 def _home() -> Path:
-    """Return the directory of the locks, which nobody else may write to."""
+    """Return the directory of the locks: HARNESS_LOCKS, or one in memory which nobody else may write to."""
     if named := os.environ.get(ENVIRONMENT):
         home = Path(named)
         home.mkdir(parents=True, exist_ok=True)
@@ -176,9 +179,20 @@ def _home() -> Path:
     return home
 
 
-def _lock(held: ExitStack, path: Path, how: int, *, create: bool = True) -> bool:
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait for a lock, which nobody holds for longer than it takes to read and write a few lines."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(held: ExitStack, path: Path, how: int) -> bool:
     """Lock a file for as long as `held` is open; False if somebody else has it."""
-    fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -117,6 +117,17 @@ def test_neighbours_see_each_other_whoever_came_first() -> None:
         assert a.described()["pinned_cores"] == [4, 5]
 
 
+def test_who_comes_after_a_trial_has_stood_up_was_not_beside_it() -> None:
+    seats = Seats(jobs=4)
+    with seats.take(trial()) as a, seats.take(trial()) as b, seats.take(trial()) as c:
+        a.sit(Neighbour("a", "A"))
+        b.sit(Neighbour("b", "B"))
+        a.stand()
+        c.sit(Neighbour("c", "C"))
+        a.stand()
+        assert [[each.trial for each in taken.beside()] for taken in (a, b, c)] == [["b"], ["a", "c"], ["b"]]
+
+
 def test_the_seat_of_a_killed_runner_is_free(tmp_path: Path) -> None:
     code = (
         "import os, sys, json\nfrom harness.launch import seats\nfrom harness.suite.schema import TrialConfig\n"
