@@ -347,12 +347,14 @@ def _jobs_here(wanted: Submission) -> int:
     """Return how many trials run side by side here."""
     from harness.launch.executors.local import jobs_here
     from harness.launch.runner import request_of
+    from harness.launch.seats import needs_quiet
 
-    if wanted.jobs == 1:
+    together = wanted.options.together
+    if wanted.jobs == 1 or not (together or any(not needs_quiet(trial) for trial in wanted.trials)):
         return 1
     asked = request_of(wanted.trials, wanted.store, wanted.store.leases(), wanted.options).trials
     todo = [trial for trial in wanted.trials if trial.id in asked]
-    return jobs_here(wanted, todo, together=wanted.options.together)
+    return jobs_here(wanted, todo, together=together)
 
 
 def _run_side_by_side(wanted: Submission, count: int) -> int:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.errors import UserError
 from harness.launch.seats import Neighbour, Seats, Taken, needs_quiet
-from harness.results.leases import Lease, Leases
+from harness.results.leases import Lease, Leases, named
 from harness.results.store import ResultStore
 from harness.suite.schema import TrialConfig
 
@@ -60,6 +60,19 @@ class Turn:
     done: bool = False
 
 
+@dataclass(frozen=True)
+class Waits:
+    """How many trials wait for room on this machine, and where others run theirs."""
+
+    free: int
+    held: Sequence[str]
+
+    def __str__(self) -> str:
+        if self.free:
+            return f"waiting for room on this machine ({self.free} to run): a trial that is timed has it to itself"
+        return f"waiting for {len(self.held)} that others run: {'; '.join(sorted(set(self.held)))}"
+
+
 @dataclass
 class TrialQueue:
     """Gives out the trials of a request that have not been run since."""
@@ -102,23 +115,11 @@ class TrialQueue:
                 return
         yield None
 
-    def free(self) -> list[str]:
-        """Return the trials that are left and that nobody runs."""
+    def waits(self) -> Waits:
+        """Return what the trials that are left wait for."""
         latest = self.leases.latest()
-        return [id_ for id_ in self.left if self.leases.holder(latest.get(id_)) is None]
-
-    def waits_for(self) -> str:
-        """Return in words what the trials that are left wait for; "" if for nothing."""
-        latest = self.leases.latest()
-        holders = {id_: self.leases.holder(latest.get(id_)) for id_ in self.left}
-        held = [holder for holder in holders.values() if holder is not None]
-        free = len(holders) - len(held)
-        if not holders:
-            return ""
-        if free:
-            return f"waiting for room on this machine ({free} to run): a trial that is timed has it to itself"
-        names = sorted({holder if isinstance(holder, str) else holder.where for holder in held})
-        return f"waiting for {len(held)} that others run: {'; '.join(names)}"
+        holders = [self.leases.holder(latest.get(id_)) for id_ in self.left]
+        return Waits(holders.count(None), [named(holder) for holder in holders if holder is not None])
 
     def _left(self, latest: Mapping[str, Lease]) -> list[TrialConfig]:
         """Return the trials that are left; those that others have run meanwhile are not."""

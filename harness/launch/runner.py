@@ -35,7 +35,7 @@ from harness.suite.schema import Suite, Timeouts, TrialConfig
 if TYPE_CHECKING:
     from harness.runtime.job import RanksRendezvous
 
-OK, FAILED, INTERRUPTED = 0, 1, 130
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 QUEUE_POLL_S = 0.5
 COMPILING = "harness.runtime.compiling_rank"
 
@@ -394,9 +394,10 @@ def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, 
                     del queue.left[turn.trial.id]
                     progress.trial_finished(number, record)
             known = len(queue.left)
-        if turn is None and (why := queue.waits_for()):
-            if not wait and not queue.free():
+        if turn is None and queue.left:
+            waits = queue.waits()
+            if not wait and not waits.free:
                 return
-            if why != waited:
+            if (why := str(waits)) != waited:
                 progress.suite_waits(waited := why)
             time.sleep(QUEUE_POLL_S)

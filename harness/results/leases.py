@@ -75,6 +75,11 @@ class RunnerInfo(BaseModel):
         return f"{self.host}, pid {self.pid}" + (f", {self.job}" if self.job else "")
 
 
+def named(holder: RunnerInfo | str) -> str:
+    """Return where a holder of a lease is, or the id of one that says nothing of itself."""
+    return holder if isinstance(holder, str) else holder.where
+
+
 def start_time(pid: int) -> int | None:
     """Return when a process was started, in a unit of the system's; None if it has ended.
 

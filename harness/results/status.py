@@ -22,7 +22,6 @@ class Ended:
     label: str
     status: str
     reason: str | None
-    wall_s: float | None
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class SuiteWatch:
             stamp = (path / "record.json").stat().st_mtime_ns
         if path not in self._records or self._records[path][0] != stamp:
             record = read_at(path)
-            ended = Ended(record.trial, record.label, record.status, record.reason, record.wall_s)
+            ended = Ended(record.trial, record.label, record.status, record.reason)
             self._records[path] = stamp, ended
         return self._records[path][1]
 

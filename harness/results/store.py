@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.data.store import sync
 from harness.errors import UserError
-from harness.results.leases import Leases, Runner, Runners
+from harness.results.leases import Lease, Leases, Runner, Runners, named
 from harness.results.record import Record, read_record, read_versioned
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
 
@@ -146,8 +146,8 @@ class ResultStore:
         write_epochs(epochs, built / "epochs.parquet")
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
         (built / "record.json").write_text(record.to_json(), encoding="utf-8")
-        home, stage = self._put(built, trial_id), built.with_suffix("")
-        shutil.rmtree(stage, ignore_errors=True)
+        home = self._put(built, trial_id)
+        self.drop(trial_id)
         return home
 
     def adopt(self, place: Path, trial_id: str) -> Path:
@@ -328,26 +328,28 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
         with store.runner():
             leases = store.leases()
             store.clean(leases)
+            latest = leases.latest()
             for each in copied:
                 if each.record.suite == suite:
-                    _adopt(store, leases, each)
+                    _adopt(store, leases, latest.get(each.record.trial), each)
             _keep_suite(store.directory, [each.place.parent for each in found if each.record.suite == suite])
     return Merged(len(copied), same, dropped)
 
 
-def _adopt(store: ResultStore, leases: Leases, found: _Found) -> None:
+def _adopt(store: ResultStore, leases: Leases, known: Lease | None, found: _Found) -> None:
     trial = found.record.trial
-    known = leases.latest().get(trial)
     lease = leases.take(trial, known)
     if lease is None:
         holder = leases.holder(known)
-        who = "another runner" if holder is None or isinstance(holder, str) else holder.where
+        who = "another runner" if holder is None else named(holder)
         what = f"trial {trial} is being run ({who})"
         raise UserError(what, file=store.directory, fix="wait for it or stop it; see `harness status`")
+    done = False
     try:
         store.adopt(found.place, trial)
+        done = True
     finally:
-        leases.end(lease, done=True)
+        leases.end(lease, done=done)
 
 
 def _read_to_merge(place: Path) -> _Found:

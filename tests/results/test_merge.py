@@ -87,3 +87,21 @@ def test_nothing_to_merge(tmp_path: Path) -> None:
         merge_results(tmp_path / "out", [tmp_path])
     with pytest.raises(UserError, match="no such directory"):
         merge_results(tmp_path / "out", [tmp_path / "missing"])
+
+
+def test_a_trial_whose_copy_fails_is_nobodys_and_not_done(
+    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, store = write("one", A), ResultStore(tmp_path / "out", "demo")
+
+    def full(*paths: Path) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        with pytest.raises(OSError, match="full"):
+            merge_results(tmp_path / "out", [one])
+    left = store.leases().latest()[A]
+    assert (left.runner, left.done) == (None, False)
+    assert merge_results(tmp_path / "out", [one]) == Merged(copied=1, same=0, dropped=0)
+    assert store.leases().latest()[A].done

@@ -15,13 +15,12 @@ from harness.launch.inputs import cores
 from harness.launch.memory import Capacity, capacity, total
 from harness.launch.planner import plan
 from harness.launch.progress import TrialProgress
-from harness.launch.runner import FAILED, INTERRUPTED, exit_code
+from harness.launch.runner import INTERRUPTED, USAGE
 from harness.launch.seats import needs_quiet
 from harness.suite.schema import TrialConfig
 
 RANK_BYTES = 2**29  # of a rank, beside what the memory model counts: interpreter and libraries
 STARTS = 3  # of the runners of one share, if they are killed
-USAGE = 2  # exit code of a runner that another one would not help
 LOOK_S = 0.5
 
 
@@ -75,10 +74,7 @@ def run(submission: Submission, jobs: int, progress: TrialProgress, tell: Quietl
                 arrivals.look()
     except KeyboardInterrupt:
         return INTERRUPTED
-    arrivals.look()
-    for trial in arrivals.missing:
-        tell(f"no record: {trial.id}  {trial.label}: see {submission.place}")
-    return FAILED if arrivals.missing else exit_code(arrivals.statuses)
+    return arrivals.conclude(tell, lambda trial: f"see {submission.place}")
 
 
 class _Share:
@@ -88,7 +84,7 @@ class _Share:
         self, submission: Submission, number: int, jobs: int, arrivals: Arrivals, tell: Quietly, more: Sequence[str]
     ) -> None:
         own = ("--request", arrivals.request, "--share", str(jobs), *more)
-        self._command, self._arrivals, self._tell = submission.command(arrivals.missing, *own), arrivals, tell
+        self._command, self._tell = submission.command(arrivals.missing, *own), tell
         submission.place.mkdir(parents=True, exist_ok=True)
         self._log = Path(submission.place, f"{arrivals.request}-{number}.log")
         self._starts = 0

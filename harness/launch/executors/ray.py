@@ -19,7 +19,7 @@ from harness.launch.executors.submission import Arrivals, Need, Quietly, Submiss
 from harness.launch.inputs import cores
 from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
-from harness.launch.runner import FAILED, INTERRUPTED, exit_code
+from harness.launch.runner import INTERRUPTED, USAGE
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
 TRIES = 3  # of a trial whose runner was lost
-USAGE = 2  # exit code of a runner that another node would not help
 LOOK_S = 0.5
 
 
@@ -334,7 +333,4 @@ def run(submission: Submission, progress: TrialProgress, tell: Quietly) -> int:
                 tasks.step(arrivals)
         except KeyboardInterrupt:
             return INTERRUPTED
-        arrivals.look()
-        for trial in arrivals.missing:
-            tell(f"no record: {trial.id}  {trial.label}: {tasks.given_up[trial.id]}")
-    return FAILED if arrivals.missing else exit_code(arrivals.statuses)
+        return arrivals.conclude(tell, lambda trial: tasks.given_up[trial.id])

@@ -20,7 +20,7 @@ from harness.errors import UserError, nearest
 from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission, start_runner, stop_runner
 from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
-from harness.launch.runner import FAILED, INTERRUPTED, OK, exit_code
+from harness.launch.runner import FAILED, INTERRUPTED, OK, USAGE, exit_code
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MOST_JOBS = 32  # elements of an array, if nobody says how many
 REQUEUES = 10  # how often a job that reached its time limit goes on in the queue
 RUNNERS = 3  # that a job starts, if they are killed
-USAGE = 2  # exit code of a runner that another one would not help
 SIGNAL_S = 60  # before the time limit; a runner ends in less
 MARGIN_MIN = 30  # beside the limit of one trial, to prepare data and compile
 LOOK_S, STATES_S = 1.0, 5.0

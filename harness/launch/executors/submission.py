@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.launch.progress import TrialProgress
 from harness.launch.rendezvous import blocks
-from harness.launch.runner import RunOptions, request_of
+from harness.launch.runner import FAILED, RunOptions, exit_code, request_of
 from harness.launch.seats import needs_quiet
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
@@ -132,6 +132,13 @@ class Arrivals:
         with suppress(OSError), tempfile.NamedTemporaryFile(dir=self._store.directory, prefix="."):
             pass
         self.look()
+
+    def conclude(self, tell: Quietly, why: Callable[[TrialConfig], str]) -> int:
+        """Look a last time, tell of each trial without a record and `why` it has none, and return the exit code."""
+        self.look()
+        for trial in self.missing:
+            tell(f"no record: {trial.id}  {trial.label}: {why(trial)}")
+        return FAILED if self.missing else exit_code(self.statuses)
 
     def _read(self, id_: str) -> Record | None:
         with suppress(UserError):  # it is just being replaced
