@@ -67,7 +67,6 @@ def _groups(ax: Axes, section: Section, bars: BarRow) -> None:
         ax.axhline(bars.base, color="#666666", lw=1, ls="-" if not bars.base else "--", zorder=3)
     ax.set_ylabel(bars.label)
     ax.grid(visible=False, axis="x")
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _bar(ax: Axes, bars: BarRow, key: tuple[Variant, int], x: float, width: float) -> None:
@@ -144,4 +143,4 @@ def _stack_panel(
         ax.set_xlim(0, 1.25 * top)
     ax.grid(visible=False, axis="y")
     ax.xaxis.set_major_locator(MaxNLocator(4))
-    ax.spines[["left", "top", "right"]].set_visible(False)
+    ax.spines["left"].set_visible(False)

@@ -137,7 +137,7 @@ SHARED = {
     **dict.fromkeys(("axes.edgecolor", "grid.color"), GREY),
     **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK),
     **dict.fromkeys(("axes.grid", "axes.axisbelow", "patch.force_edgecolor"), True),
-    **dict.fromkeys(("xtick.bottom", "ytick.left"), False),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "xtick.bottom", "ytick.left"), False),
     "lines.solid_capstyle": "round",
     "text.parse_math": False,  # a `$` in a name is a `$`
     "svg.hashsalt": "harness",  # equal figures are equal files
@@ -399,7 +399,6 @@ def draw_line(
     """
     drawn = plot_line(ax, x[1], y[1], replace(style, dash=dash or style.dash))
     mark(drawn, of, parts, {x[0]: list(x[1]), y[0]: list(y[1]), **(more or {})})
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def plot_line(
@@ -478,7 +477,6 @@ def value_axis(ax: Axes, values: Sequence[float], label: str) -> None:
     names = {value: f"{value:,g}" for value in values}
     set_ticks(ax.xaxis, FixedLocator(list(values)), lambda value: names.get(value, ""))
     ax.set_xlabel(label)
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
@@ -501,7 +499,6 @@ def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
         set_ticks(ax.xaxis)
     elif min(amounts, default=0.0) < max(amounts, default=0.0) / 2:
         ax.set_xlim(0, 1.06 * max(amounts))
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def set_ticks(axis: Axis, places: Locator | None = None, text: Callable[[float], str] = "{:,g}".format) -> None:

@@ -196,7 +196,6 @@ def _curve_axes(ax: Axes, row: _Row) -> None:
         set_ticks(ax.xaxis, LogLocator(subs=(1.0, 3.0), numticks=7), "{:g}".format)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _cut(ax: Axes, scores: pd.Series[float]) -> str:

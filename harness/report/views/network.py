@@ -137,4 +137,3 @@ def _axes(ax: Axes, rates: Sequence[float]) -> None:
     ax.axvline(rates[-1] * BEYOND, color="#999999", lw=0.8, ls=":")
     set_ticks(ax.xaxis, FixedLocator(list(names)), lambda value: names.get(value, ""))
     ax.set_xlabel("Rate of a host's link, each direction")
-    ax.spines[["top", "right"]].set_visible(False)

@@ -58,7 +58,6 @@ class PartitionView(ReportView):
             draw(ax, parts, pd.DataFrame(own, columns=["inner", "boundary"]))
             ax.grid(visible=False, axis="x")
             panel(ax, parts)
-            ax.spines[["top", "right"]].set_visible(False)
         handles = [Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", lw=0.3) for kind in KINDS]
         legend(figure, handles, [kind.label for kind in KINDS], KINDS)
         caption = (
