@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
+from harness.runtime.spec import IN_PHASES, Timing
 
 PROC = Path("/proc/self")
 
@@ -139,7 +140,7 @@ class Meters:
         device: this rank's.
         local_rank: this rank's number among the trial's ranks on this machine; network namespaces of one
             machine share its counters and are not machines.
-        enabled: False (`timing: wall`) starts no thread and reads no counter; only `memory` works.
+        timing: the trial's; one that is not in phases starts no thread and reads no counter, only `memory` works.
         phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
             that is what the host is launching or waiting for.
         proc: the kernel's files of this process.
@@ -147,7 +148,7 @@ class Meters:
         gpu: opens NVML's view of a torch device; called only for CUDA devices.
 
     Attributes:
-        memory: peak memory, also when not enabled.
+        memory: peak memory, whatever the timing.
     """
 
     def __init__(
@@ -155,16 +156,18 @@ class Meters:
         device: torch.device,
         *,
         local_rank: int,
-        enabled: bool,
+        timing: Timing,
         phase: Callable[[], str],
         proc: Path = PROC,
         powercap: Path = POWERCAP,
         gpu: Callable[[torch.device], Gpu] = open_gpu,
     ) -> None:
         self.memory = PeakMemory(device, proc)
-        self._enabled, self._reasons = enabled, Reasons()
+        self._enabled, self._reasons = timing in IN_PHASES, Reasons()
         of_gpu = ["energy_gpu_j", "gpu_power_w"] if device.type == "cuda" and local_rank == (device.index or 0) else []
         self._counts_for = [*of_gpu, *(["energy_cpu_j"] if local_rank == 0 else [])]
+        if not self._enabled:
+            self._reasons.add(MEASURED, f"timing: {timing}")
         self._exclude(device)
         attempt = self._reasons.attempt
         self._gpu = attempt(lambda: gpu(device), *NVML_METRICS)
@@ -173,14 +176,12 @@ class Meters:
         self._stop = Event()
         self._thread = Thread(target=self._sampler.run, args=(self._stop,), name="meters", daemon=True)
         weakref.finalize(self, self._stop.set)
-        if enabled:
+        if self._enabled:
             self._thread.start()
 
     def _exclude(self, device: torch.device) -> None:
         """Give up what this rank cannot have or is not to count."""
         reasons = self._reasons
-        if not self._enabled:
-            reasons.add(MEASURED, "timing: wall")
         if device.type != "cuda":
             reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
         elif "energy_gpu_j" not in self._counts_for:

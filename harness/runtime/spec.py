@@ -10,6 +10,9 @@ from harness.models.spec import ModelSpec, Products
 from harness.spec import PluginSource, Spec, with_options
 
 Timing = Literal["plain", "breakdown", "wall", "off"]
+IN_PHASES: frozenset[Timing] = frozenset(("plain", "breakdown"))
+"""Timings whose epochs are measured phase by phase, with meters; others are only timed as a whole, or not at all."""
+
 TrafficMode = Literal["count", "verify"]
 
 

@@ -17,7 +17,7 @@ from harness.runtime.comm import Communicator
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
-from harness.runtime.spec import Timing, TrainSpec
+from harness.runtime.spec import IN_PHASES, Timing, TrainSpec
 from harness.runtime.step import Loss, Step
 from harness.runtime.worker import evaluate
 
@@ -210,7 +210,7 @@ class Trainer:
             "timing": timing,
             "epoch_time_s": None if timing == "off" else timed.wall_s,
             "steps": taken,
-            **_times(timed, detailed=timing in ("plain", "breakdown")),
+            **_times(timed, detailed=timing in IN_PHASES),
             **metered,
             **{f"bytes_{purpose}": after[purpose] - before[purpose] for purpose in after},
             "loss": loss,

@@ -20,6 +20,7 @@ from harness.runtime.comm import Communicator, Traffic, TrafficCheck
 from harness.runtime.features import FeatureStore
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
+from harness.runtime.spec import IN_PHASES
 from harness.runtime.step import Loss, SyncExchange
 
 
@@ -45,8 +46,7 @@ class Worker:
         self.job, self.rank, self.world, self.tell = job, rank, world, tell
         self.device = rank_device(config.device)
         self.dtype = getattr(torch, config.train.precision)
-        measured = config.timing in ("plain", "breakdown")
-        self.clock, self.traffic = Clock(self.device, detailed=measured), Traffic()
+        self.clock, self.traffic = Clock(self.device, detailed=config.timing in IN_PHASES), Traffic()
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s)
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check: TrafficCheck | None = None
@@ -54,7 +54,7 @@ class Worker:
             self.check = TrafficCheck(self.comm, self.interface)
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
-        self.meters = Meters(self.device, local_rank=local_rank, enabled=measured, phase=lambda: clock.current)
+        self.meters = Meters(self.device, local_rank=local_rank, timing=config.timing, phase=lambda: clock.current)
         self.graph = open_graph(job.graph)
         self.view = self._open_view(job.train_view)
         self.eval_view = self._open_view(job.full_view) if job.inductive else self.view

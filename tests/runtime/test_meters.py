@@ -16,6 +16,7 @@ from support.fake_nvml import FakeNvml
 
 from harness.runtime.counters import Absent, Gpu, find_gpu
 from harness.runtime.meters import MEASURED, Meters
+from harness.runtime.spec import Timing
 
 BLOCK = 200 * 2**20
 CPU = torch.device("cpu")
@@ -35,9 +36,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
     for name, text in (("name", "package-0"), ("max_energy_range_uj", "9000000"), ("energy_uj", "0")):
         (zone / name).write_text(text)
 
-    def build(device: torch.device = CPU, *, local_rank: int = 0, enabled: bool = True, **given: Any) -> Meters:
+    def build(device: torch.device = CPU, *, local_rank: int = 0, timing: Timing = "plain", **given: Any) -> Meters:
         sources = {"phase": lambda: "forward", "powercap": tmp_path, "gpu": no_gpu, **given}
-        made.append(Meters(device, local_rank=local_rank, enabled=enabled, **sources))
+        made.append(Meters(device, local_rank=local_rank, timing=timing, **sources))
         return made[-1]
 
     yield build
@@ -150,10 +151,11 @@ def test_where_nothing_is_to_be_had_everything_has_a_reason(make: Make, tmp_path
     assert absent(report) - set(why) <= {"by_phase", "allocator_peak_bytes"}
 
 
-def test_wall_reads_nothing(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("timing", ["wall", "off"])
+def test_wall_and_off_read_nothing(make: Make, timing: Timing) -> None:
     descriptors = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     running = len(threads())
-    meters = make(torch.device("cuda", 0), enabled=False)  # no_gpu would raise
+    meters = make(torch.device("cuda", 0), timing=timing)  # no_gpu would raise
     assert len(threads()) == running
     if descriptors:
         assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -161,7 +163,7 @@ def test_wall_reads_nothing(make: Make, tmp_path: Path) -> None:
         pass
     report = meters.report()
     assert set(figures.values()) == {None}
-    assert report["unavailable"] == dict.fromkeys(MEASURED, "timing: wall")
+    assert report["unavailable"] == dict.fromkeys(MEASURED, f"timing: {timing}")
     assert absent(report) == set(report["unavailable"]) - {"by_phase.peak_rss_bytes"}
     assert report["samples"] is report["interval_s"] is None
 
@@ -191,7 +193,7 @@ def test_the_thread_ends_with_close_and_with_the_meters(make: Make) -> None:
     meters.close()
     assert len(threads()) == running
     assert meters.report()["peak_pss_bytes"] is None or meters.report()["peak_pss_bytes"] > 0
-    forgotten = Meters(CPU, local_rank=0, enabled=True, phase=str)
+    forgotten = Meters(CPU, local_rank=0, timing="plain", phase=str)
     gc.disable()  # no cycle: the last reference is enough
     try:
         del forgotten
