@@ -7,14 +7,15 @@ Run as `python -P -m harness.launch.heartbeat HOST PORT SESSION SECONDS`; it end
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
+
+from harness.results.pulse import Pulses, start_beating, stop_beating
 
 if TYPE_CHECKING:
     from harness.launch.rendezvous import StoreClient
@@ -35,43 +36,25 @@ def gone_key(session: str) -> str:
 @contextmanager
 def heartbeat(host: str, port: int, session: str, interval_s: float) -> Iterator[None]:
     """Have the store at HOST:PORT told every `interval_s` that this process lives, and then that it ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, host, str(port), session, str(interval_s)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is the runner's
-    )
+    process = start_beating("-P", "-m", __name__, host, str(port), session, str(interval_s))
     try:
         yield
     finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(2 * LAST_WORD_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop_beating(process, 2 * LAST_WORD_S)
 
 
 class Heartbeats:
-    """Tells the coordinator which runners live, by its own clock: clocks of two machines are never compared."""
+    """Tells the coordinator which runners live."""
 
-    def __init__(self, client: StoreClient, timeout_s: float) -> None:
-        self._client, self._timeout_s = client, timeout_s
-        self._beats: dict[str, tuple[str | None, float]] = {}
+    def __init__(self, client: StoreClient, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._timeout_s, self._pulses = client, timeout_s, Pulses(clock)
 
     def lost(self, session: str) -> str | None:
         """Return what became of a node whose runner has ended or is silent; None if it lives."""
         if self._client.has(gone_key(session)):
             return "was lost: its runner ended or was killed"
-        now, beat = time.monotonic(), self._client.text(beat_key(session))
-        last, since = self._beats.setdefault(session, (beat, now))
-        if beat != last:
-            self._beats[session] = beat, now
-        elif now - since > self._timeout_s:
-            return f"was lost: no heartbeat for {self._timeout_s:g} s (--node-timeout)"
-        return None
+        silent = self._pulses.still_s(session, self._client.text(beat_key(session))) > self._timeout_s
+        return f"was lost: no heartbeat for {self._timeout_s:g} s (--node-timeout)" if silent else None
 
 
 def main(host: str, port: int, session: str, interval_s: float) -> None:

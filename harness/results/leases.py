@@ -27,6 +27,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.results import beat
+from harness.results.pulse import Pulses, start_beating, stop_beating
 
 RUNNERS, LEASES = ".runners", ".leases"
 BEAT_S, LOST_S = 5.0, 60.0
@@ -132,12 +133,7 @@ class Runner:
     def __exit__(self, *error: object) -> None:
         heart, self._heart = self._heart, None
         if heart is not None:
-            assert heart.stdin is not None
-            heart.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                heart.wait(5)
-            heart.kill()
-            heart.wait()
+            stop_beating(heart, 5)
         for path in (_info_path(self.directory, self.id), _beat_path(self.directory, self.id)):
             path.unlink(missing_ok=True)
 
@@ -161,13 +157,8 @@ class Runner:
         self._write()
 
     def _start_heart(self) -> None:
-        self._heart = subprocess.Popen(
-            [sys.executable, "-I", "-S", beat.__file__, str(_beat_path(self.directory, self.id)), str(self._beat_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the runner's
-        )
+        path = _beat_path(self.directory, self.id)
+        self._heart = start_beating("-I", "-S", beat.__file__, str(path), str(self._beat_s))
 
     def _write(self) -> None:
         path = _info_path(self.directory, self.id)
@@ -192,7 +183,9 @@ class Runners:
     directory: Path
     lost_s: float = LOST_S
     clock: Callable[[], float] = time.monotonic
-    _beats: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._pulses = Pulses(self.clock)
 
     def all(self) -> list[RunnerInfo]:
         """Return those that show themselves, the first started first; dead ones too."""
@@ -218,13 +211,8 @@ class Runners:
         info = self.info(id_)
         if info is not None and info.machine == _machine():
             return None if start_time(info.pid) == info.born else "was killed"
-        now = self.clock()
-        last, since = self._beats.setdefault(id_, (pulse, now))
-        if pulse != last:
-            self._beats[id_] = pulse, now
-        elif now - since > self.lost_s:
-            return f"has been silent for {self.lost_s:g} s"
-        return None
+        silent = self._pulses.still_s(id_, pulse) > self.lost_s
+        return f"has been silent for {self.lost_s:g} s" if silent else None
 
     def beats_elsewhere(self) -> dict[str, str]:
         """Return the heartbeats of the runners on other machines, by id."""

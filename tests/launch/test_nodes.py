@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from harness.errors import UserError
-from harness.launch import heartbeat
 from harness.launch.coordinator import merged
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
@@ -122,7 +121,7 @@ def test_one_result_from_all_nodes() -> None:
     assert (group.status, group.reason) == ("timeout", "time limit of 9 s reached after 3 of 4 epochs")
 
 
-def test_who_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lives() -> None:
     now, values = [100.0], dict[str, str]()
 
     class Board:
@@ -132,8 +131,7 @@ def test_who_lives(monkeypatch: pytest.MonkeyPatch) -> None:
         def text(self, key: str) -> str | None:
             return values.get(key)
 
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
-    nodes = Heartbeats(Board(), 30)  # type: ignore[arg-type]
+    nodes = Heartbeats(Board(), 30, lambda: now[0])  # type: ignore[arg-type]
     assert nodes.lost("a") is None  # has not begun to beat
     now[0] = 129
     assert nodes.lost("a") is None
