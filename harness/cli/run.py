@@ -212,7 +212,8 @@ def run(
     """
     from harness.launch.executors.submission import Submission
     from harness.launch.planner import outdated
-    from harness.launch.runner import INTERRUPTED, RunOptions
+    from harness.launch.runner import RunOptions
+    from harness.launch.runner_process import INTERRUPTED
     from harness.results.store import ResultStore
 
     local = executor_of(executor, slurm, detach, rdzv) == "local"

@@ -33,7 +33,8 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, run_suite
+from harness.launch.runner import OneMachine, RunOptions, run_suite
+from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.launch.seats import Seat
 from harness.results.store import ResultStore
 from harness.suite.schema import Suite, TrialConfig

@@ -23,6 +23,7 @@ from harness.launch.network import clean_namespaces, network, why_not
 from harness.launch.process import Placement, placements_of, rank_environment
 from harness.launch.progress import Shown, TrialProgress
 from harness.launch.queue import Request, TrialQueue, Turn
+from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.seats import WHOLE, Seat, Seats
 from harness.results.leases import Leases
 from harness.results.record import Record, Status, epoch_rows, without_epochs
@@ -35,7 +36,6 @@ from harness.suite.schema import Suite, Timeouts, TrialConfig
 if TYPE_CHECKING:
     from harness.runtime.job import RanksRendezvous
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 QUEUE_POLL_S = 0.5
 COMPILING = "harness.runtime.compiling_rank"
 

@@ -35,7 +35,8 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import FAILED, INTERRUPTED, OneMachine, RunOptions, check_device, explain
+from harness.launch.runner import OneMachine, RunOptions, check_device, explain
+from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.suite.schema import Suite, TrialConfig
 
 BEATS = 6  # in the time after which a silent node is lost

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.launch.executors.submission import Arrivals, Quietly, Submission, start_runner, stop_runner
+from harness.launch.executors.submission import Arrivals, Quietly, Submission
 from harness.launch.inputs import cores
 from harness.launch.memory import Capacity, capacity, total
 from harness.launch.planner import plan
 from harness.launch.progress import TrialProgress
-from harness.launch.runner import INTERRUPTED, USAGE
+from harness.launch.runner_process import INTERRUPTED, USAGE, start_runner, stop_runner
 from harness.launch.seats import needs_quiet
 from harness.suite.schema import TrialConfig
 

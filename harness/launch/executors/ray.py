@@ -6,20 +6,18 @@ import contextlib
 import logging
 import os
 import secrets
-import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
-from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission, start_runner, stop_runner
-from harness.launch.inputs import cores
+from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission
 from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
-from harness.launch.runner import INTERRUPTED, USAGE
+from harness.launch.runner_process import INTERRUPTED, USAGE, NodeEnd, NodeJob, endpoint, run_on_node
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
@@ -28,65 +26,6 @@ if TYPE_CHECKING:
 
 TRIES = 3  # of a trial whose runner was lost
 LOOK_S = 0.5
-
-
-@dataclass(frozen=True)
-class NodeJob:
-    """What a task runs on its node: `command`, its output to `log`, with `variables` of the submitter's.
-
-    `cpus` of the node's cores are the trial's; the runner chooses which, beside the runners that are there.
-    The runner of a node that does not read `token` in the file `shared` is not started.
-    """
-
-    command: tuple[str, ...]
-    cpus: int
-    log: Path
-    shared: Path
-    token: str
-    variables: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class NodeEnd:
-    """Says how a runner ended; `code` None: the node does not see the results directory."""
-
-    host: str
-    code: int | None
-
-
-def run_on_node(job: NodeJob) -> NodeEnd:
-    """Run in a Ray task: start the runner and wait for it; when the task is cancelled it ends the runner."""
-    from ray import get_runtime_context
-
-    host, node = socket.gethostname(), get_runtime_context().get_node_id()
-    try:
-        shared = job.shared.read_text() == job.token
-    except OSError:
-        shared = False
-    if not shared:
-        return NodeEnd(host, None)
-    with job.log.open("ab") as log:
-        env = {**os.environ, **job.variables, "HARNESS_JOB": f"ray node {node[:8]}"}
-        share = ("--share", str(max(1, cores() // job.cpus)))
-        child = start_runner([*job.command, *share], stdout=log, stderr=log, env=env)
-    try:
-        while (code := child.poll()) is None:
-            time.sleep(0.1)
-    except BaseException:  # KeyboardInterrupt is how Ray cancels
-        stop_runner(child.pid)
-        raise
-    finally:
-        child.poll()
-    return NodeEnd(host, code)
-
-
-def endpoint() -> str:
-    """Run in a Ray task: return HOST:PORT of this node, the port free a moment ago."""
-    from ray.util import get_node_ip_address
-
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return f"{get_node_ip_address()}:{probe.getsockname()[1]}"
 
 
 @dataclass

@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError, nearest
-from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission, start_runner, stop_runner
+from harness.launch.executors.submission import Arrivals, Need, Quietly, Submission
 from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
-from harness.launch.runner import FAILED, INTERRUPTED, OK, USAGE, exit_code
+from harness.launch.runner import exit_code
+from harness.launch.runner_process import FAILED, INTERRUPTED, OK, RunnerJob
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
-    from submitit.core.utils import DelayedSubmission
 
 MOST_JOBS = 32  # elements of an array, if nobody says how many
 REQUEUES = 10  # how often a job that reached its time limit goes on in the queue
-RUNNERS = 3  # that a job starts, if they are killed
 SIGNAL_S = 60  # before the time limit; a runner ends in less
 MARGIN_MIN = 30  # beside the limit of one trial, to prepare data and compile
 LOOK_S, STATES_S = 1.0, 5.0
@@ -114,38 +113,6 @@ def _slurm(*command: str) -> str:
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = " ".join(str(error.stderr or error).split())
         raise UserError(said, key=command[0], fix="does Slurm answer? see `sinfo`") from error
-
-
-class RunnerJob:
-    """A job's element: one runner. It is what submitit pickles, and what it asks to end before a time limit."""
-
-    def __init__(self, command: tuple[str, ...]) -> None:
-        self.command = command
-        self._pid: int | None = None
-
-    def __call__(self) -> int:
-        """Run the command to its end and return its exit code; RuntimeError if it cannot do what it should.
-
-        A runner that is killed is followed by another, which takes its trial over.
-        """
-        for _ in range(RUNNERS):
-            child = start_runner(self.command)
-            self._pid = child.pid
-            while (code := child.poll()) is None:  # `wait` would hold a lock that `checkpoint` needs
-                time.sleep(0.2)
-            if code in (OK, FAILED):
-                return code
-            if code in (USAGE, INTERRUPTED):
-                break
-        raise RuntimeError(f"`harness run` ended with {code}, see above")
-
-    def checkpoint(self) -> DelayedSubmission:
-        """End the runner, which gives back its claim, and return what goes on when the job runs again."""
-        from submitit.helpers import DelayedSubmission
-
-        if self._pid is not None:
-            stop_runner(self._pid)
-        return DelayedSubmission(RunnerJob(self.command))
 
 
 @dataclass(frozen=True)

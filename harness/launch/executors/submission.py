@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,15 +12,14 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.launch.progress import TrialProgress
 from harness.launch.rendezvous import blocks
-from harness.launch.runner import FAILED, RunOptions, exit_code, request_of
+from harness.launch.runner import RunOptions, exit_code, request_of
+from harness.launch.runner_process import FAILED
 from harness.launch.seats import needs_quiet
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
 from harness.suite.schema import Suite, TrialConfig
 
-_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 JOBS = ".jobs"  # beside a suite's records: scripts, logs and what else the engines write
-STOP_S = 30.0  # a runner that was asked to end has so long
 
 
 @dataclass(frozen=True)
@@ -167,29 +161,3 @@ class Quietly:
         if line != self._said:
             self._said = line
             self.write(line)
-
-
-def start_runner(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:
-    """Start a runner in a job; it ends with this process, and SIGUSR2, which Slurm sends to all of a job, spares it."""
-    return subprocess.Popen(command, preexec_fn=_prepare, **options)  # type: ignore[call-overload, no-any-return]
-
-
-def _prepare() -> None:
-    """Run in the child before it becomes the runner."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    if sys.platform == "linux":
-        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
-def stop_runner(pid: int) -> None:
-    """Ask a runner, a child of this process, to end, and wait for that; what it does not end in time is killed.
-
-    It is left to be reaped. May be called by a signal handler while `Popen.poll` waits for its lock.
-    """
-    deadline = time.monotonic() + STOP_S
-    with suppress(ProcessLookupError, ChildProcessError):
-        os.kill(pid, signal.SIGTERM)
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)

@@ -14,9 +14,10 @@ import pytest
 from launch.tiny import Silent, write_suite
 
 from harness.errors import UserError
-from harness.launch.executors.slurm import RUNNERS, RunnerJob, by_need
-from harness.launch.executors.submission import Arrivals, Need, Submission, check_devices, start_runner, stop_runner
+from harness.launch.executors.slurm import by_need
+from harness.launch.executors.submission import Arrivals, Need, Submission, check_devices
 from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner_process import RUNNERS, RunnerJob, start_runner, stop_runner
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
