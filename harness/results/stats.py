@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from scipy import special
 
 Values = Sequence[float] | np.ndarray
 Statistic = Literal["median", "mean"]
@@ -183,6 +182,8 @@ def _resampled(of: Callable[..., Any], sample: np.ndarray, rng: np.random.Genera
 
 def _interval(centre: float, resampled: np.ndarray, count: int) -> Interval:
     """Return the interval of a statistic of `count` values from those of its resamples."""
+    from scipy import special  # takes longer to import than statuses take to read
+
     if count < 2:
         return Interval(centre, centre, centre)
     quantile = float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * math.sqrt(count / (count - 1))

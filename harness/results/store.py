@@ -10,9 +10,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.data.store import sync
@@ -20,6 +19,9 @@ from harness.errors import UserError
 from harness.results.leases import Lease, Leases, Runner, Runners, named
 from harness.results.record import Record, read_record, read_versioned
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SUITE_FILE = "suite.json"
 SCHEMA_VERSION = 1
@@ -213,6 +215,8 @@ EPOCH_COLUMNS = (
 
 def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
     """Write rows of epochs as parquet, their `stats` as columns `stat_<name>`."""
+    import pandas as pd  # commands that write and read no epochs need not wait for it
+
     rows = []
     for epoch in epochs:
         stats = epoch.get("stats") or {}
@@ -227,6 +231,8 @@ def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
 
 def read_epochs(path: Path) -> pd.DataFrame:
     """Read an `epochs.parquet`; UserError if it is missing or damaged."""
+    import pandas as pd
+
     try:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:
@@ -251,6 +257,8 @@ def timed_epochs(epochs: pd.DataFrame, count: int) -> pd.DataFrame:
 
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column as numbers if it holds nothing else (None is NaN), as text otherwise."""
+    import pandas as pd
+
     try:
         return pd.to_numeric(column)
     except (ValueError, TypeError):

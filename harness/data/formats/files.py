@@ -13,14 +13,16 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 
 from harness.data.graph import Array, EdgeChunks, Shape, csr_from_edges, fits, shape_text
 from harness.data.store import CHUNK_BYTES, Header, chunk_rows, npy_writer, read_columns, read_header, read_rows
 from harness.errors import DataError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 _CSV_ROWS = 1 << 17
 _BROKEN = (

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from harness.data.catalog import DatasetInfo, with_normalize
 from harness.data.formats.files import Npz, as_labels, dense_chunks, open_npy, spool_features
@@ -88,6 +87,8 @@ def _spool_indices(npz: Npz, nodes: int, work: Path) -> Array:
 
 
 def _densified(npz: Npz, shape: tuple[int, int]) -> Iterator[Array]:
+    import scipy.sparse as sp  # long to import, and few graphs are sparse
+
     rows, width = shape
     indptr = npz.array("feat_indptr", "i", (rows + 1,)).astype(np.int64)
     (count,) = npz.shape("feat_indices", "i", (None,))
