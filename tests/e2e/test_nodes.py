@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -91,26 +92,37 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def commands(directory: Path) -> list[CommandLine]:
-    """A runner each, with directory and cache of its own."""
+def commands(directory: Path, prepared: Path | None = None) -> list[CommandLine]:
+    """A runner each, with directory and cache of its own: a copy of `prepared`."""
     nodes = []
     for name in ("coordinator", "worker"):
         home = directory / name
         home.mkdir()
+        if prepared is not None:
+            shutil.copytree(prepared, home / "cache")
         variables = {"LEDGER": os.devnull, "TMPDIR": str(home)}  # a killed runner leaves its ranks' files
         nodes.append(CommandLine(home, home / "cache", variables))
     return nodes
 
 
 @pytest.fixture
-def loopback(tmp_path: Path) -> Iterator[Machines]:
+def bare(tmp_path: Path) -> Iterator[Machines]:
+    """Two runners that have nothing of the data yet."""
     machines = Machines("127.0.0.1", free_port(), commands(tmp_path))
     yield machines
     machines.close()
 
 
 @pytest.fixture
-def cabled(tmp_path: Path) -> Iterator[Machines]:
+def loopback(tmp_path: Path, prepared: Path) -> Iterator[Machines]:
+    """Two runners on this machine."""
+    machines = Machines("127.0.0.1", free_port(), commands(tmp_path, prepared))
+    yield machines
+    machines.close()
+
+
+@pytest.fixture
+def cabled(tmp_path: Path, prepared: Path) -> Iterator[Machines]:
     """Two network namespaces, 10.99.0.1 and 10.99.0.2."""
     names = [namespace("node0"), namespace("node1")]
     with ExitStack() as stack:
@@ -119,7 +131,10 @@ def cabled(tmp_path: Path) -> Iterator[Machines]:
         for number, name in enumerate(names, 1):
             lines = [f"addr add 10.99.0.{number}/24 dev eth0", "link set eth0 up", "link set lo up"]
             batch("ip", lines, "-n", name)
-        nodes = [replace(command, prefix=inside(name)) for command, name in zip(commands(tmp_path), names, strict=True)]
+        nodes = [
+            replace(command, prefix=inside(name))
+            for command, name in zip(commands(tmp_path, prepared), names, strict=True)
+        ]
         machines = Machines("10.99.0.1", 29400, nodes, lambda: batch("ip", ["link set eth0 down"], "-n", names[1]))
         stack.callback(machines.close)
         yield machines
@@ -139,9 +154,15 @@ def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of `alone`."""
+    return tmp_path_factory.mktemp("prepared") / "cache"
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
     """Results of 2 and of 4 ranks on one machine."""
-    command = CommandLine(tmp_path_factory.mktemp("alone"), tmp_path_factory.getbasetemp() / "cache")
+    command = CommandLine(tmp_path_factory.mktemp("alone"), prepared)
     (command.directory / "cluster.yaml").write_text(suite("[2, 4]"))
     assert command.run("run", "cluster.yaml").returncode == 0
     return command.directory / "results"
@@ -173,9 +194,9 @@ def check_like(alone: Path, machines: Machines, shares: dict[int, list[list[int]
     assert losses[0][losses[1].index].equals(losses[1])
 
 
-def test_two_runners_on_one_machine(alone: Path, loopback: Machines) -> None:
-    check_like(alone, loopback, {2: [[0], [1]]})
-    again = loopback.start_both()
+def test_two_runners_on_one_machine(alone: Path, bare: Machines) -> None:
+    check_like(alone, bare, {2: [[0], [1]]})
+    again = bare.start_both()
     assert [ended(process)[0] for process in again] == [0, 0]  # nothing is left to run; the node is told
 
 
