@@ -51,7 +51,8 @@ class NoWarmStart(Exception):  # noqa: N818 - ranks then start cold
 class ForkServer:
     """The runner's end of a server whose ranks run the module `worker` in an environment like `env`.
 
-    It has loaded `kernels`, as far as they are compiled; None: all that are.
+    Any module of harness can be the `worker` of the next ranks where one was. The server has loaded `kernels`, as far
+    as they are compiled; None: all that are.
 
     Raises:
         NoWarmStart: ranks cannot be forked on this system.
@@ -60,7 +61,7 @@ class ForkServer:
     def __init__(self, worker: str, env: Mapping[str, str], kernels: Versions | None = None) -> None:
         if sys.platform != "linux":
             raise NoWarmStart(f"a process that has imported torch is not forked on {sys.platform}")
-        self.worker, self.env = worker, shared(env)
+        self.worker, self.env, self.kernels = worker, shared(env), kernels
         self._ready = False
         self._why_not: NoWarmStart | None = None
         self._channel, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +82,7 @@ class ForkServer:
     def serves(self, worker: str, env: Mapping[str, str]) -> bool:
         """Whether the server lives, or could never fork, and its ranks are such."""
         usable = self._why_not is not None or self._process.poll() is None
-        return usable and (self.worker, self.env) == (worker, shared(env))
+        return usable and (_needs(self.worker), self.env) == (_needs(worker), shared(env))
 
     def wait(self) -> None:
         """Wait until the server can fork. Raises NoWarmStart if it cannot, at once where that is known."""
@@ -96,6 +97,18 @@ class ForkServer:
                     raise
                 self._ready = True
 
+    def load(self, kernels: Versions | None) -> bool:
+        """Have the server load these compiled kernels (None: all), too; False if it cannot."""
+        try:
+            self.wait()
+            with _TURN:
+                self._channel.send(json.dumps({"load": kernels}).encode())
+                self._answer()
+        except (NoWarmStart, OSError):
+            return False
+        self.kernels = kernels
+        return True
+
     def fork(self, argument: str, env: Mapping[str, str], placement: Placement, log: int, stdin: int) -> int:
         """Start a rank and return its process id; the rank is then a child of this process.
 
@@ -109,7 +122,7 @@ class ForkServer:
             NoWarmStart: the server cannot fork it.
         """
         where = {"namespace": placement.namespace, "cores": placement.cores, "cwd": os.getcwd()}
-        request = {"argument": argument, "env": dict(env), **where}
+        request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
             self.wait()
             with _adopting():
@@ -157,6 +170,7 @@ def fork_server(worker: str, env: Mapping[str, str]) -> ForkServer:
     if _server is None or not _server.serves(worker, env):
         end_fork_server()
         _server = ForkServer(worker, env, _kernels)
+    _server.worker = worker
     return _server
 
 
@@ -164,7 +178,8 @@ def preload(kernels: Versions | None) -> None:
     """Have servers of this process load these compiled kernels (None: all); one that loaded others is ended."""
     global _kernels
     if kernels != _kernels:
-        end_fork_server()
+        if _server is None or _kernels != {} or not _server.load(kernels):
+            end_fork_server()
         _kernels = kernels
 
 
@@ -182,6 +197,11 @@ def shared(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in PER_RANK | _NAMED}
 
 
+def _needs(worker: str) -> str:
+    """Return what the ranks that run a module have in common: all of harness's own need the same."""
+    return "harness" if worker.startswith("harness.") else worker
+
+
 def main(arguments: list[str]) -> NoReturn:
     """Be the server: channel's file descriptor, worker."""
     channel = socket.socket(fileno=int(arguments[0]))
@@ -196,23 +216,33 @@ def main(arguments: list[str]) -> NoReturn:
         said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 2)
         if not said:
             os._exit(0)
-        pid = server.fork(json.loads(said), descriptors)
+        request = json.loads(said)
+        if "load" in request:
+            server.load(request["load"])
+            channel.send(json.dumps({"ready": True}).encode())
+            continue
+        pid = server.fork(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         channel.send(json.dumps({"pid": pid}).encode())
 
 
 class _Server:
-    """Has imported what ranks that run `worker` need, and forks them."""
+    """Has imported what ranks need, and forks them."""
 
     def __init__(self, channel: socket.socket, worker: str, kernels: Versions | None) -> None:
-        self._channel, self._worker = channel, worker
-        if worker.startswith("harness."):  # of another module it is not known what it needs
+        self._channel, self._harness = channel, _needs(worker) == "harness"
+        if self._harness:  # of another module it is not known what it needs
             often = gc.get_threshold()
             gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of the time
             importlib.import_module("harness.launch.rank_imports")
-            importlib.import_module("harness.graph.kernels").load_compiled(kernels)
             gc.set_threshold(*often)
+        self.load(kernels)
+
+    def load(self, kernels: Versions | None) -> None:
+        """Load compiled kernels, and see what ranks then have."""
+        if self._harness:
+            importlib.import_module("harness.graph.kernels").load_compiled(kernels)
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             raise NoWarmStart(f"importing started {threads - 1} threads, which a fork would lose")
         self._pages = list(own_pages())
@@ -256,8 +286,8 @@ class _Server:
             for page in self._pages:
                 _advise(*page)
             _renew()
-            sys.argv = [self._worker, request["argument"]]
-            runpy.run_module(self._worker, run_name="__main__", alter_sys=True)
+            sys.argv = [request["worker"], request["argument"]]
+            runpy.run_module(request["worker"], run_name="__main__", alter_sys=True)
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -22,6 +22,7 @@ from harness.launch.fork_server import NoWarmStart, end_fork_server, own_pages
 from harness.launch.local import WORKER, GroupResult, run_group
 from harness.launch.network import namespace, namespaces
 from harness.launch.process import Placement, placements_of, rank_environment
+from harness.launch.runner import COMPILING
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -316,3 +317,26 @@ def test_threads_that_fork_leave_the_process_as_it_was() -> None:
         list(pool.map(adopt, range(12)))
     fork_server._prctl(fork_server._IS_SUBREAPER, ctypes.byref(found))
     assert found.value == 0
+
+
+def test_a_server_that_compiled_goes_on_with_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has loaded kernels which ranks to come do not call is ended."""
+    env = rank_environment(placements_of(range(1), 1)[0], threads=1)
+    monkeypatch.setattr(fork_server, "_kernels", None)
+    fork_server.preload({})
+    first = fork_server.fork_server("nothing", env)
+    fork_server.preload({"harness.kernel": ["int64"]})
+    assert fork_server.fork_server("nothing", env) is first
+    assert first.kernels == {"harness.kernel": ["int64"]}
+    fork_server.preload({"harness.kernel": ["float32"]})
+    second = fork_server.fork_server("nothing", env)
+    assert second is not first
+    assert second.kernels == {"harness.kernel": ["float32"]}
+
+
+def test_all_modules_of_harness_share_a_server() -> None:
+    env = rank_environment(placements_of(range(1), 1)[0], threads=1)
+    first = fork_server.fork_server(COMPILING, env)
+    assert fork_server.fork_server(WORKER, env) is first
+    assert first.worker == WORKER
+    assert fork_server.fork_server("reporter", env) is not first
