@@ -154,18 +154,19 @@ def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache of `alone`."""
-    return tmp_path_factory.mktemp("prepared") / "cache"
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of 2 and of 4 ranks on one machine."""
-    command = CommandLine(tmp_path_factory.mktemp("alone"), prepared)
+    folder = tmp_path_factory.mktemp("alone")
+    command = CommandLine(folder, folder / "cache")
     (command.directory / "cluster.yaml").write_text(suite("[2, 4]"))
     assert command.run("run", "cluster.yaml").returncode == 0
     return command.directory / "results"
+
+
+@pytest.fixture(scope="module")
+def prepared(alone: Path) -> Path:
+    """A cache that has the graph in 2 and in 4 parts."""
+    return alone.with_name("cache")
 
 
 def check_like(alone: Path, machines: Machines, shares: dict[int, list[list[int]]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -29,29 +28,8 @@ def compiled(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*.nbi")}
 
 
-def test_cold_and_warm_trials_have_the_same_bits(command: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(SUITE)
-    found = {}
-    for start in ("--warm", "--cold"):
-        done = command.run("run", "small.yaml", "--results", start[2:], start, timeout_s=200)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found[start] = records(tmp_path / start[2:] / "small")
-    assert len(found["--warm"]) == 2  # the second one's ranks come from the process that forked the first one's
-    for id_, warm in found["--warm"].items():
-        cold = found["--cold"][id_]
-        assert (warm["environment"]["warm"], cold["environment"]["warm"]) == (True, False)
-        for key in ("final_val", "final_test", "bytes_embedding", "boundary_nodes"):
-            assert warm["result"][key] == cold["result"][key]
-        for ours, theirs in zip(warm["ranks"], cold["ranks"], strict=True):
-            assert ours["traffic"] == theirs["traffic"]
-            assert ours["summary"]["checksum"] == theirs["summary"]["checksum"]
-
-
 def test_a_run_compiles_nothing_that_warm_has_not(command: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SUITE)
-    command.cache.mkdir(exist_ok=True)
-    # The suite's graph is prepared; the one that is compiled with is not.
-    shutil.copytree(command.cache, tmp_path / "cache", ignore=shutil.ignore_patterns("sbm-*"))
     own = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "HARNESS_CACHE": str(tmp_path / "cache")}
     warm = command.run("warm", "small.yaml", **own)
     assert warm.returncode == 0, warm.stderr
@@ -73,3 +51,21 @@ def test_a_run_compiles_nothing_that_warm_has_not(command: CommandLine, tmp_path
     after = compiled(tmp_path / "numba")
     assert {path for path in kernels if after[path] != before[path]} == set()
     assert {path for path in after.keys() - before.keys() if "/data" not in path} == set()
+
+
+def test_cold_and_warm_trials_have_the_same_bits(command: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SUITE)
+    found = {}
+    for start in ("--warm", "--cold"):
+        done = command.run("run", "small.yaml", "--results", start[2:], start, timeout_s=200)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found[start] = records(tmp_path / start[2:] / "small")
+    assert len(found["--warm"]) == 2  # the second one's ranks come from the process that forked the first one's
+    for id_, warm in found["--warm"].items():
+        cold = found["--cold"][id_]
+        assert (warm["environment"]["warm"], cold["environment"]["warm"]) == (True, False)
+        for key in ("final_val", "final_test", "bytes_embedding", "boundary_nodes"):
+            assert warm["result"][key] == cold["result"][key]
+        for ours, theirs in zip(warm["ranks"], cold["ranks"], strict=True):
+            assert ours["traffic"] == theirs["traffic"]
+            assert ours["summary"]["checksum"] == theirs["summary"]["checksum"]
