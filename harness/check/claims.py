@@ -26,7 +26,7 @@ from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.method import Family, Method
 from harness.runtime.spec import TrainSpec
 
-# As a suite trains: with dropout, in single precision.
+# As a suite trains: with dropout, in single precision, timed.
 NETWORKS = {
     "sage": ModelSpec(name="sage", layers=2, hidden=6, norm="layer"),
     "gcn": ModelSpec(name="gcn", layers=2, hidden=5),
@@ -67,7 +67,7 @@ def wrong_options(method: type[Method[Any]], options: Mapping[str, Any]) -> str:
 def training_check(subject: Subject, options: Options, graphs: TinyGraphs, worlds: Sequence[int]) -> Check:
     """Return the check that every model, each on a graph of another kind, trains, alike on all ranks."""
     runs = [
-        CheckRun(subject, options, graphs.get(ON[model], world), world, model, network, SPEC)
+        CheckRun(subject, options, graphs.get(ON[model], world), world, model, network, SPEC, timing="plain")
         for world in worlds
         for model, network in NETWORKS.items()
     ]
@@ -89,7 +89,7 @@ def repeat_check(subject: Subject, settings: Sequence[Options], graphs: TinyGrap
     """Return the check that a run of `training_check` is the same when it is done again, bit for bit."""
     tiny, once = graphs.get(ON["sage"], world), dict[str, RankOutcome]()
     runs = [
-        CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], SPEC, again=again)
+        CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], SPEC, again=again, timing="plain")
         for options in settings
         for again in (0, 1)
     ]
@@ -309,6 +309,7 @@ def expected(graph_name: str, model_name: str) -> Expected:
     return train_dense(graph, is_inductive(graph_name), network, logits)
 
 
+@oracle.one_thread()
 def train_dense(graph: GraphData, inductive: bool, network: GNN, logits: DenseLogits) -> Expected:
     """Train for `EPOCHS` in one process, in float64, from a network's weights; the whole graph is evaluated.
 

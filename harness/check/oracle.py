@@ -5,11 +5,25 @@ Written from the papers' formulas with numpy and torch only; nothing of the prod
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: on matrices this small a second one only waits, and takes a core to do it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def propagation_matrix(adjacency: np.ndarray, model: str) -> Tensor:

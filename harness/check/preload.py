@@ -1,7 +1,10 @@
 """Importing this imports what a checked rank needs, compiled kernels too: for the process that they are forked from."""
 
+import gc
+
 import harness.check.training
 import harness.launch.rank_imports  # noqa: F401
 from harness.graph.kernels import load_compiled
 
 load_compiled()
+gc.freeze()  # or every rank's collections go through all of it, and copy its pages

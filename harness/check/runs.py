@@ -10,7 +10,7 @@ from typing import Any, Literal
 from harness.check.graphs import Tiny
 from harness.check.training import Case, Moments, RankError, RankGroup, RankOutcome, aggregations, rank_group, train
 from harness.models.spec import ModelSpec
-from harness.runtime.spec import TrainSpec
+from harness.runtime.spec import Timing, TrainSpec
 from harness.spec import PluginSource
 
 SHOWN = 6  # lines of a rank's output that say why it failed
@@ -31,7 +31,8 @@ class CheckRun:
     """One method on one graph, trained; or, with `draws`, its aggregations drawn so many times.
 
     `tiny`: the graph, dealt to as many parts as there are ranks; `model`: in words, `network`: its spec;
-    `spec`: how it is trained; `draws`: 0, or how many epochs are drawn; `again`: tells runs apart that are the same.
+    `spec`: how it is trained; `draws`: 0, or how many epochs are drawn; `again`: tells runs apart that are the same;
+    `timing`: how epochs are timed (meters take longer to start than these graphs to train).
     """
 
     subject: Subject
@@ -43,18 +44,19 @@ class CheckRun:
     spec: TrainSpec
     draws: int = 0
     again: int = 0
+    timing: Timing = "off"
 
     @property
     def key(self) -> str:
         """Runs of equal keys are one and the same."""
-        where = self.tiny.name, self.world, self.draws, self.again
+        where = self.tiny.name, self.world, self.draws, self.again, self.timing
         return repr((self.subject, sorted(self.options.items()), self.network, self.spec, where))
 
     @property
     def case(self) -> Case:
         """What its ranks are given."""
         name, plugin = self.subject.name, self.subject.plugin
-        return Case(self.tiny.stored, name, self.options, self.network, self.spec, plugin=plugin)
+        return Case(self.tiny.stored, name, self.options, self.network, self.spec, timing=self.timing, plugin=plugin)
 
     def __str__(self) -> str:
         return f"{self.model}, {self.world} rank{'s' * (self.world > 1)}, graph {self.tiny.name}"

@@ -27,10 +27,10 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
-from harness.runtime.job import Job
+from harness.runtime.job import Job, do_not_preempt
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
-from harness.runtime.spec import MethodSpec, RunConfig, TrainSpec
+from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec
 from harness.runtime.trainer import Trainer
 from harness.runtime.worker import Worker, evaluate
 from harness.spec import PluginSource
@@ -49,6 +49,7 @@ class Case:
     train: TrainSpec = field(default_factory=lambda: TrainSpec(epochs=1, precision="float64", threads=1))
     seed: int = 0
     device: str = "cpu"
+    timing: Timing = "plain"
     plugin: PluginSource | None = None
     plugins: dict[str, PluginSource] = field(default_factory=dict)
 
@@ -252,6 +253,7 @@ def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
     torch.set_num_threads(1)
     if world > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        do_not_preempt()
         store, timeout = FileStore(str(folder / "store"), world), timedelta(seconds=60)
         torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
     result: tuple[bool, Any] = True, None

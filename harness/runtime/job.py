@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -91,4 +92,16 @@ def join_group(job: Job, rank: int, world: int) -> None:
         backend = at.backend
         shared = TCPStore(at.host, at.port, is_master=False, wait_for_workers=False, timeout=timeout)
         store = PrefixStore(at.prefix, shared)
+    do_not_preempt()
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+
+
+def do_not_preempt() -> None:
+    """Schedule this thread, and those that it starts, as `SCHED_BATCH`: of equal weight, but not at once when woken.
+
+    gloo's thread tries its sockets again and again while the thread that sends holds their lock; where it takes that
+    thread's core it does so for a whole time slice (docs/design/exchange-and-bytes.md).
+    """
+    with suppress(AttributeError, OSError):  # Linux only; what the user's own policy forbids
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -59,6 +59,7 @@ def drawn_matrix(drawn: np.ndarray, adjacency: np.ndarray, model: str) -> Tensor
     return torch.where(torch.eye(len(whole), dtype=torch.bool), whole, whole * factor)
 
 
+@oracle.one_thread()
 def train(
     matrices: list[Tensor],
     parts: np.ndarray,
