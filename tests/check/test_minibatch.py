@@ -78,7 +78,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Run, list[RankOut
     for name, store, model in RUNS:
         method, options = METHODS[name]
         spec = SPEC.model_copy(update={"threads": 2 if store else 1})
-        cases.append(Case(data, method, options | (STORES | LESS)[store], MODELS[model], spec))
+        cases.append(Case(data, method, options | (STORES | LESS)[store], MODELS[model], spec, timing="off"))
     by_rank = run_ranks(train, WORLD, cases, timeout_s=200)
     return {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from harness.runtime.batches import Background
 from harness.runtime.clock import Clock
@@ -121,3 +123,10 @@ def verified(rank: int, world: int, rows: int) -> dict[str, object]:
         with comm.traffic.during("eval"):
             comm.exchange_rows(data, counts, counts, purpose="embedding")
     return check.report()
+
+
+def schedulers(rank: int, world: int) -> list[tuple[str, int]]:
+    """Return name and scheduling policy of each of the rank's threads."""
+    tasks = Path("/proc/self/task")
+    dist.all_reduce(torch.zeros(1))  # starts those that reduce
+    return [((task / "comm").read_text().strip(), os.sched_getscheduler(int(task.name))) for task in tasks.iterdir()]

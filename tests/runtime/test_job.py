@@ -1,0 +1,44 @@
+"""How ranks join their group, and how they are scheduled from then on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from support.wire import schedulers
+
+from harness.check.training import run_ranks
+from harness.runtime.job import Job, do_not_preempt, join_group
+from harness.runtime.spec import RunConfig
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="SCHED_BATCH is Linux's")
+
+
+def test_no_thread_of_gloo_preempts_another() -> None:
+    for found in run_ranks(schedulers, 2):
+        assert any("gloo" in name for name, _ in found)
+        assert {policy for name, policy in found if "gloo" in name} == {os.SCHED_BATCH}
+
+
+def test_a_rank_of_a_trial_joins_scheduled_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = []
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: joined.append(os.sched_getscheduler(0)))
+    config = RunConfig.model_construct(device="cpu")
+    job = Job.model_construct(config=config, store=tmp_path / "store", collective_timeout_s=1, rendezvous=None)
+    with ThreadPoolExecutor(1) as pool:  # a policy is a thread's own
+        pool.submit(join_group, job, 0, 2).result()
+    assert joined == [os.SCHED_BATCH]
+
+
+def test_the_users_own_policy_stays() -> None:
+    def idle() -> int:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        do_not_preempt()
+        return os.sched_getscheduler(0)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(idle).result() == os.SCHED_IDLE
