@@ -19,28 +19,39 @@ class Linear:
     In float32 on a CPU the products run in oneDNN, whose AVX-512 kernels are over twice as fast as MKL's on AMD
     processors at the shapes of a GNN layer (docs/design/gemm.md). oneDNN compiles and keeps a kernel of megabytes
     for every number of rows; so it is used for those that recur, and MKL for those that a sampler makes new each time.
+    Without gradients other numbers are remembered than with them: an evaluation must not change how training rounds.
     """
+
+    def __init__(self) -> None:
+        self.training, self.evaluating = RecurringRows(), RecurringRows()
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return the product, [rows, out]."""
+        if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            recurs = (self.training if torch.is_grad_enabled() else self.evaluating).has(x.shape[0])
+            result: Tensor = _Linear.apply(x, weight, bias, recurs)  # type: ignore[no-untyped-call]
+            return result
+        return _plain(x, weight, bias)
+
+
+KEPT_KERNELS = 8
+
+
+class RecurringRows:
+    """Numbers of rows; those that come again recur, as far as kernels are kept."""
 
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=64)
         self._recurring: set[int] = set()
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the product, [rows, out]."""
-        if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-            recurs = self._recurs(x.shape[0])
-            result: Tensor = _Linear.apply(x, weight, bias, recurs)  # type: ignore[no-untyped-call]
-            return result
-        return _plain(x, weight, bias)
-
-    def _recurs(self, rows: int) -> bool:
+    def has(self, rows: int) -> bool:
+        """Take in a number of rows; whether it recurs."""
         if rows in self._recent and len(self._recurring) < KEPT_KERNELS:
             self._recurring.add(rows)
         self._recent.append(rows)
         return rows in self._recurring
 
 
-KEPT_KERNELS = 8
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
 
@@ -96,8 +107,9 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 def relu_dropout(x: Tensor, rate: float) -> Tensor:
     """Return dropout(relu(x)); on a CPU in one pass, whose backward needs nothing but the output."""
     if x.device.type != "cpu":
-        return torch.nn.functional.dropout(torch.relu(x), rate)
-    result: Tensor = _ReluDropout.apply(x, rate, _seeds())  # type: ignore[no-untyped-call]
+        return dropout(torch.relu(x), rate)
+    seeds = _seeds() if rate else np.zeros(2, np.uint32)  # an evaluation draws nothing of training's numbers
+    result: Tensor = _ReluDropout.apply(x, rate, seeds)  # type: ignore[no-untyped-call]
     return result
 
 

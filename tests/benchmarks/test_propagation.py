@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from harness.graph.block import MEAN, Block
 from harness.graph.csr import CSR, Topology
 from harness.graph.spmm import SLAB, NumbaEngine
-from harness.models.functional import Linear
+from harness.models.functional import RecurringRows
 from harness.models.sage import SageLayer
 from harness.models.spec import Products
 from harness.sampling.nodes import ImportanceSubgraphs
@@ -235,11 +235,11 @@ def test_sizes_that_recur(benchmark: Any, multiple: int) -> None:
     topology = case_topology("case233k")
     sampler = ImportanceSubgraphs(topology, MEAN, Tables(topology.num_nodes), SIZE)
     sampler = ClippedNodes(sampler.sampler, multiple)
-    product = Linear()
+    seen = RecurringRows()
 
     def share() -> float:
         sizes = [sampler.sample(seed).size for seed in range(STEPS)]
-        return float(np.mean([product._recurs(size) for size in sizes]))
+        return float(np.mean([seen.has(size) for size in sizes]))
 
     found = benchmark.pedantic(share, rounds=1)
     print(f"\nclipped to {multiple}: {found:.0%} of {STEPS} steps have a recurring number of rows")

@@ -4,7 +4,7 @@ import psutil
 import pytest
 import torch
 
-from harness.models.functional import KEPT_KERNELS, Linear, drop_values, dropout, relu_dropout
+from harness.models.functional import KEPT_KERNELS, Linear, RecurringRows, drop_values, dropout, relu_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -94,11 +94,20 @@ def test_relu_dropout_at_rate_zero_is_relu_and_keeps_nan() -> None:
 
 
 def test_kernels_are_kept_for_recurring_row_counts_only() -> None:
-    linear = Linear()
-    assert not any(linear._recurs(rows) for rows in range(100, 400))
-    assert not linear._recurs(17)
-    assert linear._recurs(17)
-    assert sum(linear._recurs(rows) for rows in range(1000, 1050) for _ in range(2)) == KEPT_KERNELS - 1
+    seen = RecurringRows()
+    assert not any(seen.has(rows) for rows in range(100, 400))
+    assert not seen.has(17)
+    assert seen.has(17)
+    assert sum(seen.has(rows) for rows in range(1000, 1050) for _ in range(2)) == KEPT_KERNELS - 1
+
+
+def test_an_evaluation_does_not_change_which_kernels_train() -> None:
+    linear, weight, x = Linear(), torch.randn(8, 4), torch.randn(17, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            linear(x, weight)
+    assert not linear.training.has(17)
+    assert linear.evaluating.has(17)
 
 
 def test_new_row_counts_do_not_grow_the_process() -> None:
