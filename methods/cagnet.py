@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Step, UserError, Worker
-from harness.graph import CSR, Block, Edges, Gradients, Partition, Sums, View, by_head, induce_columns, spread
+from harness.graph import CSR, Block, Edges, Gradients, Partition, Sums, by_head, induce_columns, spread
 from harness.metrics import Purpose
 from harness.models import BlockSize
 from harness.runtime import Communicator, Direction, PartSize
@@ -305,13 +305,8 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         sizes = [row["inner"] for row in worker.partition.meta["table"][: worker.world]]
         job = worker.job
         mesh = Mesh(worker.comm, sizes, options.replication)
-        spmm, device = job.config.train.spmm, worker.device
-        views = [
-            worker.view
-            if rank == worker.rank
-            else View(worker.graph, job.train_view, rank, engine=spmm, device=device, dtype=worker.dtype)
-            for rank in mesh.group
-        ]
+        spmm = job.config.train.spmm
+        views = [worker.view if rank == worker.rank else worker.open_view(job.train_view, rank) for rank in mesh.group]
         partitions = [view.partition for view in views]
         block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm)
         self._blocks = [block.at(layer) for layer in range(worker.model.depth)]

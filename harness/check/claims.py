@@ -65,7 +65,7 @@ def wrong_options(method: type[Method[Any]], options: Mapping[str, Any]) -> str:
 
 
 def training_check(subject: Subject, options: Options, graphs: TinyGraphs, worlds: Sequence[int]) -> Check:
-    """Return the check that every model, each on a graph of another kind, trains, alike on all ranks."""
+    """Return the check that every model, each on a graph of another kind, trains by the rules, alike on all ranks."""
     runs = [
         CheckRun(subject, options, graphs.get(ON[model], world), world, model, network, SPEC, timing="plain")
         for world in worlds
@@ -111,6 +111,7 @@ def _unlike(run: CheckRun, ranks: Result) -> list[str]:
     first, *others = outcomes_of(ranks)
     losses = [row["loss"] for row in first.rows]
     found = [] if all(map(math.isfinite, losses)) else [f"{run}: expected finite losses, seen {losses}"]
+    found += [f"{run}: rank {rank}: {each.broken}" for rank, each in enumerate([first, *others]) if each.broken]
     for rank, other in enumerate(others, start=1):
         unlike = [name for name in first.after if not np.array_equal(first.after[name], other.after[name])]
         if unlike or [row["loss"] for row in other.rows] != losses:

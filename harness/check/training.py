@@ -53,17 +53,21 @@ class Case:
     plugin: PluginSource | None = None
     plugins: dict[str, PluginSource] = field(default_factory=dict)
 
-    def trainer(self, rank: int, world: int) -> Trainer:
-        """Make the rank's trainer, with its worker and its method."""
+    def job(self) -> Job:
+        """Return what a rank reads; it writes to a new directory."""
         name = self.method if self.plugin is not None else _class_path(self.method)
         config = RunConfig.model_validate(vars(self) | {"method": MethodSpec(name=name, options=self.options)})
         out = Path(tempfile.mkdtemp())
         graph, parts, inductive = self.data.graph, self.data.parts, self.data.inductive
-        job = Job(
+        return Job(
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
             store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
         )  # fmt: skip
-        return Trainer(Worker(job, rank, world), RankReport(out, rank))
+
+    def trainer(self, rank: int, world: int) -> Trainer:
+        """Make the rank's trainer, with its worker and its method."""
+        job = self.job()
+        return Trainer(Worker(job, rank, world), RankReport(job.out, rank))
 
 
 @functools.cache
@@ -78,7 +82,8 @@ class RankOutcome:
     """What a rank saw of a case.
 
     `before`, `after`: the weights by name; `gradients`: of the last step; `rows`: of the record, by epoch;
-    `traffic`: bytes by scope, purpose, layer, direction and peer; `scores`: of the exact evaluation, by split.
+    `traffic`: bytes by scope, purpose, layer, direction and peer; `scores`: of the exact evaluation, by split;
+    `broken`: see `Integrity`.
     """
 
     before: Weights
@@ -87,6 +92,7 @@ class RankOutcome:
     traffic: list[dict[str, Any]]
     scores: dict[str, float | None]
     after: Weights
+    broken: str | None = None
 
 
 def train(rank: int, world: int, cases: list[Case]) -> list[RankOutcome]:
@@ -102,7 +108,9 @@ def outcome(trainer: Trainer) -> RankOutcome:
     trainer.method.close()
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
     scores = evaluate(worker.model, worker.eval_view, worker.comm)
-    return RankOutcome(before, gradients, rows, worker.traffic.rows(), scores, _weights(worker))
+    return RankOutcome(
+        before, gradients, rows, worker.traffic.rows(), scores, _weights(worker), trainer.integrity.broken
+    )
 
 
 def _weights(worker: Worker) -> Weights:

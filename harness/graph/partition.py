@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,6 +151,7 @@ class Partition:
 
 
 SPLITS = ("train", "val", "test")
+HIDDEN = -100  # the class of a node that is not trained on: torch's cross-entropy leaves it out, on a GPU too
 
 
 class View:
@@ -172,7 +174,23 @@ class View:
 
     @cached_property
     def labels(self) -> Tensor:
-        """Labels of the inner nodes: int64 [n_in], or the dtype of the model [n_in, C] if multi-label."""
+        """Labels of the inner nodes: int64 [n_in], or the dtype of the model [n_in, C] if multi-label.
+
+        Those of nodes that are not trained on are HIDDEN, or NaN: only scores know them.
+        """
+        labels = self._all_labels()
+        hidden = torch.ones(labels.shape[0], dtype=torch.bool, device=labels.device)
+        hidden[self.rows["train"]] = False
+        labels[hidden] = math.nan if self._graph.multilabel else HIDDEN
+        return labels
+
+    @cached_property
+    def scored_labels(self) -> dict[str, Tensor]:
+        """Labels of the `rows` of each split, for scores alone."""
+        labels = self._all_labels()
+        return {split: labels[rows] for split, rows in self.rows.items()}
+
+    def _all_labels(self) -> Tensor:
         labels = torch.from_numpy(np.array(self._graph.labels[self._nodes]))
         return labels.to(self._device, self._dtype if self._graph.multilabel else torch.int64)
 

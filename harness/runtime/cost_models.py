@@ -332,7 +332,7 @@ def case_of(worker: Worker) -> MemoryCase:
         parts=worker.world,
         itemsize=worker.dtype.itemsize,
         moments=optimizer_of(train, worker.job.config.plugins.get("optimizer")).moments,
-        multilabel=worker.graph.multilabel,
+        multilabel=worker.multilabel,
         weighted=partition.meta["weighted"],
         cuda=worker.device.type == "cuda",
         torch_engine=uses_torch(train.spmm, worker.device.type),

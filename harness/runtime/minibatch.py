@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.graph.block import Block
 from harness.graph.kernels import batch_seed
-from harness.graph.partition import View
+from harness.graph.partition import HIDDEN, View
 from harness.metrics import Metric
 from harness.models.functional import drop_values
 from harness.runtime.batches import SCORED, Batch, Loader, node_batches
@@ -220,8 +220,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             labels = view.labels[own]
         else:
             found = self._training_labels.gather(outputs, comm=comm)
-            # A class of -1, a row of NaNs: no training node.
-            known = found >= 0 if found.dim() == 1 else ~found[:, 0].isnan()
+            known = found != HIDDEN if found.dim() == 1 else ~found[:, 0].isnan()
             rows = known.nonzero().squeeze(1).cpu().numpy()
             labels = found[known]
         index = torch.from_numpy(rows).to(labels.device)
@@ -233,10 +232,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     @cached_property
     def _training_labels(self) -> RowStore:
         worker, view = self.worker, self.worker.view
-        missing = -1 if view.labels.dim() == 1 else float("nan")
-        labels = torch.full_like(view.labels, missing)
-        labels[worker.train_rows] = view.labels[worker.train_rows]
-        return RowStore(worker.comm, labels, view.owner, view.local_row, purpose="control", tables=self.source.tables)
+        tables = self.source.tables
+        return RowStore(worker.comm, view.labels, view.owner, view.local_row, purpose="control", tables=tables)
 
     def _source(self, view: View) -> Source:
         model = self.worker.model
@@ -246,7 +243,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         """Return the store of the rows that a batch of the view reads as its input."""
         worker = self.worker
         if self.options.storage == "host":
-            return HostStore(worker.comm, worker.graph.features, view.nodes, dtype=worker.dtype)
+            return HostStore(worker.comm, worker.stored_features, view.nodes, dtype=worker.dtype)
         if view is worker.view:
             return worker.features
         return FeatureStore(worker.comm, view.features(), view.owner, view.local_row)
@@ -275,12 +272,13 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             return {}
         worker, splits = self.worker, ("val", "test")
         with inference(worker.model, worker.comm):
-            counts = [self._score_counts(worker.eval_view.rows[split], SCORED + i) for i, split in enumerate(splits)]
+            counts = [self._score_counts(split, SCORED + i) for i, split in enumerate(splits)]
             return scores_of_all(splits, counts, worker.comm)
 
-    def _score_counts(self, rows: Tensor, epoch: int) -> Tensor:
-        """Return this rank's numerator and denominator of the score of some inner `rows`."""
+    def _score_counts(self, split: str, epoch: int) -> Tensor:
+        """Return this rank's numerator and denominator of the score of a split."""
         worker, view = self.worker, self.worker.eval_view
+        rows, labels = view.rows[split], view.scored_labels[split]
         source, sampler, store = self.evaluated
         options: Any = self.options  # a method that draws for targets has a batch size
         size = options.batch_size or max(rows.numel(), 1)
@@ -288,12 +286,13 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         steps = max(int(n) for n in worker.comm.all_gather(own))
         counts = torch.zeros(2, dtype=torch.float64, device=worker.device)
         for step in range(steps):
-            chosen = rows[step * size : (step + 1) * size]
+            now = slice(step * size, (step + 1) * size)
+            chosen = rows[now]
             nodes = np.asarray(view.partition.inner)[chosen.cpu().numpy()].astype(np.int64)
             sample = sampler.sample(nodes, batch_seed(worker.job.config.seed, worker.rank, epoch, step))
             inputs = store.gather(sample.layers[0].sources)
             logits = worker.model(self.blocks(sample, source), inputs)
-            counts += score_counts(logits[: nodes.size], view.labels[chosen])
+            counts += score_counts(logits[: nodes.size], labels[now])
         return counts
 
     @classmethod

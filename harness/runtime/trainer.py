@@ -14,6 +14,7 @@ from torch.nn.utils import vector_to_parameters
 
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
+from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Integrity
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
@@ -129,9 +130,11 @@ class Trainer:
         self.worker, self.report = worker, report
         config = worker.job.config
         self.spec = config.train
+        self.flat = FlatParameters(worker.model)
+        self.integrity = Integrity(worker.model, self.flat.values)
         method = METHODS.load(config.method.name, config.plugin)
         self.method = method(worker, method.Options(**config.method.options))
-        self.flat = FlatParameters(worker.model)
+        self.integrity.unchanged(worker.model, SETUP)
         plugins = config.plugins
         self.schedule = schedule_of(self.spec, plugins.get("schedule"))
         self.optimizer = optimizer_of(self.spec, plugins.get("optimizer")).make(
@@ -178,6 +181,7 @@ class Trainer:
         worker, lr = self.worker, self.spec.lr * self.schedule.factor(epoch, self.spec.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        self.integrity.unchanged(worker.model, BETWEEN)
         worker.model.train()
         # The mean of the steps' losses, weighted by their rows, is read from the device once, at the end.
         weighted: Tensor | float = 0.0
@@ -201,8 +205,10 @@ class Trainer:
                     stats[name] = stats.get(name, 0) + value
             if worker.check is not None:
                 self.method.synchronize()  # or the interface's counters would miss what is under way
+        self.integrity.ends_epoch()
         loss, after = float(weighted) / rows if rows else math.nan, worker.traffic.sent()
         if not math.isfinite(loss):
+            self.check_rules(only=LABELS)
             raise TrialError("diverged", f"loss is {loss} in epoch {epoch}")
         return {
             "epoch": epoch,
@@ -230,6 +236,8 @@ class Trainer:
     def _take(self, step: Step) -> Tensor:
         """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
+        self.integrity.begins_step()
+        self.integrity.reads(step.loss)
         with clock.phase("optimize"):
             self.flat.zero_gradients()
         with step.around():
@@ -249,6 +257,7 @@ class Trainer:
         self.method.on_step_end(total)
         with clock.phase("optimize"):
             self.optimizer.step()
+        self.integrity.ends_step()
         return total
 
     def _evaluate(self, row: dict[str, Any]) -> None:
@@ -257,6 +266,7 @@ class Trainer:
             scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
             sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
         row["eval_s"] = time.perf_counter() - start
+        self.integrity.unchanged(self.worker.model, EVALUATION)
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
         row |= {f"sampled_{split}_score": score for split, score in sampled.items()}
@@ -266,16 +276,31 @@ class Trainer:
         """Compare a checksum of the weights across ranks; returns it.
 
         Raises:
-            TrialError: `invalid`, if a replica differs in a single bit.
+            TrialError: `invalid`, if a replica differs in a single bit, or see `check_rules`.
         """
         digest = hashlib.blake2b(self.flat.bytes(), digest_size=8).digest()
-        own = torch.tensor([int.from_bytes(digest, "big", signed=True)], device=self.worker.device)
-        with self.worker.traffic.during("eval"):
-            sums = [int(s) for s in self.worker.comm.all_gather(own)]
+        sums = self._all_ranks(int.from_bytes(digest, "big", signed=True))
         different = [rank for rank, checksum in enumerate(sums) if checksum != sums[0]]
         if different:
             raise TrialError("invalid", f"replicas differ from rank 0's after epoch {epoch}: ranks {different}")
+        self.check_rules()
         return digest.hex()
+
+    def check_rules(self, only: str | None = None) -> None:
+        """See that no rank has broken one of the rules (or `only` that one); every rank must call.
+
+        Raises:
+            TrialError: `invalid`, with the rule that the first such rank has broken.
+        """
+        own = self.integrity.broken
+        broken = self._all_ranks(-1 if own is None or only not in (None, own) else RULES.index(own))
+        if ranks := [rank for rank, rule in enumerate(broken) if rule >= 0]:
+            raise TrialError("invalid", f"{RULES[broken[ranks[0]]]} (ranks {ranks})")
+
+    def _all_ranks(self, own: int) -> list[int]:
+        with self.worker.traffic.during("eval"):
+            gathered = self.worker.comm.all_gather(torch.tensor([own], device=self.worker.device))
+        return [int(each) for each in gathered]
 
 
 def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:

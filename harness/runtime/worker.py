@@ -35,6 +35,8 @@ class Worker:
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
         view: this rank's part of the graph that is trained on; `view.partition` is `partition`.
         eval_view: its part of the whole graph (the same object when transductive).
+        stored_features: the features [N, F] of the data set, memory-mapped; multilabel: whether a node has several
+            labels. Labels are those of `view`.
         train_counts: training nodes of each rank.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
@@ -55,15 +57,16 @@ class Worker:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
         self.meters = Meters(self.device, local_rank=local_rank, timing=config.timing, phase=lambda: clock.current)
-        self.graph = open_graph(job.graph)
-        self.view = self._open_view(job.train_view)
-        self.eval_view = self._open_view(job.full_view) if job.inductive else self.view
+        self._graph = open_graph(job.graph)
+        self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel
+        self.view = self.open_view(job.train_view, rank)
+        self.eval_view = self.open_view(job.full_view, rank) if job.inductive else self.view
         counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
         self.train_counts = [int(c) for c in counts]
         self.model = GNN(
             config.model,
-            self.graph.features.shape[1],
-            self.graph.num_classes,
+            self.stored_features.shape[1],
+            self._graph.num_classes,
             seed=config.seed,
             dtype=self.dtype,
             products=config.train.products,
@@ -72,10 +75,10 @@ class Worker:
         self.rng = np.random.default_rng((config.seed, rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
 
-    def _open_view(self, path: Path) -> View:
-        return View(
-            self.graph, path, self.rank, engine=self.job.config.train.spmm, device=self.device, dtype=self.dtype
-        )
+    def open_view(self, path: Path, rank: int) -> View:
+        """Return the part of `rank` of a partitioned graph."""
+        spmm = self.job.config.train.spmm
+        return View(self._graph, path, rank, engine=spmm, device=self.device, dtype=self.dtype)
 
     @cached_property
     def features(self) -> FeatureStore:
@@ -124,8 +127,7 @@ def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | No
         block = view.partition.full_block
         exchange = SyncExchange(comm, view.partition.full_halo)
         logits = model([block] * model.depth, view.features(), exchange)
-        chosen = [view.rows[split] for split in SPLITS]
-        counts = [score_counts(logits[rows], view.labels[rows]) for rows in chosen]
+        counts = [score_counts(logits[view.rows[split]], view.scored_labels[split]) for split in SPLITS]
         return scores_of_all(SPLITS, counts, comm)
 
 

@@ -96,3 +96,9 @@ def test_options_that_are_not_told_are_seen_without_a_run() -> None:
 def test_an_option_that_there_is_not_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="--option ratio"):
         check_method("bns-gcn", options={"ratio": 0.5})
+
+
+def test_rules_that_a_trial_ends_for_are_checked_too() -> None:
+    report = check_method("support.cheats:Twice", limit_s=100)
+    assert report.failed[0] == "runs"
+    assert "the weights changed between two steps" in "\n".join(report.lines)
