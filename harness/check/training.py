@@ -27,6 +27,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
+from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, do_not_preempt
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
@@ -108,9 +109,9 @@ def outcome(trainer: Trainer) -> RankOutcome:
     trainer.method.close()
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
     scores = evaluate(worker.model, worker.eval_view, worker.comm)
-    return RankOutcome(
-        before, gradients, rows, worker.traffic.rows(), scores, _weights(worker), trainer.integrity.broken
-    )
+    trainer.integrity.unchanged(worker.model, EVALUATION)
+    broken = trainer.integrity.broken
+    return RankOutcome(before, gradients, rows, worker.traffic.rows(), scores, _weights(worker), broken)
 
 
 def _weights(worker: Worker) -> Weights:

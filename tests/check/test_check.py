@@ -98,7 +98,11 @@ def test_an_option_that_there_is_not_is_the_users_mistake() -> None:
         check_method("bns-gcn", options={"ratio": 0.5})
 
 
-def test_rules_that_a_trial_ends_for_are_checked_too() -> None:
-    report = check_method("support.cheats:Twice", limit_s=100)
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("Twice", "the weights changed between two steps"), ("WhenLookedAt", "an evaluation changed the weights")],
+)
+def test_rules_that_a_trial_ends_for_are_checked_too(name: str, told: str) -> None:
+    report = check_method(f"support.cheats:{name}", limit_s=100)
     assert report.failed[0] == "runs"
-    assert "the weights changed between two steps" in "\n".join(report.lines)
+    assert told in "\n".join(report.lines)
