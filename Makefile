@@ -19,8 +19,8 @@ help:  ## Show this list.
 quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write its report, print the report's path.
 	$(BIN)/harness run suites/quickstart.yaml --report
 
-test: $(VENV)/.ready-test  ## Install and run the tests, two files at a time.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.ready-test  ## Install and run the tests, three files at a time.
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.ready-lint  ## Check style, formatting, types, layers and the links of the documentation.
 	$(BIN)/ruff check
