@@ -92,7 +92,8 @@ def join_group(job: Job, rank: int, world: int) -> None:
         backend = at.backend
         shared = TCPStore(at.host, at.port, is_master=False, wait_for_workers=False, timeout=timeout)
         store = PrefixStore(at.prefix, shared)
-    do_not_preempt()
+    if backend == "gloo":
+        do_not_preempt()
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
 
 
