@@ -28,7 +28,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
 from harness.runtime.integrity import EVALUATION
-from harness.runtime.job import Job, do_not_preempt
+from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
 from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec
@@ -262,9 +262,9 @@ def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
     torch.set_num_threads(1)
     if world > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        do_not_preempt()
         store, timeout = FileStore(str(folder / "store"), world), timedelta(seconds=60)
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
+        with patient_threads():
+            torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
     result: tuple[bool, Any] = True, None
     while result[0]:
         pipe.send(result)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -92,17 +93,24 @@ def join_group(job: Job, rank: int, world: int) -> None:
         backend = at.backend
         shared = TCPStore(at.host, at.port, is_master=False, wait_for_workers=False, timeout=timeout)
         store = PrefixStore(at.prefix, shared)
-    if backend == "gloo":
-        do_not_preempt()
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    with patient_threads() if backend == "gloo" else nullcontext():
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
 
 
-def do_not_preempt() -> None:
-    """Schedule this thread, and those that it starts, as `SCHED_BATCH`: of equal weight, but not at once when woken.
+@contextmanager
+def patient_threads() -> Iterator[None]:
+    """Schedule threads that are started within as `SCHED_BATCH`: of equal weight, but not at once when woken.
 
     gloo's thread tries its sockets again and again while the thread that sends holds their lock; where it takes that
     thread's core it does so for a whole time slice (docs/design/exchange-and-bytes.md).
     """
+    changed = False
     with suppress(AttributeError, OSError):  # Linux only; what the user's own policy forbids
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            changed = True
+    try:
+        yield
+    finally:
+        if changed:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from support.wire import schedulers
 
 from harness.check.training import run_ranks
-from harness.runtime.job import Job, do_not_preempt, join_group
+from harness.runtime.job import Job, join_group, patient_threads
 from harness.runtime.spec import RunConfig
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="SCHED_BATCH is Linux's")
@@ -31,14 +31,15 @@ def test_a_rank_of_a_trial_joins_scheduled_so(tmp_path: Path, monkeypatch: pytes
     job = Job.model_construct(config=config, store=tmp_path / "store", collective_timeout_s=1, rendezvous=None)
     with ThreadPoolExecutor(1) as pool:  # a policy is a thread's own
         pool.submit(join_group, job, 0, 2).result()
-    assert joined == [os.SCHED_BATCH]
+        after = pool.submit(os.sched_getscheduler, 0).result()
+    assert (joined, after) == ([os.SCHED_BATCH], os.SCHED_OTHER)
 
 
 def test_the_users_own_policy_stays() -> None:
     def idle() -> int:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        do_not_preempt()
-        return os.sched_getscheduler(0)
+        with patient_threads():
+            return os.sched_getscheduler(0)
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(idle).result() == os.SCHED_IDLE
