@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.data.store import locked
 from harness.launch.inputs import cores
 from harness.launch.process import Placement
 from harness.suite.schema import TrialConfig
@@ -69,7 +70,7 @@ class Taken:
         Whoever comes adds itself to what the others show: one of two always sees the other.
         """
         line = json.dumps([who.trial, who.label]) + "\n"
-        with _alone(self._home / _BOOK):
+        with locked(self._home / _BOOK):
             for path in sorted(self._home.glob(f"{_SEAT}*")):
                 with ExitStack() as stale:
                     if _lock(stale, path, fcntl.LOCK_SH):
@@ -85,7 +86,7 @@ class Taken:
 
     def stand(self) -> None:
         """Show the trial no longer: who comes from now on has not run beside it."""
-        with _alone(self._home / _BOOK):
+        with locked(self._home / _BOOK):
             if self._own is not None:
                 self._found, own, self._own = self.beside(), self._own, None
                 own.unlink(missing_ok=True)
@@ -177,17 +178,6 @@ def _home() -> Path:
     if home.is_symlink() or home.stat().st_uid != os.getuid():  # somebody else's trap
         return Path(tempfile.mkdtemp(prefix="harness-"))
     return home
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait for a lock, which nobody holds for longer than it takes to read and write a few lines."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _lock(held: ExitStack, path: Path, how: int) -> bool:
