@@ -54,21 +54,17 @@ class Case:
     plugin: PluginSource | None = None
     plugins: dict[str, PluginSource] = field(default_factory=dict)
 
-    def job(self) -> Job:
-        """Return what a rank reads; it writes to a new directory."""
+    def trainer(self, rank: int, world: int) -> Trainer:
+        """Make the rank's trainer, with its worker and its method."""
         name = self.method if self.plugin is not None else _class_path(self.method)
         config = RunConfig.model_validate(vars(self) | {"method": MethodSpec(name=name, options=self.options)})
         out = Path(tempfile.mkdtemp())
         graph, parts, inductive = self.data.graph, self.data.parts, self.data.inductive
-        return Job(
+        job = Job(
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
             store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
         )  # fmt: skip
-
-    def trainer(self, rank: int, world: int) -> Trainer:
-        """Make the rank's trainer, with its worker and its method."""
-        job = self.job()
-        return Trainer(Worker(job, rank, world), RankReport(job.out, rank))
+        return Trainer(Worker(job, rank, world), RankReport(out, rank))
 
 
 @functools.cache

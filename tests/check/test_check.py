@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import pytest
-from support.methods import Secretive
+from support.methods import SMALL, Secretive
 
 from harness.check import CheckReport, Subject, check_method, check_methods
 from harness.check.claims import options_finding
@@ -16,16 +15,6 @@ from harness.runtime.method import METHODS
 # The first test runs what all of them judge.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SMALL: dict[str, dict[str, Any]] = {  # where the defaults would draw all of 60 nodes
-    "graphsage": {"fanouts": 2, "batch_size": 5},
-    "vrgcn": {"batch_size": 5},
-    "fastgcn": {"sizes": 20, "batch_size": 5},
-    "ladies": {"sizes": 10, "batch_size": 5},
-    "skewed": {"sizes": 10, "batch_size": 5},
-    "graphsaint": {"size": 20, "frontier": 5, "coverage": 5},
-    "clustergcn": {"clusters": 6, "per_batch": 2},
-    "dgs": {"fanouts": 2, "batch_size": 5, "period": 2, "explain": "inline", "explain_steps": 10},
-}
 CLAIMS = {  # that a method makes beyond what all are held to
     "full": {"exact", "bytes"},
     "cagnet": {"exact", "bytes"},

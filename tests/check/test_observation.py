@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.methods import SMALL
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, run_ranks
@@ -14,17 +15,7 @@ from harness.runtime.minibatch import MiniBatchOptions
 from harness.runtime.spec import TrainSpec
 
 EPOCHS = 4
-OPTIONS: dict[str, dict[str, Any]] = {  # where the defaults would draw all of the nodes
-    "graphsage": {"fanouts": 2, "batch_size": 5},
-    "vrgcn": {"batch_size": 5},
-    "fastgcn": {"sizes": 20, "batch_size": 5},
-    "ladies": {"sizes": 10, "batch_size": 5},
-    "skewed": {"sizes": 10, "batch_size": 5},
-    "graphsaint": {"size": 20, "coverage": 5},
-    "clustergcn": {"clusters": 6, "per_batch": 2},
-    "dgs": {"fanouts": 2, "batch_size": 5, "period": 2, "explain": "inline", "explain_steps": 5},
-    "bns-gcn": {"rate": 0.5},
-}
+OPTIONS: dict[str, dict[str, Any]] = SMALL | {"bns-gcn": {"rate": 0.5}}
 CACHED = [name for name in METHODS.names() if issubclass(METHODS.load(name).Options, MiniBatchOptions)]
 WATCHED: dict[str, dict[str, Any]] = {
     "as little as there is": {"eval_every": 0, "checksum_every": 100},

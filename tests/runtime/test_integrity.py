@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.training import run_to_the_end
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case
 from harness.graph.partition import HIDDEN
 from harness.models.spec import ModelSpec
-from harness.runtime.report import RankReport
 from harness.runtime.spec import TrainSpec
-from harness.runtime.trainer import Trainer
-from harness.runtime.worker import Worker
 
 MODEL = ModelSpec(name="sage", layers=2, hidden=8)
 CAUGHT = {
@@ -38,15 +35,7 @@ def run(name: str, tmp_path: Path, *, multilabel: bool = False, **train: Any) ->
     data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
     spec = TrainSpec(**{"epochs": 3, "threads": 1, "eval_every": 1, "sampled_eval": True} | train)
     options = {"fanouts": 3, "batch_size": 8} if name == "WhileEvaluated" else {}
-    case = Case(data, f"support.cheats:{name}", options, MODEL, spec)
-    job = case.job()
-    report = RankReport(job.out, 0)
-    with report.concluding():
-        trainer = Trainer(Worker(job, 0, 1), report)
-        report.setup(trainer.worker, trainer.method, 0.0)
-        trainer.run()
-    found: dict[str, Any] = json.loads((job.out / "rank0.json").read_text())
-    return found
+    return run_to_the_end(0, 1, Case(data, f"support.cheats:{name}", options, MODEL, spec))
 
 
 @pytest.mark.parametrize("name", CAUGHT)

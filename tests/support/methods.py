@@ -25,6 +25,17 @@ from torch import Tensor
 from harness import MethodOptions, Sampler, Source, Step, Worker, per_layer
 from harness.runtime.pipelined import Pipeline, TrainGraph
 
+SMALL: dict[str, dict[str, Any]] = {  # where the defaults would draw all of 60 nodes
+    "graphsage": {"fanouts": 2, "batch_size": 5},
+    "vrgcn": {"batch_size": 5},
+    "fastgcn": {"sizes": 20, "batch_size": 5},
+    "ladies": {"sizes": 10, "batch_size": 5},
+    "skewed": {"sizes": 10, "batch_size": 5},
+    "graphsaint": {"size": 20, "frontier": 5, "coverage": 5},
+    "clustergcn": {"clusters": 6, "per_batch": 2},
+    "dgs": {"fanouts": 2, "batch_size": 5, "period": 2, "explain": "inline", "explain_steps": 10},
+}
+
 
 class UnscaledBNS(BNSGCN):
     """BNS-GCN that forgets 1/p."""
