@@ -26,6 +26,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if LOCKS not in os.environ:
         os.environ[LOCKS] = tempfile.mkdtemp(prefix="harness-tests-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(LOCKS), ignore_errors=True))
+    # Workers share the cores: a thread that waits for others of its process is not to spin while they cannot run.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
+        torch.set_num_threads(1)
     # Trials of different workers are timed side by side: what they measure is not what is tested.
     os.environ["HARNESS_LOCKS"] = os.path.join(os.environ[LOCKS], os.environ.get("PYTEST_XDIST_WORKER", "main"))
 

@@ -19,6 +19,9 @@ class OwnRay:
         from ray.cluster_utils import Cluster
 
         self.home = tempfile.mkdtemp(prefix="ray-")  # short: a socket's path has a limit
+        # Where Ray notes the address of the newest cluster: the user's own note is not ours to write.
+        os.environ["RAY_TMPDIR"] = self.home
+        os.mkdir(os.path.join(self.home, "ray"))
         head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self.home, **SMALL}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = [self.add_node() for _ in range(2)]
@@ -38,4 +41,5 @@ class OwnRay:
     def stop(self) -> None:
         """End all nodes."""
         self._cluster.shutdown()
+        del os.environ["RAY_TMPDIR"]
         shutil.rmtree(self.home, ignore_errors=True)
