@@ -36,8 +36,6 @@ of a device, "slowest": that of the rank with the longest median epoch."""
 Epochs = Literal["", "all", "timed", "plain", "phased"]
 """Epochs whose mean is taken: all, those after warm-up, of these those without barriers, or those with."""
 
-# Standard deviations of log(one run / another) of the same code on one machine: docs/design/compare.md.
-RERUN, DRIFT, MEMORY = 0.03, 0.02, 0.02
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 STAT = "stat_"  # what the columns of a method's own metrics begin with
 
@@ -103,8 +101,6 @@ class Metric(Registered):
         machine: it says something of the machine too, and is compared between runs on machines alike only.
         exact: the same code gives the same value, bit for bit.
         by_epoch: the time of an epoch decides it, so that epochs tell how sure it is.
-        rerun, drift: how far two runs of the same code are apart (standard deviation of the ratio's logarithm): each
-            trial by itself (None: not known), and all of them together, because the machine is another today.
     """
 
     kind = "metric"
@@ -124,8 +120,6 @@ class Metric(Registered):
     machine: bool = False
     exact: bool = False
     by_epoch: bool = False
-    rerun: float | None = None
-    drift: float = 0.0
 
     @classmethod
     def of_method(cls, name: str, doc: str, unit: str = "", **others: Any) -> Metric:
@@ -183,11 +177,11 @@ def _score(name: str, doc: str, heading: str, **others: Any) -> Metric:
 
 
 def _time(name: str, doc: str, heading: str = "", unit: str = "s", **others: Any) -> Metric:
-    return Metric(name, doc, unit, heading, "less", machine=True, drift=DRIFT, **others)
+    return Metric(name, doc, unit, heading, "less", machine=True, **others)
 
 
 def _memory(name: str, doc: str, heading: str, **others: Any) -> Metric:
-    return Metric(name, doc, "B", heading, "less", rerun=MEMORY, **others)
+    return Metric(name, doc, "B", heading, "less", **others)
 
 
 # fmt: off
@@ -211,11 +205,11 @@ def _table() -> Iterable[Metric]:
     for name in ("status", "reason"):
         yield _words_of(name, "how it ended (README, Statuses); why it is not ok")
     yield _time("epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
-        "rank's time of that epoch", "Epoch time", by_epoch=True, rerun=RERUN,
+        "rank's time of that epoch", "Epoch time", by_epoch=True,
         epoch_doc="of this rank in this epoch; the phases add up to the epoch")
     yield Metric("epochs", "epochs trained", heading="Epochs", key="summary.epochs")
     yield Metric("throughput_epochs_s", "1 / `epoch_time_s`", "1/s", "Epochs per second", "more", machine=True,
-        by_epoch=True, rerun=RERUN, drift=DRIFT)
+        by_epoch=True)
     best = ("best validation score over the evaluations; test score of that evaluation (the first, if several are "
         "best); none with `train: {eval_every: 0, final_eval: false}`")
     yield _score("best_val", best, "Best validation score", key="summary.best_val")
@@ -234,8 +228,8 @@ def _table() -> Iterable[Metric]:
     yield _memory("peak_memory_bytes", "largest of the ranks; where it was read", "Peak memory")
     yield _words_of("peak_memory_source", "largest of the ranks; where it was read")
     sizes = "sums over ranks, of the graph that is trained on"
-    yield Metric("boundary_nodes", sizes, heading="Boundary nodes", ranks="sum", key="boundary")
-    yield Metric("inner_nodes", sizes, heading="Inner nodes", ranks="sum", key="inner")
+    yield Metric("boundary_nodes", sizes, heading="Boundary nodes", ranks="sum", key="boundary", exact=True)
+    yield Metric("inner_nodes", sizes, heading="Inner nodes", ranks="sum", key="inner", exact=True)
     yield Metric("imbalance", "largest / mean of the ranks' median epoch times", heading="Imbalance")
     yield _time("wall_s", "from the start of the ranks to the end of the last", "Wall time")
     yield _time("setup_s", "reading partition and features, building the model, `precompute`, counting subgraphs; "
@@ -273,11 +267,11 @@ def _table() -> Iterable[Metric]:
     yield Metric("gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, whoever "
         "uses it", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use)
     yield Metric("energy_gpu_j", "difference of the driver's energy counter over an epoch, mean over timed epochs, "
-        "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, drift=DRIFT, ranks="devices",
+        "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, ranks="devices",
         epochs="plain", key="epochs.energy_gpu_j", epoch_doc=use)
     yield Metric("energy_cpu_j", "the same of all processor packages (RAPL) of each machine, other processes "
         "included, DRAM not; needs readable `/sys/class/powercap/intel-rapl:*/energy_uj` (mostly root)", "J/epoch",
-        "CPU energy", "less", machine=True, drift=DRIFT, ranks="devices", epochs="plain", key="epochs.energy_cpu_j",
+        "CPU energy", "less", machine=True, ranks="devices", epochs="plain", key="epochs.energy_cpu_j",
         epoch_doc=use)
     for name, heading, doc in (
         ("peak_rss_bytes", "Peak RSS", "largest of the ranks: the kernel's peak resident set (VmHWM), "
@@ -294,22 +288,24 @@ def _table() -> Iterable[Metric]:
     yield _memory("memory_model_bytes", "what the method's memory model says of the rank that needs most; its "
         "components in `result.memory_model` of the record", "Memory model")
     yield Metric("wire_estimate_bytes", "payload with the headers of full frames; none on the loopback", "B/epoch",
-        "With headers", "less", rerun=MEMORY)
+        "With headers", "less")
     seen = "what the interfaces sent, summed over them (`traffic: verify`); its ratio to what was counted"
-    yield Metric("wire_bytes", seen, "B/epoch", "Interfaces", "less", rerun=MEMORY)
+    yield Metric("wire_bytes", seen, "B/epoch", "Interfaces", "less")
     yield Metric("wire_ratio", seen, heading="Interfaces / counted")
     yield _time("eval_s", "all evaluations; largest of the ranks; 0 where there are none", "Evaluations", ranks="max",
         key="eval_s", epoch_doc="the evaluation behind this epoch; 0 where none")
-    yield Metric("edges", sizes, heading="Edges", ranks="sum", key="edges")
+    yield Metric("edges", sizes, heading="Edges", ranks="sum", key="edges", exact=True)
     yield _score("sampled_test_at_best_val", "test score by the method's own sampler, of the evaluation with the "
         "best exact validation score (`train.sampled_eval`)", "Sampled test score",
         key="summary.sampled_test_at_best_val")
     yield Metric("train_nodes_per_s", "training nodes of all ranks / `epoch_time_s` (papers: Knodes/s are thousands "
-        "of it)", "1/s", "Training nodes per second", "more", machine=True, by_epoch=True, rerun=RERUN, drift=DRIFT)
+        "of it)", "1/s", "Training nodes per second", "more", machine=True, by_epoch=True)
     steps = ("updates of the weights in an epoch; median over the same epochs as `epoch_time_s` of the slowest "
         "rank's time / them")
     yield Metric("steps", steps, heading="Steps", epoch_doc="updates of the weights")
     yield _time("step_time_s", steps, "Time of a step")
+    yield _time("reference_s", "what the reference workload took on the machine, last before the trial",
+        "Reference workload")
 
 
 def _of_epochs() -> Iterable[Metric]:

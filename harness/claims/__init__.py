@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,29 +16,29 @@ import pandas as pd
 
 from harness.claims.text import By, compares, differences, expectation, number, span, unit_of, with_interval
 from harness.errors import UserError
-from harness.metrics import METRICS, Formula, Metric
+from harness.metrics import Formula, Metric, find_metric
+from harness.results import contrast
+from harness.results.contrast import RISK, Contrast, difference_reach, mean_reach
 from harness.results.frames import load_inputs
 from harness.results.record import flatten
-from harness.results.stats import Interval, difference_interval, mean_interval, median_interval, ratio_interval
-from harness.results.store import KeptSuite, kept, kept_suites, timed_epochs
+from harness.results.stats import Interval
+from harness.results.store import KeptSuite, kept, kept_suites
 from harness.results.text import join_unique, text
 from harness.suite.schema import Claim, Expect, TrialConfig
 from harness.suite.select import Cell, Row, pairs_of
-
-# Figures that an epoch has, too: medians over epochs, or their inverse.
-TIMED = ("step_time_s", *(name for name, metric in METRICS.items() if metric.by_epoch))
 
 
 @dataclass(frozen=True)
 class Measured:
     """A metric of the trials of one cell.
 
-    `by_seed`: the trials' values; `epochs`: the values of the only trial's timed epochs where the metric has
-    such, else empty. `lacking` says why there is no value, or, with values, what of the seeds is missing.
+    By seed: the trials' values, when they began (seconds), and what the reference workload took before them (NaN: not
+    measured). `lacking` says why there is no value, or, with values, what of the seeds is missing.
     """
 
     by_seed: dict[int, float]
-    epochs: np.ndarray = field(default_factory=lambda: np.empty(0))
+    started: dict[int, float]
+    references: dict[int, float]
     lacking: str = ""
 
     @cached_property
@@ -49,10 +50,9 @@ class Measured:
 class Results:
     """Results of one suite, by trial."""
 
-    def __init__(self, frame: pd.DataFrame, epochs: pd.DataFrame) -> None:
-        """Take one row a trial, and one an epoch and rank; of a trial's several rows the last counts."""
+    def __init__(self, frame: pd.DataFrame) -> None:
+        """Take one row a trial; of a trial's several rows the last counts."""
         self._trials: dict[str, dict[Any, Any]] = {row["trial"]: row for row in frame.to_dict("records")}
-        self._epochs = dict(iter(epochs.groupby("trial")))
 
     def origin(self, trial: TrialConfig) -> str:
         """Return where a trial's data came from, "" if it was not run or does not say."""
@@ -71,10 +71,10 @@ class Results:
         why = join_unique(lacking)
         if found and lacking:
             why = f"{len(found)} of {len(cell)} seeds ({why})"
-        if len(found) != 1:
-            return Measured(found, lacking=why)
-        [id_] = [trial.id for trial in cell if trial.seed in found]
-        return Measured(found, self._over_epochs(formula, id_), why)
+        rows = {trial.seed: self._trials[trial.id] for trial in cell if trial.seed in found}
+        started = {seed: _moment(row.get("started")) for seed, row in rows.items()}
+        references = {seed: float(row.get("reference_s") or math.nan) for seed, row in rows.items()}
+        return Measured(found, started, references, why)
 
     def _value(self, formula: Formula, trial: str) -> float | str:
         """Return the metric of a trial, or why there is none."""
@@ -88,20 +88,9 @@ class Results:
         value = formula.value(row)
         return f"{' + '.join(formula.per)} is 0" if value is None else value
 
-    def _over_epochs(self, formula: Formula, trial: str) -> np.ndarray:
-        """Return the metric of a trial's timed epochs [epochs], none if it is no metric of an epoch."""
-        [name, *more] = formula.columns
-        row = self._trials[trial]
-        count = float(row.get("timed_epochs", math.nan))
-        if more or formula.per or name not in TIMED or trial not in self._epochs or math.isnan(count):
-            return np.empty(0)
-        timed = timed_epochs(self._epochs[trial], int(count))
-        times = timed["epoch_time_s"].to_numpy(dtype=np.float64)
-        if name == "step_time_s":
-            times = times / timed["steps"].to_numpy(dtype=np.float64)
-        elif name != "epoch_time_s":  # a throughput: a number of things / epoch time
-            times = row[name] * row["epoch_time_s"] / times
-        return times
+
+def _moment(started: object) -> float:
+    return datetime.fromisoformat(started).timestamp() if isinstance(started, str) else math.nan
 
 
 def same_seeds(cells: Sequence[Measured]) -> list[Measured]:
@@ -109,29 +98,103 @@ def same_seeds(cells: Sequence[Measured]) -> list[Measured]:
     common = set.intersection(*(set(cell.by_seed) for cell in cells))
     if not common or all(set(cell.by_seed) == common for cell in cells):
         return list(cells)
-    return [Measured({s: v for s, v in c.by_seed.items() if s in common}, c.epochs, c.lacking) for c in cells]
+    return [replace(c, by_seed={s: v for s, v in c.by_seed.items() if s in common}) for c in cells]
 
 
-def interval_of(cell: Measured) -> Interval | None:
-    """Return the 95 % interval of a cell's value: over seeds, else over epochs; None of one number."""
-    if len(cell.by_seed) > 1:
-        return mean_interval(list(cell.by_seed.values()))
-    return median_interval(cell.epochs) if len(cell.epochs) > 1 else None
+@dataclass(frozen=True)
+class Sureness:
+    """How intervals of a claim's values are made.
 
-
-def interval_against(of: Measured, over: Measured, by: By) -> Interval | None:
-    """Return the 95 % interval of two cells' ratio or difference, as `interval_of`.
-
-    Seeds that both cells have are resampled together.
+    `metric`: stands for the claim's formula: whether it drifts with the machine, is exact, is a score; `risk`: of an
+    interval that misses the truth, where there are several beside it.
     """
-    interval = ratio_interval if by == "ratio" else difference_interval
-    if len(of.by_seed) > 1 and len(over.by_seed) > 1:
-        paired = of.by_seed.keys() == over.by_seed.keys()
-        samples = [[cell.by_seed[seed] for seed in sorted(cell.by_seed)] for cell in (of, over)]
-        return interval(*samples, paired=paired, statistic="mean")
-    if len(of.epochs) > 1 and len(over.epochs) > 1:
-        return interval(of.epochs, over.epochs, paired=False)
-    return None
+
+    metric: Metric
+    risk: float
+
+    @classmethod
+    def of(cls, formula: Formula, declared: Sequence[Metric], count: int) -> Sureness:
+        """Return that of a formula, of which `count` values are held against one expectation."""
+        above, below = ([find_metric(name, declared) for name in side] for side in (formula.columns, formula.per))
+        timed = [any(metric.machine for metric in side) for side in (above, below)]
+        rises = timed[1] or (timed[0] and above[0].better == "more")  # as the machine gets faster
+        score = not below and above[0].difference
+        return cls(
+            Metric(
+                "claimed",
+                unit="fraction" if score else "",
+                better="more" if rises or score else "less",
+                machine=timed[0] != timed[1],
+                exact=all(metric.exact for metric in (*above, *below)),
+            ),
+            RISK / max(1, count),
+        )
+
+    def interval(self, cell: Measured) -> Interval | None:
+        """Return the interval of a cell's value over seeds; None of one, unless it is exact."""
+        values = list(cell.by_seed.values())
+        reach = 0.0 if self.metric.exact and len(values) == 1 else mean_reach(values, self.risk)
+        if reach is None or cell.value is None:
+            return None
+        return Interval(cell.value, cell.value - reach, cell.value + reach)
+
+    def against(self, of: Measured, over: Measured, by: By) -> Interval | None:
+        """Return the interval of two cells' ratio or difference about its value without drift; None if not known.
+
+        Seeds that both cells have go together.
+        """
+        seeds = sorted(of.by_seed)
+        whole = against(of, over, by)
+        if whole is None or over.value is None or of.value is None:
+            return None
+        if of.by_seed.keys() != over.by_seed.keys():
+            return self._of_other_seeds(of, over, by, whole)
+        a, b = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (over, of))
+        positive = min(a.min(), b.min()) > 0
+        unit = abs(over.value) if self.metric.machine and by == "difference" else 1.0
+        if by == "difference":
+            sizes = (b - a) / unit
+        elif positive:  # of means: their ratio, and how far the pairs are from it
+            sizes = math.log(whole) + b / of.value - a / over.value
+        else:
+            sizes = whole + (b - whole * a) / over.value
+        middles = np.log([a, b]).mean(axis=0) if positive else None
+        found = Contrast([self._pairs(sizes, over, of, middles)], self._kind(by, len(seeds))).row(0, self.risk)
+        if found.low is None or found.high is None:
+            return None
+        moved = [end - float(sizes.mean()) for end in (found.size, found.low, found.high)]
+        if by == "ratio" and positive:
+            return Interval(*(whole * math.exp(by_much) for by_much in moved))
+        return Interval(*(whole + unit * by_much for by_much in moved))
+
+    def _kind(self, by: By, count: int) -> Metric:
+        """Return the metric as `Contrast` takes it: over several seeds nothing is exact, and ratios are no scores."""
+        score = self.metric.difference and by == "difference"
+        return replace(self.metric, exact=self.metric.exact and count == 1, unit="fraction" if score else "")
+
+    def _pairs(self, sizes: np.ndarray, over: Measured, of: Measured, middles: np.ndarray | None) -> contrast.Pairs:
+        seeds = sorted(of.by_seed)
+        started, measured = (
+            np.array([[getattr(cell, name)[seed] for seed in seeds] for cell in (over, of)])
+            for name in ("started", "references")
+        )
+        sign = -1 if self.metric.better == "more" else 1
+        return contrast.Pairs(sizes, started, sign * np.log(measured), middles)
+
+    def _of_other_seeds(self, of: Measured, over: Measured, by: By, whole: float) -> Interval | None:
+        """Return the interval of independent samples; drift may be all of its bound."""
+        scales = (over.value, of.value) if by == "ratio" else (1.0, 1.0)
+        if not scales[0] or not scales[1]:
+            return None
+        a, b = (np.array(list(c.by_seed.values())) / scale for c, scale in zip((over, of), scales, strict=True))
+        reach = difference_reach(a, b, self.risk)
+        if reach is None:
+            return None
+        bound = contrast.DRIFT if self.metric.machine else 0.0
+        if by == "ratio" and whole > 0:
+            return Interval(whole, whole * math.exp(-reach - bound), whole * math.exp(reach + bound))
+        reach = abs(whole) * (reach + bound) if by == "ratio" else reach + bound * abs(over.value or 0.0)
+        return Interval(whole, whole - reach, whole + reach)
 
 
 def against(of: Measured, over: Measured, by: By) -> float | None:
@@ -143,7 +206,8 @@ def against(of: Measured, over: Measured, by: By) -> float | None:
     return of.value / over.value if over.value else None
 
 
-State = Literal["holds", "fails", "not measured"]
+State = Literal["holds", "indicated", "indicated against", "fails", "not measured"]
+WORST: tuple[State, ...] = ("fails", "indicated against", "indicated", "holds")
 TWIN = "twin"  # as data set, and as origin of a record's data
 
 
@@ -152,8 +216,9 @@ class Finding:
     """One trial, pair or order that a claim speaks of.
 
     `label`: what sets it apart from the claim's others; `values`: of its cells, None where not measured; `value`:
-    what is held against the expectation (None: not measured, or an order), with its 95 % interval; `shown`: these
-    as text. `sure`: whether the interval is all on one side of what is expected; None without an interval.
+    what is held against the expectation (None: not measured, or an order), with its interval; `shown`: these
+    as text. `sure`: whether the interval is all on one side of what is expected; None without an interval. A value
+    that is as expected "holds" if that is sure, else it is "indicated"; others alike.
     """
 
     label: str
@@ -168,7 +233,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds: it fails if one of its rows does, and holds if some are measured and none fails.
+    """Whether a claim holds: its state is the worst of its rows that are measured.
 
     `expected`, `measured`: as text; `why`: what a reader must know of a verdict, "" if nothing; `twin`: some of it
     was (or is to be) measured on a generated twin of a data set: it says nothing of a paper's absolute numbers.
@@ -184,24 +249,20 @@ class Verdict:
 
 
 def evaluate(
-    claims: Sequence[Claim],
-    frame: pd.DataFrame,
-    epochs: pd.DataFrame,
-    trials: Sequence[TrialConfig],
-    declared: Sequence[Metric] = (),
+    claims: Sequence[Claim], frame: pd.DataFrame, trials: Sequence[TrialConfig], declared: Sequence[Metric] = ()
 ) -> list[Verdict]:
     """Hold a suite's claims against results and return a verdict for each, in their order.
 
-    `frame`: one row a trial, as `load_results` returns it; trials that are not the suite's are not read. `epochs`: one
-    row an epoch and rank, as `load_epochs`. `trials`: all of the suite, run or not. `declared`: the metrics that
-    methods declare. A trial's seeds are repetitions: values are means over those that ended well, intervals are over
-    them, or over epochs where a time has one seed only.
+    `frame`: one row a trial, as `load_results` returns it; trials that are not the suite's are not read. `trials`:
+    all of the suite, run or not. `declared`: the metrics that methods declare. A trial's seeds are repetitions: values
+    are means over those that ended well, intervals are over them.
     """
-    results = Results(frame, epochs)
-    return [_verdict(claim, results, trials, unit_of(claim, declared)) for claim in claims]
+    results = Results(frame)
+    return [_verdict(claim, results, trials, declared) for claim in claims]
 
 
-def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], unit: str) -> Verdict:
+def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], declared: Sequence[Metric]) -> Verdict:
+    unit = unit_of(claim, declared)
     try:
         pairs = list(pairs_of(claim, trials))
     except UserError as error:
@@ -210,14 +271,14 @@ def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], unit
         return Verdict(claim, expectation(claim, unit), "", (), "not measured", why, twin)
     labels = differences([flatten(cell[0].model_dump(mode="json")) for cell, _ in pairs])
     named = zip(pairs, labels, strict=True)
-    rows = tuple(replace(_finding(claim, row, results, unit), label=label) for (_, row), label in named)
-    states = {row.state for row in rows}
-    state: State = "fails" if "fails" in states else "holds" if "holds" in states else "not measured"
+    sureness = Sureness.of(Formula.parse(claim.metric), declared, len(pairs))
+    rows = tuple(replace(_finding(claim, row, results, unit, sureness), label=label) for (_, row), label in named)
+    state = worst(row.state for row in rows)
     twin = any(TWIN in (trial.dataset.name, results.origin(trial)) for cell, _ in pairs for trial in cell)
     return Verdict(claim, expectation(claim, unit), _summary(claim, rows, unit), rows, state, _why(rows, state), twin)
 
 
-def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str) -> Finding:
+def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, sureness: Sureness) -> Finding:
     """Measure one row and hold it against the expectation."""
     if isinstance(row, UserError):
         return Finding("", (), None, None, "", "not measured", row.message)
@@ -226,17 +287,37 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str) ->
     lacking = join_unique(cell.lacking for cell in cells)
     values = tuple(cell.value for cell in cells)
     if claim.expect.order is not None:
-        return _ordered(claim, cells, lacking, unit)
+        return _ordered(claim, cells, lacking, unit, sureness)
     by = compares(claim)
     value = values[0] if by is None else against(cells[0], cells[1], by)
     if value is None:
         why = lacking if None in values else "what it is compared with is 0"
         return Finding("", values, None, None, "", "not measured", why)
-    interval = interval_of(cells[0]) if by is None else interval_against(cells[0], cells[1], by)
+    interval = sureness.interval(cells[0]) if by is None else sureness.against(cells[0], cells[1], by)
+    value = value if interval is None else interval.centre
     low, high = _bounds(claim.expect)
-    shown = with_interval(value, interval, unit, (low, high))
-    state: State = "holds" if low <= value <= high else "fails"
-    return Finding("", values, value, interval, shown, state, lacking, _sure(interval, low, high))
+    shown = with_interval(value, interval if len(cells[0].by_seed) > 1 else None, unit, (low, high))
+    return Finding("", values, value, interval, shown, *decide(value, interval, low, high, lacking))
+
+
+def decide(
+    value: float, interval: Interval | None, low: float, high: float, why: str = ""
+) -> tuple[State, str, bool | None]:
+    """Return what a value and its interval say of an expectation, `why`, and whether that is sure."""
+    sure = _sure(interval, low, high)
+    return _state(low <= value <= high, bool(sure)), why, sure
+
+
+def worst(states: Iterable[State]) -> State:
+    """Return what a claim is whose rows are so."""
+    found = set(states)
+    return next((state for state in WORST if state in found), "not measured")
+
+
+def _state(expected: bool, sure: bool) -> State:
+    if expected:
+        return "holds" if sure else "indicated"
+    return "fails" if sure else "indicated against"
 
 
 def _bounds(expect: Expect) -> tuple[float, float]:
@@ -255,22 +336,28 @@ def _sure(interval: Interval | None, low: float, high: float) -> bool | None:
     return inside or interval.high < low or interval.low > high
 
 
-def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str, unit: str) -> Finding:
+def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str, unit: str, sureness: Sureness) -> Finding:
     """Hold every step of an order against its direction; a step with an end missing is not measured."""
     rises, slack = claim.expect.direction == "increasing", claim.expect.tolerance or 0.0
     low, high = (1 - slack, float("inf")) if rises else (float("-inf"), 1 + slack)
-    right: list[bool] = []
-    sure: list[bool | None] = []
+    steps = len(cells) - 1
+    each = replace(sureness, risk=sureness.risk / max(1, steps))
+    states: list[State] = []
+    known: list[bool | None] = []
     for before, after in itertools.pairwise(cells):
         if before.value is not None and after.value is not None:
             room = slack * abs(before.value)
-            right.append(after.value >= before.value - room if rises else after.value <= before.value + room)
-            sure.append(_sure(interval_against(after, before, "ratio"), low, high))
+            right = after.value >= before.value - room if rises else after.value <= before.value + room
+            interval = each.against(after, before, "ratio") if min(before.value, after.value) > 0 else None
+            known.append(_sure(interval, low, high))
+            states.append(_state(right, bool(known[-1])))
     values = tuple(cell.value for cell in cells)
-    state: State = "fails" if not all(right) else "holds" if len(right) == len(cells) - 1 else "not measured"
+    state = worst(states)
+    if len(states) < steps and state in ("holds", "indicated"):
+        state = "not measured"
     shown = ", ".join("?" if value is None else number(value, unit) for value in values)
-    known = None if None in sure or not sure else all(sure)
-    return Finding("", values, None, None, shown if right else "", state, lacking, known)
+    sure = None if None in known or not known else all(known)
+    return Finding("", values, None, None, shown if states else "", state, lacking, sure)
 
 
 def _summary(claim: Claim, rows: Sequence[Finding], unit: str) -> str:
@@ -278,8 +365,8 @@ def _summary(claim: Claim, rows: Sequence[Finding], unit: str) -> str:
     measured = [row for row in rows if row.state != "not measured"]
     if len(measured) < 2:
         return measured[0].shown if measured else ""
-    holding = sum(row.state == "holds" for row in measured)
-    count = f"{holding} of {len(measured)} hold"
+    expected = sum(row.state in ("holds", "indicated") for row in measured)
+    count = f"{expected} of {len(measured)} as expected"
     values = [row.value for row in measured if row.value is not None]
     if not values:
         return count
@@ -301,6 +388,9 @@ def _why(rows: Sequence[Finding], state: State) -> str:
     if unsure := sum(row.sure is False for row in deciding):
         of = "the interval" if len(measured) == 1 else f"the interval of {unsure} of {len(deciding)}"
         limits.append(f"not sure: {of} reaches past the bound")
+    if single := sum(row.sure is None for row in deciding):
+        of = "" if len(measured) == 1 else f" of {single} of {len(deciding)}"
+        limits.append(f"not sure: one seed{of}")
     if missing:
         limits.append(f"{len(missing)} of {len(rows)} not measured: {reasons}")
     if short := join_unique(row.why for row in measured):
@@ -325,10 +415,8 @@ class Judged:
     others: int
 
 
-def judge(
-    results: pd.DataFrame, epochs: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequence[Metric] = ()
-) -> list[Judged]:
-    """Evaluate the claims of suites on results (frames as of `load_results`, `load_epochs`, with what methods declare).
+def judge(results: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequence[Metric] = ()) -> list[Judged]:
+    """Evaluate the claims of suites on results (a frame as of `load_results`, with what methods declare).
 
     Suites without claims, and without a record, are left out.
     """
@@ -336,7 +424,7 @@ def judge(
     for name, suite in sorted(suites.items()):
         own = results[results["suite"] == name]
         if suite.claims and len(own):
-            verdicts = evaluate(suite.claims, own, epochs[epochs["suite"] == name], suite.trials, declared)
+            verdicts = evaluate(suite.claims, own, suite.trials, declared)
             ids, known = {trial.id for trial in suite.trials}, set(own["trial"])
             counts = len(ids), len(ids & known), len(known - ids)
             judged.append(Judged(suite.name, suite.file, tuple(verdicts), *counts))
@@ -351,7 +439,7 @@ def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] =
     """
     inputs = load_inputs(directories)
     given = {suite.name: suite for suite in suites}
-    return judge(inputs.results, inputs.epochs, given or kept_suites(inputs.directories), inputs.declared)
+    return judge(inputs.results, given or kept_suites(inputs.directories), inputs.declared)
 
 
 def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:

@@ -38,9 +38,9 @@ def compare(
 ) -> None:
     """Compare two sets of results, trial by trial.
 
-    Prints B / A (of scores B - A) of every trial and over all, with a 95 % interval, and a verdict: slower,
-    faster, cannot tell. Pairs are trials of one id, or else those that agree in all that A and B have in
-    common. See docs/compare.md.
+    Prints B / A (of scores B - A) of every trial and over all, with intervals that hold together with 95 %,
+    and a verdict: slower, faster, or cannot tell and what it would take. Pairs are trials of one id, or else
+    those that agree in all that A and B have in common. See docs/compare.md.
 
     Exit code: 0; 1 worse than --fail-on allows; 2 a mistake, or times of different machines.
     """
@@ -54,7 +54,7 @@ def compare(
     found = pair(*sides)
     ok = [p for p in found.pairs if p.before.record.status == p.after.record.status == "ok"]
     notes = [*_machines(ok, chosen, any_machine, after), *_left_out(found, ok)]
-    rows, whole = compare_pairs(ok, chosen)
+    rows, whole = compare_pairs(ok, chosen, limit)
     if whole is None:
         raise UserError(f"no trial that ended well on both sides has '{metric}'", key="--metric", file=after)
     _print(chosen, rows, whole, format)
@@ -114,24 +114,34 @@ def _status(trial: Trial) -> str:
 
 def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
     if format == "csv":
-        lines = [[row.label, row.trials, row.before, row.after, *_numbers(row), row.p] for row in rows]
-        lines.append(["all", whole.trials, None, None, *_numbers(whole), None])
-        print_csv(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "p"], lines)
+        lines = [[row.label, row.trials, row.before, row.after, *_numbers(row)] for row in rows]
+        lines.append(["all", whole.trials, None, None, *_numbers(whole)])
+        print_csv(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "needs"], lines)
         return
-    shown = [
-        [row.label, row.trials, *_cells(row, metric), row.verdict, None if row.p is None else f"{row.p:.2g}"]
-        for row in rows
-    ]
-    shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], whole.verdict, None])
-    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "95 % interval", "verdict", "p"]
+    shown = [[row.label, row.trials, *_cells(row, metric), _verdict(row)] for row in rows]
+    shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], _verdict(whole)])
+    columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "interval", "verdict"]
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
-        typer.echo(f"verdicts allow for {len(rows)} trials being looked at; p (of the paired t-test) does not")
+        typer.echo(f"intervals hold with 95 % for all {len(rows)} trials and their mean together")
+    typer.echo({"none": "", "turns": IN_TURNS, "reference": BY_REFERENCE, "unknown": NOT_KNOWN}[whole.drift], nl=False)
+
+
+IN_TURNS = "A and B ran in turns: pairs take the machine's drift out\n"
+BY_REFERENCE = "B / A is without the machine's drift, as the reference workload tells it\n"
+NOT_KNOWN = (
+    "A and B did not run in turns, nor was the reference workload measured often enough: intervals allow for a "
+    "drift of 10 % (run them with --repeat and --interleave)\n"
+)
+
+
+def _verdict(row: Compared) -> str:
+    return ": ".join(filter(None, (row.verdict, row.needs)))
 
 
 def _numbers(row: Compared) -> list[object]:
     low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
-    return [row.change, low, high, row.verdict]
+    return [row.change, low, high, row.verdict, row.needs]
 
 
 def _cells(row: Compared, metric: Metric) -> list[object]:

@@ -13,7 +13,10 @@ from harness.results.frames import declared_by, is_baseline
 from harness.results.record import Record
 from harness.results.reduce import between_ranks
 
-DERIVED = (Metric("counted_bytes", "sent by all ranks", "B/epoch", "Sent per epoch", "less"),)
+DERIVED = (
+    Metric("counted_bytes", "sent by all ranks", "B/epoch", "Sent per epoch", "less", exact=True),
+    Metric("exchanged_bytes", "sent, but for models and swaps", "B/epoch", "Exchanged", "less", exact=True),
+)
 """What is known of columns that are metrics."""
 SHARED = ("energy_gpu_j", "energy_cpu_j", "gpu_power_w")  # counters of which one rank tells for several
 RANK, RANK_SUFFIX = "rank_", "_epoch_s"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from harness.claims import Finding, Judged, State, Verdict
 from harness.claims.text import subject
+from harness.metrics import Metric
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
-from harness.results.stats import Interval, difference_interval, ratio_interval
+from harness.results.contrast import Pairs, against_best, needed
 from harness.results.text import byte_unit, join_unique, percent, significant, trials
-
-_UNSURE = "of too few epochs to say how sure"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ def _wins(section: Section, parts: int) -> Iterator[Win]:
     if scores := _at(values_of(section, "test_at_best_val"), parts):
         yield _best_score(section, parts, scores)
     if sent := _at(values_of(section, "exchanged_bytes"), parts):
-        yield _least(section, "Fewest bytes exchanged", sent, "an epoch")
+        yield _least(section, parts, "exchanged_bytes", "Fewest bytes exchanged", sent, "an epoch")
     if peaks := _at(values_of(section, "peak_memory_bytes"), parts):
-        yield _least(section, "Least memory", peaks, "a rank at its peak")
+        yield _least(section, parts, "peak_memory_bytes", "Least memory", peaks, "a rank at its peak")
 
 
 def _at(values: Values, parts: int) -> dict[Variant, float]:
@@ -77,67 +78,90 @@ def _baseline(section: Section, own: Variant, means: dict[Variant, float]) -> Va
 
 
 def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
-    best, second = sorted(times, key=lambda variant: times[variant])[:2]
+    best, *others = sorted(times, key=lambda variant: times[variant])
+    found = _Against(section, parts, "epoch_time_s", best, others)
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
     if base:
-        seeds = len(_by_seed(section, best, parts, "epoch_time_s"))
-        speed_up, sure = _speed_up(section, parts, base, best)
-        text += f": {speed_up:.2f} times as fast as {base.label} ({_how_sure(sure, seeds)})"
-    if second != base:
-        ratio, sure = _speed_up(section, parts, second, best)
-        text += f". Next is {second.label}: takes {ratio:.2f} times as long"
-        if sure is None:
-            text += f", {_UNSURE}"
-        elif sure.has(1.0):
-            text += ", which cannot be told from a tie"
-    return Win("Fastest epoch", f"{text}.", best)
-
-
-def _speed_up(section: Section, parts: int, slow: Variant, fast: Variant) -> tuple[float, Interval | None]:
-    """Return time of `slow` / time of `fast`, with its interval: over seeds, of one seed over epochs."""
-    a, b = (_by_seed(section, variant, parts, "epoch_time_s") for variant in (slow, fast))
-    centre = float(a.mean() / b.mean())
-    shared = a.index.intersection(b.index)
-    if len(shared) > 1:
-        return centre, ratio_interval(a[shared].to_numpy(), b[shared].to_numpy(), paired=True, statistic="mean")
-    ends = [
-        _by_seed(section, variant, parts, f"epoch_time_{end}_s").mean()
-        for variant, end in ((slow, "low"), (fast, "high"), (slow, "high"), (fast, "low"))
-    ]
-    short = any(section.select(v, parts)["too_short"].eq(True).any() for v in (slow, fast))
-    if short or any(pd.isna(end) for end in ends):
-        return centre, None
-    return centre, Interval(centre, ends[0] / ends[1], ends[2] / ends[3])
+        text += f": {found.ratio(base):.2f} times as fast as {base.label} ({found.interval(base)})"
+    if others[0] != base:
+        text += f". Next is {others[0].label}: takes {found.ratio(others[0]):.2f} times as long"
+        text += f" ({found.interval(others[0])})"
+    return Win("Fastest epoch", f"{text}.{found.ties()}", best)
 
 
 def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> Win:
-    best, second = sorted(scores, key=lambda variant: -scores[variant])[:2]
-    own, next_ = (_by_seed(section, variant, parts, "test_at_best_val") for variant in (best, second))
+    best, *others = sorted(scores, key=lambda variant: -scores[variant])
+    found = _Against(section, parts, "test_at_best_val", best, others)
     stat = values_of(section, "test_at_best_val")[best, parts]
-    what, text = f"Best test {section.metric}", f"{best.label}, {percent(stat)} % ({_seeds(len(own))})"
-    behind = f"{100 * (scores[best] - scores[second]):.2f}"
+    count = len(_by_seed(section, best, parts, "test_at_best_val"))
+    what, text = f"Best test {section.metric}", f"{best.label}, {percent(stat)} % ({_seeds(count)})"
+    behind = f"{100 * (scores[best] - scores[others[0]]):.2f}"
     if behind == "0.00":
-        return Win(what, f"{text}; {second.label} has as much.", best)
-    text += f". Next is {second.label}: {behind} points below"
-    shared = own.index.intersection(next_.index)
-    if len(shared) < 2:
-        return Win(what, f"{text}, which of one seed may be chance.", best)
-    samples = 100 * own[shared].to_numpy(), 100 * next_[shared].to_numpy()
-    if sure := difference_interval(*samples, paired=True, statistic="mean"):
-        text += f" (95 % interval {sure.low:.2f} to {sure.high:.2f}"
-        text += ": may be chance)" if sure.has(0.0) else ")"
-    return Win(what, f"{text}.", best)
+        return Win(what, f"{text}; {others[0].label} has as much.", best)
+    text += f". Next is {others[0].label}: {behind} points below ({found.interval(others[0])})"
+    return Win(what, f"{text}.{found.ties()}", best)
 
 
-def _least(section: Section, what: str, sizes: dict[Variant, float], of: str) -> Win:
-    best = min(sizes, key=lambda variant: sizes[variant])
+def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Variant, float], of: str) -> Win:
+    best, *others = sorted(sizes, key=lambda variant: sizes[variant])
     size, unit = byte_unit(sizes[best])
     text = f"{best.label}, {significant(sizes[best] / size)} {unit} {of}"
     base = _baseline(section, best, sizes)
     if base and sizes[base]:
         text += f", {100 * sizes[best] / sizes[base]:.1f} % of what {base.label} needs"
-    return Win(what, f"{text}.", best)
+    return Win(what, f"{text}.{_Against(section, parts, column, best, others).ties()}", best)
+
+
+class _Against:
+    """The best of some variants against each of the others, with intervals that hold for all of them together."""
+
+    def __init__(self, section: Section, parts: int, column: str, best: Variant, others: Sequence[Variant]) -> None:
+        metric = section.metric_of(column)
+        cells = {v: cell for v in others if (cell := _pairs(section, parts, metric, best, v))}
+        found, self.risk = against_best(list(cells.values()), metric)
+        self.metric, self.found = metric, dict(zip(cells, found, strict=True))
+
+    def ratio(self, other: Variant) -> float:
+        """Return the metric of a variant over the best's: their geometric mean over seeds, without drift."""
+        return math.exp(self.found[other].size) if other in self.found else math.nan
+
+    def interval(self, other: Variant) -> str:
+        """Write the interval of a ratio, or of a difference in points."""
+        found = self.found.get(other)
+        if found is None or found.low is None or found.high is None:
+            return "of one seed" if found else "of no seed in common"
+        if self.metric.difference:
+            low, high = -100 * found.high, -100 * found.low
+        else:
+            low, high = math.exp(found.low), math.exp(found.high)
+        return f"95 % interval {low:.2f} to {high:.2f} over {_seeds(found.pairs)}"
+
+    def ties(self) -> str:
+        """Say what the best cannot be told from, and what it takes; "" if it is the best beyond doubt."""
+        tied = [variant for variant, found in self.found.items() if not found.sure]
+        if not tied:
+            return ""
+        first = self.found[tied[0]]
+        others = f" and {len(tied) - 1} more" if len(tied) > 1 else ""
+        return f" Cannot be told from {tied[0].label}{others}: {needed(first, self.metric, self.risk, unit='seed')}."
+
+
+def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: Variant) -> Pairs | None:
+    """Return the seeds that two variants share; None if they share none, or a ratio cannot be taken."""
+    columns = [metric.name, "started", "reference_s"]
+    sides = [section.select(v, parts).set_index("seed").reindex(columns=columns) for v in (best, other)]
+    a, b = (side[side[metric.name].notna()].groupby(level=0).first() for side in sides)
+    shared = a.index.intersection(b.index)
+    values = np.array([side.loc[shared, metric.name].to_numpy(dtype=np.float64) for side in (a, b)])
+    if not metric.difference:
+        shared = shared[keep := (values > 0).all(axis=0) | (values[0] == values[1])]
+        values = values[:, keep]
+    if not len(shared):
+        return None
+    started = np.array([pd.to_datetime(side.loc[shared, "started"]).astype("int64") / 1e9 for side in (a, b)])
+    references = np.array([side.loc[shared, "reference_s"].to_numpy(dtype=np.float64) for side in (a, b)])
+    return Pairs.of(metric, values, started, references)
 
 
 def _by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.Series[float]:
@@ -148,14 +172,6 @@ def _by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.
 
 def _seeds(count: int) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
-
-
-def _how_sure(sure: Interval | None, seeds: int) -> str:
-    """Say what an interval of a ratio is, and of what."""
-    if sure is None:
-        return _UNSURE
-    of = "over the epochs of one seed" if seeds == 1 else f"over {_seeds(seeds)}"
-    return f"95 % interval {sure.low:.2f} to {sure.high:.2f} {of}"
 
 
 def overview_table(sections: list[Section]) -> Table:
@@ -171,8 +187,8 @@ def overview_table(sections: list[Section]) -> Table:
             _winner(section, "epoch_time_s", highest=False),
         )
         rows.append(Row(section.title, cells, dataset=section.name))
-    heads = Group("", ("Trials ok", "Methods", "P", "Best test score (%)", "Fastest epoch (s)"))
-    caption = "Best and fastest: mean over seeds, any number of parts; the rules are under the tables that follow."
+    heads = Group("", ("Trials ok", "Methods", "P", "Best mean test score (%)", "Shortest mean epoch (s)"))
+    caption = "Means over seeds, any number of parts; how sure the first is of its place, the summary says."
     return Table("Overview", caption, "Data set · model", (heads,), tuple(rows))
 
 
@@ -187,12 +203,19 @@ def _winner(section: Section, column: str, *, highest: bool) -> Cell:
     return Cell(shown, f"{variant.label}, P = {parts}", number=False, wrap=True)
 
 
-MARKS: dict[State, str] = {"holds": "✓", "fails": "✗", "not measured": "–"}
+MARKS: dict[State, str] = {
+    "holds": "✓",
+    "indicated": "(✓)",
+    "indicated against": "(✗)",
+    "fails": "✗",
+    "not measured": "–",
+}
+BAD: tuple[State, ...] = ("fails", "indicated against")
 ON_TWIN = "on a twin: says nothing of the paper's absolute numbers"
 RULE = (
-    "Value [95 % interval]: bootstrap over seeds; of a time with one seed over epochs; none of other values "
-    "of one seed. Of several trials or pairs each has a row: a claim fails if one of them does; it holds if "
-    "some are measured and none fails."
+    "Value [interval over seeds, 95 % for all rows of a claim together]. Holds, fails: the whole interval is on one "
+    "side of the bound; indicated, indicated against: the value is, but of one seed, or the interval reaches past it. "
+    "Of several trials or pairs each has a row: a claim is what the worst of them is."
 )
 
 
@@ -205,8 +228,12 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     """Return "3 claims: 1 holds, 1 fails, 1 not measured"."""
     states = Counter(verdict.state for verdict in verdicts)
     what = "1 claim" if len(verdicts) == 1 else f"{len(verdicts)} claims"
-    words = {"holds": ("holds", "hold"), "fails": ("fails", "fail"), "not measured": ("not measured",) * 2}
-    told = [f"{states[state]} {words[state][states[state] != 1]}" for state in MARKS if states[state]]
+    words: dict[State, str] = {"holds": "hold", "fails": "fail"}
+    told = [
+        f"{states[state]} {words.get(state, state) if states[state] != 1 else state}"
+        for state in MARKS
+        if states[state]
+    ]
     return f"{what}: {', '.join(told)}"
 
 
@@ -228,7 +255,7 @@ def claims_table(suite: Judged) -> Table:
 
 
 def _state(state: State, twin: bool = False) -> Cell:
-    return Cell(state, "twin" if twin else "", MARKS[state], best=state == "fails", number=False)
+    return Cell(state, "twin" if twin else "", MARKS[state], best=state in BAD, number=False)
 
 
 def _words(text: str, note: str = "") -> Cell:
@@ -237,7 +264,8 @@ def _words(text: str, note: str = "") -> Cell:
 
 def _why(row: Finding) -> str:
     unsure = "not sure: the interval reaches past the bound" if row.sure is False else ""
-    return "; ".join(part for part in (unsure, row.why) if part)
+    single = "not sure: one seed" if row.sure is None and row.state != "not measured" else ""
+    return "; ".join(part for part in (unsure, single, row.why) if part)
 
 
 def _finished(suite: Judged) -> str:
@@ -259,7 +287,7 @@ def _lines(suite: Judged) -> Iterator[str]:
         yield f"      expected: {verdict.expected}"
         results = {"measured:": verdict.measured, "why:": verdict.why}
         yield from (f"      {key:<9} {words}" for key, words in results.items() if words)
-        if len(verdict.rows) > 1 and (verdict.why or verdict.state == "fails"):
+        if len(verdict.rows) > 1 and (verdict.why or verdict.state in BAD):
             for row in verdict.rows:
                 told = ", ".join(part for part in (row.shown, _why(row)) if part)
                 yield f"        {MARKS[row.state]} {row.label}: {told}"

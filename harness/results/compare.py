@@ -6,19 +6,21 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
-from scipy import special
 
 from harness.errors import UserError
 from harness.metrics import Metric, find_metric
+from harness.results.contrast import RISK, Contrast, Drift, Estimate, Pairs, needed, share_of_risk
 from harness.results.frames import declared_metrics, row_of
 from harness.results.record import Json, Record, whole_config
-from harness.results.stats import CONFIDENCE, Interval, paired_test, ratio_interval
-from harness.results.store import read_at, read_epochs, record_places, timed_epochs
+from harness.results.stats import Interval
+from harness.results.store import read_at, record_places
 
 ABSENT = "(absent)"  # of a key that a configuration lacks
+NORMAL = 1.96
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,6 @@ class Trial:
         """Return a column of `load_results`, None if the trial lacks it."""
         value = row_of(self.record).get(column)
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-    def epoch_times(self) -> np.ndarray:
-        """Return seconds of the slowest rank [epochs], of the epochs that `epoch_time_s` is the median of."""
-        rows = read_epochs(self.place / "epochs.parquet")
-        rows = rows[rows["epoch"] >= (self.record.result.get("warmup_epochs") or 0)]
-        return timed_epochs(rows, len(rows))["epoch_time_s"].to_numpy(dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -129,9 +125,6 @@ def _by_name(trials: Sequence[Trial], name: Callable[[Trial], str], apart: tuple
 
 
 SAME, UNSURE = "same", "cannot tell"
-PRIOR = 8  # degrees of freedom that the deviation measured beforehand counts as
-WILD = 4  # times its variance from which on it says nothing of this machine
-NORMAL = 1.96
 
 
 @dataclass(frozen=True)
@@ -139,9 +132,10 @@ class Compared:
     """One trial, all its seeds together, or all trials, before and after.
 
     `before`, `after`: means of the metric over trials, in its unit; `change`: after / before (their geometric
-    mean), or after - before, with its 95 % interval (None where nothing says how sure it is); `verdict`: a
-    word of the metric, "same" or "cannot tell"; `worse`: whether it is one for the worse; `p`: of the paired
-    t-test over the trials.
+    mean), or after - before, with the interval that the verdict is read from (None where nothing says how sure it
+    is), both without the machine's drift as far as it is known; `verdict`: a word of the metric, "same" or "cannot
+    tell"; `worse`: whether it is one for the worse; `needs`: what it takes to tell, "" of other verdicts; `drift`: what
+    became of the machine's.
     """
 
     label: str
@@ -152,140 +146,83 @@ class Compared:
     interval: Interval | None
     verdict: str
     worse: bool
-    p: float | None
+    needs: str
+    drift: Drift
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A pair's values; `size`: log(after / before), or after - before; `error`: its own, as epochs tell."""
-
-    pair: Pair
-    before: float
-    after: float
-    size: float
-    error: float
-
-
-@dataclass(frozen=True)
-class _Noise:
-    """Variance of a pair's change from run to run, beside what epochs tell; `freedom`: degrees of freedom."""
-
-    variance: float
-    freedom: float
-
-
-def compare(pairs: Sequence[Pair], metric: Metric) -> tuple[list[Compared], Compared | None]:
+def compare(
+    pairs: Sequence[Pair], metric: Metric, worth: float | None = None
+) -> tuple[list[Compared], Compared | None]:
     """Compare pairs of trials by a metric.
 
-    Returns:
-        What each trial shows, its seeds together, and what all show together (None of no pair that has the
-        metric). Verdicts allow for how many there are: of comparisons of a code with itself at most 5 %
-        should find anything at all, half of them in the verdict over all and half in those of the trials.
+    `worth`: the smallest change that is worth knowing, a share or of scores a difference; what needs more runs needs
+    them for it. Returns what each trial shows, its seeds together, and what all show together (None of no pair that has
+    the metric). Intervals hold together: of comparisons of a code with itself at most 5 % should find anything at
+    all, half of them over all and half in the trials.
     """
-    cells = [found for cell in group_seeds(pairs) if (found := [c for p in cell if (c := _change(p, metric))])]
-    if not cells:
+    groups = [found for cell in group_seeds(pairs) if (found := [p for p in cell if _comparable(p, metric)])]
+    if not groups:
         return [], None
-    noise = _noise(cells, metric)
-    risk = 1 - CONFIDENCE
-    each = risk / 2 / len(cells) if len(cells) > 1 else risk
-    means = [float(np.mean([change.size for change in cell])) for cell in cells]
-    # the variance of the mean change of a trial's seeds, without drift
-    own = [None if noise is None else (noise.variance + _explained(cell)) / len(cell) for cell in cells]
-    rows = [
-        _judged(metric, cell, mean, variance, noise, each)
-        for cell, mean, variance in zip(cells, means, own, strict=True)
-    ]
-    together = None if noise is None else sum(v for v in own if v is not None) / len(cells) ** 2
-    everything = [change for cell in cells for change in cell]
-    return rows, _judged(metric, everything, float(np.mean(means)), together, noise, max(each, risk / 2))
+    contrast = Contrast([_cell(group, metric) for group in groups], metric)
+    share = share_of_risk(len(groups))
+    rows = [_judged(metric, group, contrast.row(i, share), share, worth) for i, group in enumerate(groups)]
+    if len(rows) == 1:
+        return rows, rows[0]
+    risk = RISK / 2
+    everything = [pair for group in groups for pair in group]
+    return rows, _judged(metric, everything, contrast.whole(risk), risk, worth)
 
 
-def _change(pair: Pair, metric: Metric) -> _Change | None:
-    """Return by how much a pair differs; None if one lacks the metric or a ratio cannot be taken."""
+def _comparable(pair: Pair, metric: Metric) -> bool:
+    """Return whether both have the metric, and it has a ratio where one is asked for."""
     before, after = pair.before.value(metric.name), pair.after.value(metric.name)
     if before is None or after is None:
-        return None
-    if metric.difference:
-        return _Change(pair, before, after, after - before, 0.0)
-    if before != after and not (before > 0 and after > 0):
-        return None
-    size = 0.0 if before == after else math.log(after / before)
-    return _Change(pair, before, after, size, _epochs_error(pair) if metric.by_epoch else 0.0)
+        return False
+    return metric.difference or before == after or (before > 0 and after > 0)
 
 
-def _epochs_error(pair: Pair) -> float:
-    """Return the standard error of log(ratio of median epoch times) that the epochs tell; 0 without them."""
-    ratio = ratio_interval(pair.after.epoch_times(), pair.before.epoch_times(), paired=False)
-    return 0.0 if ratio is None or not ratio.low > 0 else math.log(ratio.high / ratio.low) / (2 * NORMAL)
+def _cell(pairs: Sequence[Pair], metric: Metric) -> Pairs:
+    sides = [[pair.before for pair in pairs], [pair.after for pair in pairs]]
+    values = np.array([[trial.value(metric.name) for trial in side] for side in sides])
+    started = [[datetime.fromisoformat(trial.record.started).timestamp() for trial in side] for side in sides]
+    references = [[trial.record.environment.get("reference_s") or math.nan for trial in side] for side in sides]
+    return Pairs.of(metric, values, np.array(started), np.array(references))
 
 
-def _explained(changes: Sequence[_Change]) -> float:
-    """Return the mean variance of changes that their epochs tell."""
-    return float(np.mean([change.error**2 for change in changes]))
-
-
-def _noise(cells: Sequence[Sequence[_Change]], metric: Metric) -> _Noise | None:
-    """Return how far changes scatter that should be equal: over seeds, else robustly over all trials.
-
-    What was measured beforehand counts as `PRIOR` degrees of freedom of it (as in a moderated t-test, Smyth,
-    Stat. Appl. Genet. Mol. Biol. 3, 2004), so that two seeds that agree by chance make nothing sure; where
-    these scatter more, they count alone; where far more, with their own freedom. None if nothing is known.
-    """
-    explained = _explained([change for cell in cells for change in cell])
-    freedom: float = sum(len(cell) - 1 for cell in cells)
-    if freedom:
-        squares = sum(float(np.var([c.size for c in cell])) * len(cell) for cell in cells)
-        scatter = squares / freedom
-    elif metric.exact:
-        return _Noise(0.0, math.inf)
-    else:
-        sizes = np.array([cell[0].size for cell in cells])
-        scatter = (1.4826 * float(np.median(np.abs(sizes - np.median(sizes))))) ** 2
-        freedom = (len(cells) - 1) / 2  # the median deviation has less than half the mean square's
-    beyond = max(0.0, scatter - explained)
-    if metric.rerun is None:
-        return _Noise(beyond, freedom) if freedom else None
-    both = (PRIOR * metric.rerun**2 + freedom * beyond) / (PRIOR + freedom)
-    if beyond > both and beyond > WILD * metric.rerun**2:
-        return _Noise(beyond, max(freedom, 1.0))
-    return _Noise(max(both, beyond), PRIOR + freedom)
-
-
-def _judged(
-    metric: Metric, changes: Sequence[_Change], mean: float, variance: float | None, noise: _Noise | None, risk: float
-) -> Compared:
-    """Return what pairs show together; `variance`: of their mean change, `risk`: of a verdict on nothing."""
-    label = changes[0].pair.label
-    before, after = ([getattr(c, side) for c in changes] for side in ("before", "after"))
+def _judged(metric: Metric, pairs: Sequence[Pair], found: Estimate, risk: float, worth: float | None) -> Compared:
+    """Return what pairs show together; `risk`: of the interval."""
 
     def shown(size: float) -> float:
         return size if metric.difference else math.exp(size)
 
-    interval, sure = None, False
-    if variance is not None and noise is not None:
-        error = math.sqrt(variance + metric.drift**2)
-        reach = error * _quantile(noise.freedom, 1 - CONFIDENCE)
-        interval = Interval(shown(mean), shown(mean - reach), shown(mean + reach))
-        sure = abs(mean) > error * _quantile(noise.freedom, risk)
-    same = all(change.size == 0 for change in changes)
+    before = [p.before.value(metric.name) or 0.0 for p in pairs]
+    after = [p.after.value(metric.name) or 0.0 for p in pairs]
+    interval = None
+    if found.low is not None and found.high is not None:
+        interval = Interval(shown(found.size), shown(found.low), shown(found.high))
+    same = before == after
+    unsure = not same and not found.sure
+    needs = needed(found, metric, risk, worth, epochs=_epochs_variance(pairs[0], metric)) if unsure else ""
     return Compared(
-        label,
-        len(changes),
+        pairs[0].label,
+        len(pairs),
         float(np.mean(before)),
         float(np.mean(after)),
-        shown(mean),
+        shown(found.size),
         interval,
-        SAME if same else metric.word(mean) if sure else UNSURE,
-        sure and metric.worse(mean),
-        paired_test(after, before),
+        SAME if same else UNSURE if unsure else metric.word(found.size),
+        not unsure and not same and metric.worse(found.size),
+        needs,
+        found.drift,
     )
 
 
-def _quantile(freedom: float, beyond: float) -> float:
-    """Return Student's quantile that a share `beyond` lies outside of, both sides together."""
-    if math.isinf(freedom):
-        return float(special.ndtri(1 - beyond / 2))
-    return float(special.stdtrit(freedom, 1 - beyond / 2))
+def _epochs_variance(pair: Pair, metric: Metric) -> float:
+    """Return the variance of log(B / A) that epochs tell, 0 where they tell nothing."""
+    if not metric.by_epoch:
+        return 0.0
+    ends = ([trial.value(f"epoch_time_{end}_s") for end in ("low", "high")] for trial in (pair.before, pair.after))
+    return sum((math.log(high / low) / (2 * NORMAL)) ** 2 for low, high in ends if low and high)
 
 
 CODE = ("harness", "commit", "dirty")

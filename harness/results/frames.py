@@ -76,6 +76,7 @@ def row_of(record: Record) -> dict[str, Any]:
         "reason": record.reason,
         "wall_s": record.wall_s,
         "started": record.started,
+        "reference_s": record.environment.get("reference_s"),
     }
     own = declared_metrics(record)
     families = "time_", "bytes_"  # of phases and purposes of a plugin's, too

@@ -31,27 +31,6 @@ def frame(figures: Sequence[tuple[TrialConfig, Mapping[str, Any]]]) -> pd.DataFr
     return pd.DataFrame([base | {"trial": t.id} | dict(own) for t, own in figures])
 
 
-def epochs(times: Sequence[tuple[TrialConfig, Sequence[Sequence[float]]]] = (), steps: int = 4) -> pd.DataFrame:
-    """`times` [rank][epoch] in seconds; every third epoch has barriers."""
-    return pd.DataFrame(
-        [
-            {
-                "suite": "demo",
-                "trial": t.id,
-                "epoch": epoch,
-                "rank": rank,
-                "epoch_time_s": seconds,
-                "steps": steps,
-                "timing": "plain" if epoch % 3 else "breakdown",
-            }
-            for t, ranks in times
-            for rank, own in enumerate(ranks)
-            for epoch, seconds in enumerate(own)
-        ],
-        columns=["suite", "trial", "epoch", "rank", "epoch_time_s", "steps", "timing"],
-    )
-
-
 def claim(metric: str, expect: dict[str, Any], of: dict[str, Any], **others: Any) -> Claim:
     return Claim.model_validate(
         {"name": "a claim", "source": "here", "metric": metric, "of": of, "expect": expect} | others

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from claims.made import claim, epochs, frame, trial
+from claims.made import claim, frame, trial
 from scipy import stats as scipy_stats
 
 from harness.claims import Verdict, evaluate
@@ -16,8 +16,8 @@ Figures = list[tuple[TrialConfig, dict[str, Any]]]
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
 
 
-def judged(one: Claim, figures: Figures, *, more: tuple[TrialConfig, ...] = (), times: Any = ()) -> Verdict:
-    [verdict] = evaluate([one], frame(figures), epochs(times), [*(t for t, _ in figures), *more])
+def judged(one: Claim, figures: Figures, *, more: tuple[TrialConfig, ...] = ()) -> Verdict:
+    [verdict] = evaluate([one], frame(figures), [*(t for t, _ in figures), *more])
     return verdict
 
 
@@ -41,19 +41,19 @@ def test_a_ratio_is_that_of_the_means_over_seeds_which_are_resampled_in_pairs() 
     [row] = verdict.rows
     assert row.value == pytest.approx(whole.mean() / sampled.mean())
     assert (verdict.expected, verdict.measured[:6]) == ("at least 0.9 ×", "1.00 [")
-    assert (verdict.state, row.sure, verdict.twin) == ("holds", False, False)
+    assert (verdict.state, row.sure, verdict.twin) == ("indicated", False, False)
     assert verdict.why == "not sure: the interval reaches past the bound"
     far = judged(claim("bytes_feature", {"at_least": 1e9}, WHOLE, over=SAMPLED), figures)
     assert (far.state, far.rows[0].sure, far.why) == ("fails", True, "")
 
 
-def test_a_mean_has_about_students_interval() -> None:
+def test_a_mean_has_students_interval() -> None:
     scores = np.random.default_rng(0).normal(0.9, 0.01, 12)
     verdict = judged(claim("best_val", {"at_least": 0.8}, WHOLE), by_method("best_val", whole=scores))
-    low, high = scipy_stats.t.interval(0.95, 11, scores.mean(), scores.std(ddof=1) / math.sqrt(12))
+    low, high = scipy_stats.t.interval(0.96, 11, scores.mean(), scores.std(ddof=1) / math.sqrt(12))
     interval = verdict.rows[0].interval
     assert interval is not None
-    assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.1 * (high - low))
+    assert (interval.low, interval.high) == pytest.approx((low, high))
 
 
 def test_a_metric_is_a_quotient_of_sums_and_a_difference_is_in_points() -> None:
@@ -65,24 +65,24 @@ def test_a_metric_is_a_quotient_of_sums_and_a_difference_is_in_points() -> None:
     verdict = judged(share, figures)
     assert [row.value for row in verdict.rows] == [0.25, 0.75]
     assert [row.label for row in verdict.rows] == ["whole", "sampled"]
-    assert (verdict.measured, verdict.state) == ("0.250 to 0.750 (2 of 2 hold)", "holds")
+    assert (verdict.measured, verdict.state) == ("0.250 to 0.750 (2 of 2 as expected)", "indicated")
     by = claim("best_val", {"at_least": -0.01}, SAMPLED, over=WHOLE, by="difference")
     verdict = judged(by, figures)
     assert (verdict.measured, verdict.expected) == ("-2.00 points", "at least -1 points")
-    assert verdict.state == "fails"
+    assert verdict.state == "indicated against"
 
 
 @pytest.mark.parametrize(
     ("direction", "tolerance", "values", "state"),
     [
-        ("increasing", 0.0, (1.0, 2.0, 3.0), "holds"),
-        ("increasing", 0.0, (1.0, 2.0, 1.9), "fails"),
-        ("increasing", 0.1, (1.0, 2.0, 1.9), "holds"),
-        ("decreasing", 0.1, (1.0, 1.09, 0.5), "holds"),
-        ("decreasing", 0.1, (1.0, 1.11, 0.5), "fails"),
-        ("increasing", 0.1, (-1.0, -1.05, -1.0), "holds"),
+        ("increasing", 0.0, (1.0, 2.0, 3.0), "indicated"),
+        ("increasing", 0.0, (1.0, 2.0, 1.9), "indicated against"),
+        ("increasing", 0.1, (1.0, 2.0, 1.9), "indicated"),
+        ("decreasing", 0.1, (1.0, 1.09, 0.5), "indicated"),
+        ("decreasing", 0.1, (1.0, 1.11, 0.5), "indicated against"),
+        ("increasing", 0.1, (-1.0, -1.05, -1.0), "indicated"),
         ("increasing", 0.0, (1.0, math.nan, 3.0), "not measured"),
-        ("decreasing", 0.0, (1.0, 2.0, math.nan), "fails"),
+        ("decreasing", 0.0, (1.0, 2.0, math.nan), "indicated against"),
     ],
 )
 def test_an_order_holds_step_by_step(direction: str, tolerance: float, values: Any, state: str) -> None:
@@ -110,14 +110,14 @@ def test_what_was_not_run_or_failed_is_said_and_the_rest_counts() -> None:
     planned = (trial("whole", parts=16), trial("sampled", parts=16))
     verdict = judged(one, figures, more=planned)
     assert [(row.label, row.state, row.why) for row in verdict.rows] == [
-        ("parts=2", "holds", ""),
+        ("parts=2", "indicated", ""),
         ("parts=4", "not measured", "oom: rank 1 killed"),
         ("parts=8", "not measured", "has no epoch_time_s"),
         ("parts=16", "not measured", "not run"),
     ]
-    assert verdict.state == "holds"
-    assert verdict.why == "3 of 4 not measured: oom: rank 1 killed, has no epoch_time_s, not run"
-    nothing = evaluate([one], frame(figures).iloc[:0], epochs(), [t for t, _ in figures])[0]
+    assert verdict.state == "indicated"
+    assert verdict.why == "not sure: one seed; 3 of 4 not measured: oom: rank 1 killed, has no epoch_time_s, not run"
+    nothing = evaluate([one], frame(figures).iloc[:0], [t for t, _ in figures])[0]
     assert (nothing.state, nothing.measured, nothing.why) == ("not measured", "", "not run")
 
 
@@ -125,7 +125,7 @@ def test_trials_without_a_partner_leave_the_others_their_verdict() -> None:
     figures = by_method("epoch_time_s", whole=[2.0], sampled=[1.0])
     figures.append((trial("whole", parts=4), {"epoch_time_s": 9.0}))
     verdict = judged(claim("epoch_time_s", {"at_least": 1.5}, WHOLE, over=SAMPLED), figures)
-    assert [row.state for row in verdict.rows] == ["holds", "not measured"]
+    assert [row.state for row in verdict.rows] == ["indicated", "not measured"]
     assert "with no trial of the suite" in verdict.rows[1].why
     verdict = judged(claim("epoch_time_s", {"at_least": 1.5}, WHOLE, over={"method": "other"}), figures)
     assert (verdict.state, verdict.why) == ("not measured", "over: selects no trial of the suite")
@@ -141,30 +141,47 @@ def test_only_seeds_that_both_sides_have_are_compared() -> None:
     assert judged(named, figures).rows[0].values == pytest.approx((0.9, 0.5))
 
 
-def test_a_time_of_one_seed_has_an_interval_over_its_timed_epochs() -> None:
-    """The slowest rank's, after warm-up and without barriers: here all 2 s and 1 s, whatever the rest is."""
-    slow, fast = trial("whole"), trial("sampled")
-    plain = [1, 2, 4, 5, 7, 8]
+def test_one_seed_indicates_and_several_decide() -> None:
+    """The 23 % of wrong verdicts of one seed: none is without a doubt."""
+    one = claim("best_val", {"at_least": 0.9}, WHOLE)
+    for value, state in ((0.93, "indicated"), (0.87, "indicated against")):
+        verdict = judged(one, by_method("best_val", whole=[value]))
+        assert (verdict.state, verdict.why, verdict.rows[0].sure) == (state, "not sure: one seed", None)
+    assert judged(one, by_method("best_val", whole=[0.93, 0.931, 0.929])).state == "holds"
+    assert judged(one, by_method("best_val", whole=[0.87, 0.871, 0.869])).state == "fails"
+    assert judged(one, by_method("best_val", whole=[0.93, 0.89, 0.99])).state == "indicated"
+    # of one code exact numbers are what they are
+    sent = claim("bytes_feature", {"at_most": 0.5}, SAMPLED, over=WHOLE)
+    assert judged(sent, by_method("bytes_feature", whole=[10.0], sampled=[4.0])).state == "holds"
+    assert judged(sent, by_method("bytes_feature", whole=[10.0], sampled=[6.0])).state == "fails"
 
-    def ranks(seconds: float) -> list[list[float]]:
-        own = [99.0 if epoch % 3 == 0 or epoch < 4 else seconds for epoch in range(9)]
-        return [[value / 2 for value in own], own]
 
-    kept = [epoch for epoch in plain if epoch >= 4]
+def test_several_rows_have_wider_intervals() -> None:
+    scores = [0.93, 0.931, 0.929]
     figures: Figures = [
-        (one, {"epoch_time_s": s, "step_time_s": s / 4, "train_nodes_per_s": 9 / s, "timed_epochs": len(kept)})
-        for one, s in ((slow, 2.0), (fast, 1.0))
+        (trial("whole", seed, parts=p), {"best_val": s}) for p in (2, 4) for seed, s in enumerate(scores)
     ]
-    times = [(slow, ranks(2.0)), (fast, ranks(1.0))]
-    for metric, ratio in (("epoch_time_s", 2.0), ("step_time_s", 2.0), ("train_nodes_per_s", 0.5)):
-        one = claim(metric, {"between": [ratio - 0.1, ratio + 0.1]}, WHOLE, over=SAMPLED)
-        [row] = judged(one, figures, times=times).rows
-        assert row.interval is not None, metric
-        assert (row.interval.low, row.interval.high) == pytest.approx((ratio, ratio))
-        assert row.sure
-    alone = judged(claim("step_time_s", {"at_most": 1}, WHOLE), figures, times=times)
-    assert alone.measured == "500 [500, 500] ms"
-    assert judged(claim("wall_s", {"at_most": 1}, WHOLE), [(slow, {"wall_s": 0.5})]).rows[0].interval is None
+    one = claim("best_val", {"at_least": 0.9}, WHOLE)
+    [alone], both = judged(one, figures[:3]).rows, judged(one, figures).rows
+    assert alone.interval is not None
+    assert both[0].interval is not None
+    assert both[0].interval.low < alone.interval.low
+
+
+@pytest.mark.parametrize(
+    ("order", "reference", "state"),
+    [("turns", False, "holds"), ("blocks", False, "indicated"), ("blocks", True, "holds")],
+)
+def test_a_drift_of_the_machine_may_be_what_a_ratio_shows(order: str, reference: bool, state: str) -> None:
+    """Sampled is 8 % faster; the machine does not drift, as its reference tells."""
+    figures: Figures = []
+    for seed, noise in enumerate([0.0, 0.003, -0.003, 0.002]):
+        for side, (name, seconds) in enumerate((("whole", 1.08), ("sampled", 1.0))):
+            minute = 2 * seed + side if order == "turns" else seed + 4 * side
+            own = {"epoch_time_s": seconds * (1 + noise * side), "started": f"2026-01-01T00:{minute:02d}:00+00:00"}
+            figures.append((trial(name, seed), own | ({"reference_s": 0.1 + 1e-5 * minute} if reference else {})))
+    one = claim("epoch_time_s", {"at_least": 1.05}, WHOLE, over=SAMPLED)
+    assert judged(one, figures).state == state
 
 
 def test_twins_are_told_by_their_name_and_by_their_records() -> None:
@@ -172,7 +189,7 @@ def test_twins_are_told_by_their_name_and_by_their_records() -> None:
     assert judged(one, [(trial("whole", dataset="twin"), {"best_val": 0.5})]).twin
     assert judged(one, [(trial("whole"), {"best_val": 0.5, "origin": "twin"})]).twin
     assert not judged(one, [(trial("whole"), {"best_val": 0.5, "origin": "generated"})]).twin
-    [planned] = evaluate([one], frame([]), epochs(), [trial("whole", dataset="twin")])
+    [planned] = evaluate([one], frame([]), [trial("whole", dataset="twin")])
     assert (planned.twin, planned.state) == (True, "not measured")
 
 
@@ -201,7 +218,7 @@ def test_a_claim_on_a_metric_that_a_method_declares() -> None:
         claim("fill_s", {"at_most": 0.01}, {"method": "sampled"}),
         claim("stat_chunks", {"between": (0.4, 0.6)}, {"method": "sampled"}, over={"method": "whole"}),
     ]
-    verdicts = evaluate(claims, frame(figures), epochs(), [sampled, whole], declared)
-    assert [verdict.state for verdict in verdicts] == ["holds"] * 3
+    verdicts = evaluate(claims, frame(figures), [sampled, whole], declared)
+    assert [verdict.state for verdict in verdicts] == ["indicated"] * 3
     assert [verdict.measured for verdict in verdicts] == ["3.00 MiB", "4.00 ms", "0.500 ×"]
     assert [verdict.expected for verdict in verdicts] == ["at most 4 MiB", "at most 10 ms", "between 0.4 and 0.6 ×"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from claims.made import claim, epochs, frame, trial
+from claims.made import claim, frame, trial
 
 from harness.claims import judge
 from harness.report.summary import claims_table, claims_text
@@ -26,22 +26,22 @@ def test_the_card_has_every_claim_and_the_rows_of_those_that_speak_of_several_tr
         trials=(*(t for t, *_ in pairs), trial("whole", parts=8), trial("sampled", parts=8)),
     )
     results["best_val"] = math.nan
-    judged = judge(results, epochs(), {"demo": kept, "not run": kept.model_copy(update={"name": "not run"})})
+    judged = judge(results, {"demo": kept, "not run": kept.model_copy(update={"name": "not run"})})
     [table] = map(claims_table, judged)
-    assert table.caption.startswith("3 claims: 1 holds, 1 fails, 1 not measured; 4 of 6 trials run.")
+    assert table.caption.startswith("3 claims: 1 indicated, 1 indicated against, 1 not measured; 4 of 6 trials run.")
     assert "says nothing of the paper's absolute numbers" in table.caption
     assert [(row.label, *((c.mark + c.text, c.note) for c in row.cells)) for row in table.rows] == [
         ("a claim",),
-        ("here", ("✗fails", "twin"), ("at least 3 ×", "epoch_time_s"),
-         ("2.00 to 4.00 × (1 of 2 hold)", "1 of 3 not measured: not run")),
-        ("parts=2", ("✗fails", ""), ("", ""), ("2.00 ×", "")),
-        ("parts=4", ("✓holds", ""), ("", ""), ("4.00 ×", "")),
+        ("here", ("(✗)indicated against", "twin"), ("at least 3 ×", "epoch_time_s"),
+         ("2.00 to 4.00 × (1 of 2 as expected)", "not sure: one seed of 1 of 1; 1 of 3 not measured: not run")),
+        ("parts=2", ("(✗)indicated against", ""), ("", ""), ("2.00 ×", "not sure: one seed")),
+        ("parts=4", ("(✓)indicated", ""), ("", ""), ("4.00 ×", "not sure: one seed")),
         ("parts=8", ("–not measured", ""), ("", ""), ("", "not run")),
         ("a claim",),
-        ("here", ("✓holds", "twin"), ("at most 9 s", "epoch_time_s"), ("4.00 s", "")),
+        ("here", ("(✓)indicated", "twin"), ("at most 9 s", "epoch_time_s"), ("4.00 s", "not sure: one seed")),
         ("a claim",),
         ("here", ("–not measured", "twin"), ("at least 0 %", "best_val"), ("", "has no best_val")),
     ]  # fmt: skip
     text = claims_text(judged)
     assert "  all on a twin: says nothing of the paper's absolute numbers\n" in text
-    assert "        ✗ parts=2: 2.00 ×\n" in text
+    assert "        (✗) parts=2: 2.00 ×, not sure: one seed\n" in text

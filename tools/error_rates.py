@@ -1,0 +1,368 @@
+"""Write the page of how often statements err, counted on made-up runs of which the truth is known.
+
+python -m tools.error_rates [docs/error-rates.md]
+
+The code is that of `harness compare`, the report and `harness check-claims`. Draws are seeded: the same code gives the
+same page.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from harness.claims import Measured, State, Sureness, against, decide, worst
+from harness.metrics import METRICS, Formula
+from harness.results.contrast import RISK, Contrast, Pairs, against_best, share_of_risk
+from tools.reference import table
+
+Rate = Callable[[], float]
+Order = Literal["in turns", "A B B A", "suite by suite", "blocks"]
+Drifts = Literal["none", "between", "within"]
+EPOCHS, SCATTER = 20, 0.02  # epochs of a run, and how far they scatter about its mean
+TIME, SCORE = METRICS["epoch_time_s"], METRICS["test_at_best_val"]
+REFERENCE = 0.01  # noise of the reference workload
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What is made up: two sides of `cells` configurations with `repeats` seeds each.
+
+    `noise`: deviation of log(a run's time) from run to run; `heavy`: of Student's t with 3 degrees of freedom in place
+    of the normal distribution; `drift`: the range of the machine's; `lag`: autocorrelation of epochs.
+    """
+
+    cells: int = 1
+    repeats: int = 5
+    noise: float = 0.03
+    heavy: bool = False
+    order: Order = "in turns"
+    drift: Drifts = "none"
+    reference: bool = False
+    lag: float = 0.5
+    change: float = 0.0  # log(B / A)
+    most: float = math.log(1.1)
+
+    def draw(self, count: int) -> Iterator[list[Pairs]]:
+        """Yield the cells of `count` comparisons."""
+        rng = np.random.default_rng(zlib.crc32(repr(self).encode()))
+        shape = (count, 2, self.cells, self.repeats)
+        values = self._noise(rng, shape) + self._epochs(rng, shape)
+        values[:, 1] += self.change
+        starts = self._starts()
+        drift = self._drift(rng, count, starts)
+        values += drift
+        references = drift + rng.normal(0, REFERENCE, shape) if self.reference else np.full(shape, np.nan)
+        for one, measured in zip(np.exp(values), np.exp(references), strict=True):
+            yield [Pairs.of(TIME, one[:, c], starts[:, c], measured[:, c]) for c in range(self.cells)]
+
+    def _noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        if self.heavy:
+            return self.noise / math.sqrt(3) * rng.standard_t(3, shape)
+        return rng.normal(0, self.noise, shape)
+
+    def _epochs(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the median of each run's epochs, which resemble the one before."""
+        state = rng.normal(0, SCATTER, shape)
+        epochs = [state]
+        for _ in range(EPOCHS - 1):
+            state = self.lag * state + math.sqrt(1 - self.lag**2) * rng.normal(0, SCATTER, shape)
+            epochs.append(state)
+        return np.median(epochs, axis=0)
+
+    def _starts(self) -> np.ndarray:
+        """Return when each run began [2, cells, repeats], one after the other."""
+        side, cell, repeat = np.indices((2, self.cells, self.repeats))
+        keys = {
+            "in turns": (side, cell, repeat),
+            "A B B A": ((side + cell + repeat) % 2, cell, repeat),
+            "suite by suite": (cell, side, repeat),
+            "blocks": (repeat, cell, side),
+        }[self.order]
+        ranks = np.lexsort([key.ravel() for key in keys])
+        starts = np.empty(len(ranks))
+        starts[ranks] = np.arange(len(ranks))
+        return starts.reshape(side.shape)
+
+    def _drift(self, rng: np.random.Generator, count: int, starts: np.ndarray) -> np.ndarray:
+        """Return what each run's log time is off by [count, 2, cells, repeats], a range of 10 % at most."""
+        steps = starts.size
+        moment = np.arange(steps) / max(1, steps - 1)
+        sign = rng.choice([-1, 1], (count, 1))
+        if self.drift == "none":
+            course = np.zeros((count, steps))
+        elif self.drift == "between":
+            course = sign * (moment > 0.5)
+        else:
+            sudden = moment > rng.random((count, 1))
+            walk = np.cumsum(rng.normal(0, 1, (count, steps)), axis=1)
+            walk /= np.maximum(np.ptp(walk, axis=1, keepdims=True), 1e-9)
+            kind = rng.integers(3, size=(count, 1))
+            course = np.choose(kind, [sign * sudden, sign * moment, walk])
+        return self.most * course[:, starts.astype(int)]
+
+
+def called(pairs: list[Pairs]) -> bool:
+    """Return whether `harness compare` would call any trial, or all together, different."""
+    contrast = Contrast(pairs, TIME)
+    share = share_of_risk(len(pairs))
+    if any(contrast.row(i, share).sure for i in range(len(pairs))):
+        return True
+    return len(pairs) > 1 and contrast.whole(RISK / 2).sure
+
+
+def compared(runs: Runs, count: int) -> float:
+    """Return the share of comparisons that call anything."""
+    return sum(map(called, runs.draw(count))) / count
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Methods that are compared by their times or scores, `seeds` of each; the first is better by `lead`."""
+
+    count: int
+    seeds: int
+    noise: float = 0.05
+    heavy: bool = False
+    score: bool = False
+    order: Literal["method by method", "seed by seed"] = "seed by seed"
+    drift: float = 0.0
+    lead: float = 0.0
+
+    def won(self, rng: np.random.Generator) -> bool:
+        """Draw all runs, and return whether the report would name a winner without doubt."""
+        shape = (self.count, self.seeds)
+        draws = rng.standard_t(3, shape) / math.sqrt(3) if self.heavy else rng.normal(0, 1, shape)
+        values = self.noise * draws
+        values[0] -= self.lead
+        method, seed = np.indices(shape)
+        starts = seed * self.count + method if self.order == "seed by seed" else method * self.seeds + seed
+        values += self.drift * rng.choice([-1, 1]) * (starts > rng.random() * starts.size)
+        values = 0.9 - values / 10 if self.score else np.exp(values)
+        best = int(np.argmax(values.mean(axis=1)) if self.score else np.argmin(values.mean(axis=1)))
+        others = [i for i in range(self.count) if i != best]
+        unknown = np.full((2, self.seeds), np.nan)
+        metric = SCORE if self.score else TIME
+        pairs = [Pairs.of(metric, values[[best, i]], starts[[best, i]].astype(float), unknown) for i in others]
+        return all(found.sure for found in against_best(pairs, metric)[0])
+
+
+def won(methods: Methods, count: int) -> float:
+    """Return the share of reports that name a winner without doubt."""
+    rng = np.random.default_rng(zlib.crc32(repr(methods).encode()))
+    return sum(methods.won(rng) for _ in range(count)) / count
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A claim of which the truth lies `beyond` the bound, 0 for on it; a score's mean, or a ratio of two methods'."""
+
+    seeds: int
+    ratio: bool = False
+    rows: int = 1
+    noise: float = 0.03
+    order: Literal["method by method", "seed by seed"] = "seed by seed"
+    drift: float = 0.0
+    beyond: float = 0.0
+
+    def state(self, rng: np.random.Generator) -> State:
+        """Draw all runs [rows, methods, seeds], and return what the claim's verdict would be."""
+        row, method, seed = np.indices((self.rows, 1 + self.ratio, self.seeds))
+        last = (method, seed) if self.order == "method by method" else (seed, method)
+        starts = np.empty(row.size)
+        starts[np.lexsort([key.ravel() for key in (*last[::-1], row)])] = np.arange(row.size)
+        values = rng.normal(0, self.noise, row.shape) + self.beyond * (method == 0)
+        values += self.drift * rng.choice([-1, 1]) * (starts.reshape(row.shape) > rng.random() * row.size)
+        values = 0.1 * np.exp(values) if self.ratio else 0.9 + values
+        sureness = Sureness.of(Formula(((TIME if self.ratio else SCORE).name,)), (), self.rows)
+        return worst(self._row(sureness, *each) for each in zip(values, starts.reshape(row.shape), strict=True))
+
+    def _row(self, sureness: Sureness, values: np.ndarray, starts: np.ndarray) -> State:
+        unknown = dict.fromkeys(range(self.seeds), math.nan)
+        of, *over = (
+            Measured(dict(enumerate(v.tolist())), dict(enumerate(s.tolist())), unknown)
+            for v, s in zip(values, starts, strict=True)
+        )
+        interval = sureness.against(of, over[0], "ratio") if over else sureness.interval(of)
+        value = against(of, over[0], "ratio") if over else of.value
+        assert value is not None
+        return decide(interval.centre if interval else value, interval, 1.0 if over else 0.9, math.inf)[0]
+
+
+def decided(claims: Claims, count: int, states: tuple[State, ...] = ("holds", "fails")) -> float:
+    """Return the share of verdicts that are one of `states`."""
+    rng = np.random.default_rng(zlib.crc32(repr(claims).encode()))
+    return sum(claims.state(rng) in states for _ in range(count)) / count
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rates, yet to be counted, with what they are of; `false`: they are to be 5 % at most."""
+
+    title: str
+    note: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Rate, ...]], ...]
+    false: bool = True
+
+
+MANY, SOME, FEW = 1000, 500, 300  # draws of a rate: of cheap ones, of others, and of many cells
+
+
+def tables() -> Iterator[Table]:
+    """Yield what the page shows."""
+    yield from _compare()
+    yield from _winners()
+    yield from _claims()
+
+
+def _table(
+    title: str, note: str, head: str, ways: Iterable[str], rows: Iterable[tuple[str, Iterable[Rate]]], **how: bool
+) -> Table:
+    return Table(title, note, (head, *ways), tuple((name, tuple(rates)) for name, rates in rows), **how)
+
+
+def _compare() -> Iterator[Table]:
+    usual = Runs(cells=4, repeats=3)
+    orders = {
+        "in turns": usual,
+        "in turns, drift": replace(usual, drift="within"),
+        "suite by suite, drift": replace(usual, order="suite by suite", drift="within"),
+        "one side after the other": replace(usual, order="blocks"),
+        "the same, drift between": replace(usual, order="blocks", drift="between"),
+        "the same, with reference": replace(usual, order="blocks", drift="between", reference=True),
+    }
+    noises = {"1 %": (0.01, False), "5 %": (0.05, False), "20 %": (0.2, False), "10 %, heavy tails": (0.1, True)}
+    rows = (
+        (name, [partial(compared, replace(way, noise=noise, heavy=heavy), SOME) for way in orders.values()])
+        for name, (noise, heavy) in noises.items()
+    )
+    note = "4 trials of 3 seeds; the machine drifts by 10 % where it does."
+    yield _table("A code compared with itself, by noise", note, "noise from run to run", orders, rows)
+
+    drifting = {
+        "in turns, drift": Runs(noise=0.1, drift="within"),
+        "one side after the other, drift between": Runs(noise=0.1, order="blocks", drift="between"),
+    }
+    rows = (
+        (
+            f"{n} of {k}",
+            [partial(compared, replace(w, cells=n, repeats=k), FEW if n > 4 else SOME) for w in drifting.values()],
+        )
+        for n in (1, 4, 14)
+        for k in (1, 2, 5, 10)
+    )
+    note = "Noise of 10 %, the machine drifts by 10 %."
+    yield _table("A code compared with itself, by trials and seeds", note, "trials of seeds", drifting, rows)
+
+    rows = (
+        (f"{lag:g}", [partial(compared, Runs(repeats=n, lag=lag, noise=0.01), MANY) for n in (2, 5)])
+        for lag in (0, 0.5, 0.9)
+    )
+    note = "One trial in turns, noise of 1 % beside that of 20 epochs of 2 % each."
+    heads = "2 repeats", "5 repeats"
+    yield _table("The same, by autocorrelation of epochs", note, "autocorrelation", heads, rows)
+
+    slower = Runs(change=math.log(1.1))
+    ways = {
+        "A B A B": slower,
+        "A B B A": replace(slower, order="A B B A"),
+        "A B A B, drift": replace(slower, drift="within"),
+        "one side after the other, with reference": replace(slower, order="blocks", reference=True),
+        "one side after the other": replace(slower, order="blocks"),
+    }
+    rows = (
+        (
+            f"{100 * noise:g} %, {n} repeats",
+            [partial(compared, replace(w, noise=noise, repeats=n), MANY) for w in ways.values()],
+        )
+        for noise, n in ((0.01, 3), (0.03, 1), (0.03, 3), (0.03, 5), (0.03, 10), (0.1, 5), (0.1, 10))
+    )
+    yield _table("A slowdown of 10 % is found", "One trial.", "noise", ways, rows, false=False)
+
+
+def _winners() -> Iterator[Table]:
+    ways = {
+        "times": Methods(2, 2),
+        "times, heavy tails": Methods(2, 2, heavy=True),
+        "times, method by method, drift": Methods(2, 2, order="method by method", drift=math.log(1.1)),
+        "scores": Methods(2, 2, score=True),
+    }
+    rows = (
+        (f"{count} with {seeds}", [partial(won, replace(way, count=count, seeds=seeds), FEW) for way in ways.values()])
+        for count in (2, 4, 8, 14)
+        for seeds in (1, 2, 3, 10)
+    )
+    note = "Noise of 5 %; no method is better than another."
+    yield _table("A winner of a tie without doubt", note, "methods with seeds", ways, rows)
+    rows = (
+        (f"{seeds}", [partial(won, Methods(count, seeds, lead=math.log(1.2)), FEW) for count in (2, 4, 14)])
+        for seeds in (1, 3, 5, 10)
+    )
+    note = "Noise of 5 %, seed by seed; the winner is 20 % faster than all others."
+    heads = "2 methods", "4 methods", "14 methods"
+    yield _table("A winner is found", note, "seeds", heads, rows, false=False)
+
+
+def _claims() -> Iterator[Table]:
+    ratio = Claims(1, ratio=True)
+    ways = {
+        "a score of 0.9 is at least 0.9": Claims(1, noise=0.01),
+        "a ratio of times of 1 is at least 1": ratio,
+        "the same, method by method, drift": replace(ratio, order="method by method", drift=math.log(1.1)),
+        "the same, 4 rows": replace(ratio, rows=4),
+    }
+    rows = (
+        (f"{seeds}", [partial(decided, replace(way, seeds=seeds), SOME) for way in ways.values()])
+        for seeds in (1, 2, 3, 10)
+    )
+    note = 'The truth is on the bound: neither "holds" nor "fails" would be right without a doubt.'
+    yield _table("A claim is decided wrongly", note, "seeds", ways, rows)
+    sides: tuple[tuple[float, State], ...] = ((0.02, "holds"), (-0.02, "fails"))
+    rows = (
+        (f"{n}", [partial(decided, Claims(n, noise=0.01, beyond=far), SOME, (state,)) for far, state in sides])
+        for n in (1, 3, 5, 10)
+    )
+    note = "Scores with a deviation of 1 point, 2 points above and below the bound."
+    yield _table("A claim is decided rightly", note, "seeds", ("holds", "fails"), rows, false=False)
+
+
+HEAD = f"""# Error rates
+
+<!-- Made from the code by `python -m tools.error_rates`; do not edit. -->
+
+How often `harness compare`, the report and `harness check-claims` say something that is not so, and how often they find
+what is there. Runs are made up, so that the truth is known: run-to-run noise is a deviation of log(time), drift is a
+step, a steady change or a random walk with a range of 10 %. "In turns" is A B A B; "with reference" means that the
+reference workload ran before each trial and scatters by {100 * REFERENCE:g} %. Each rate is counted over
+{FEW} to {MANY} draws, so that one of 5 % may show as {100 * (0.05 + 2 * math.sqrt(0.05 * 0.95 / FEW)):.0f} %.
+The rules: [design/compare.md](design/compare.md).
+
+False statements are to be at most 5 %, all that is said of one comparison, ranking or claim together.
+"""
+
+
+def shown(rate: float) -> str:
+    """Write a rate."""
+    return f"{100 * rate:.1f} %"
+
+
+def render(found: Iterable[Table]) -> str:
+    """Return the page."""
+    parts = [HEAD]
+    for each in found:
+        rows = [(name, *(shown(rate()) for rate in rates)) for name, rates in each.rows]
+        parts.append(f"## {each.title}\n\n{each.note}\n\n{table(each.heads, rows)}\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1] if len(sys.argv) > 1 else "docs/error-rates.md").write_text(render(tables()), encoding="utf-8")
