@@ -281,12 +281,12 @@ def _compare() -> Iterator[Table]:
     }
     rows = (
         (
-            f"{100 * noise:g} %, {n} repeats",
+            f"{100 * noise:g} %, {n}",
             [partial(compared, replace(w, noise=noise, repeats=n), MANY) for w in ways.values()],
         )
         for noise, n in ((0.01, 3), (0.03, 1), (0.03, 3), (0.03, 5), (0.03, 10), (0.1, 5), (0.1, 10))
     )
-    yield _table("A slowdown of 10 % is found", "One trial.", "noise", ways, rows, false=False)
+    yield _table("A slowdown of 10 % is found", "One trial.", "noise, repeats", ways, rows, false=False)
 
 
 def _winners() -> Iterator[Table]:

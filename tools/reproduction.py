@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from harness.claims import Judged, State, Verdict, judge_directories, suite_of
 from harness.errors import DataUnavailable, UserError
+from harness.metrics import METRICS, Formula
 from harness.report.page import escape_markdown
 from harness.results.record import Record
 from harness.results.store import SUITE_FILE, read_at, records_under
@@ -38,8 +39,10 @@ This page is generated: `python -m tools.reproduction RESULTS ...` holds results
 of their suites, keeps the verdicts in [reproduction-results.json](reproduction-results.json) and writes the
 page; [reproduction.yaml](reproduction.yaml) lists tables and figures.
 
-A claim is a sentence of the paper with the figure that would make it true; it holds, fails, or is not
-measured because its trials were not run or lack the figure. Claims count as run on
+A claim is a sentence of the paper with the figure that would make it true; it holds, fails, is indicated or
+indicated against where the value is on that side of the bound but not surely ([claims.md](claims.md)), or is not
+measured because its trials were not run or lack the figure. Verdicts on values that are not exact, kept before
+verdicts stated how often they err, count as indicated. Claims count as run on
 
 - **the paper's graphs**: its own data, and all settings that it gives. Only these reproduce its numbers.
 - **another real graph**, or **smaller** graphs of the paper's kind: they can show an order or a difference.
@@ -69,6 +72,7 @@ def render(papers: Papers, runs: Mapping[str, Run], suites: Mapping[str, Suite])
             kept verdict is of a claim that its suite no longer has.
     """
     _check(papers, runs, suites)
+    runs = {name: _as_of_now(run, suites[name]) for name, run in runs.items()}
     lines = [HEAD, *_summary(papers, runs)]
     for paper in papers.papers:
         lines += [f"\n## {paper.name}\n", f"{paper.title}.\n"]
@@ -77,7 +81,7 @@ def render(papers: Papers, runs: Mapping[str, Run], suites: Mapping[str, Suite])
             named = ", ".join(f"`{suite}`" for _, suite in item.suites())
             state = "; ".join(_state(item, runs, suites))
             lines.append(f"| {item.item} | {item.shows} | {named} | {state} |")
-    lines += ["\n## Claims that fail\n", *_failing(runs)]
+    lines += ["\n## Claims that fail or are indicated against\n", *_failing(runs)]
     lines += ["\n## Runs\n", *_runs(runs)]
     return "\n".join(lines) + "\n"
 
@@ -94,6 +98,19 @@ def _check(papers: Papers, runs: Mapping[str, Run], suites: Mapping[str, Suite])
         claims = [claim.name for claim in suites[name].claims] if name in suites else []
         if claims != [verdict.name for verdict in run.verdicts]:
             raise UserError("kept verdicts are not of its claims", key=name, fix="hold its results again")
+
+
+def _as_of_now(run: Run, suite: Suite) -> Run:
+    """Return a run's verdicts, older ones only indicated unless their metric is exact."""
+    verdicts = []
+    for verdict, claim in zip(run.verdicts, suite.claims, strict=True):
+        formula = Formula.parse(claim.metric)
+        exact = all(name in METRICS and METRICS[name].exact for name in (*formula.columns, *formula.per))
+        doubted: dict[State, State] = {"holds": "indicated", "fails": "indicated against"}
+        older = not verdict.stated and not exact
+        state = doubted.get(verdict.state, verdict.state) if older else verdict.state
+        verdicts.append(verdict.model_copy(update={"state": state}))
+    return run.model_copy(update={"verdicts": tuple(verdicts)})
 
 
 def _state(item: Item, runs: Mapping[str, Run], suites: Mapping[str, Suite]) -> Iterator[str]:
@@ -121,12 +138,13 @@ def _partly(run: Run) -> str:
 
 def _count(verdicts: Sequence[KeptVerdict]) -> str:
     states = Counter(verdict.state for verdict in verdicts)
-    measured = states["holds"] + states["fails"]
+    measured = len(verdicts) - states["not measured"]
     if not measured:
         return f"{_claims(len(verdicts))} not measured"
-    missing = f", {states['not measured']} not measured" if states["not measured"] else ""
+    others: tuple[State, ...] = ("indicated", "indicated against", "not measured")
+    told = [f"{states[state]} {state}" for state in others if states[state]]
     verb = "holds" if measured == 1 else "hold"
-    return f"{states['holds']} of {_claims(measured)} {verb}{missing}"
+    return ", ".join([f"{states['holds']} of {_claims(measured)} {verb}", *told])
 
 
 def _claims(count: int) -> str:
@@ -153,13 +171,13 @@ def _summary(papers: Papers, runs: Mapping[str, Run]) -> list[str]:
 
 
 def _failing(runs: Mapping[str, Run]) -> Iterator[str]:
-    failing = [(name, v) for name in sorted(runs) for v in runs[name].verdicts if v.state == "fails"]
+    failing = [(name, v) for name in sorted(runs) for v in runs[name].verdicts if v.state in BAD]
     if not failing:
         yield "None."
         return
-    yield from ("| suite | claim | expected | measured | fails at |", "|---|---|---|---|---|")
+    yield from ("| suite | claim | expected | measured | not at | verdict |", "|---|---|---|---|---|---|")
     for name, verdict in failing:
-        cells = (verdict.name, verdict.expected, verdict.measured, "; ".join(verdict.failing))
+        cells = (verdict.name, verdict.expected, verdict.measured, "; ".join(verdict.failing), verdict.state)
         yield f"| `{name}` | {' | '.join(escape_markdown(cell) for cell in cells)} |"
 
 
@@ -175,6 +193,7 @@ def _runs(runs: Mapping[str, Run]) -> Iterator[str]:
         yield f"| `{name}` | {days} | {trials} | {_count(run.verdicts)} | {where} | {commits} |"
 
 
+BAD: tuple[State, ...] = ("fails", "indicated against")
 ITEMS, VERDICTS, PAGE = "reproduction.yaml", "reproduction-results.json", "reproduction.md"
 KINDS = ("paper", "real", "smaller", "twin")
 M = TypeVar("M", bound=BaseModel)
@@ -219,7 +238,10 @@ class Papers(Spec):
 
 
 class KeptVerdict(Spec):
-    """What became of a claim; `failing`: its rows that fail, each with its value."""
+    """What became of a claim; `failing`: its rows that are not as expected, each with its value.
+
+    `stated`: whether the state allows for seeds, drift and number, as it does now.
+    """
 
     name: str
     source: str
@@ -228,6 +250,7 @@ class KeptVerdict(Spec):
     measured: str
     why: str
     failing: tuple[str, ...] = ()
+    stated: bool = False
 
 
 class Run(Spec):
@@ -297,7 +320,7 @@ def _run(judged: Judged, records: Sequence[Record]) -> Run:
 
 def _kept(verdict: Verdict) -> KeptVerdict:
     several = len(verdict.rows) > 1
-    failing = [f"{row.label}: {row.shown}" for row in verdict.rows if several and row.state == "fails"]
+    failing = [f"{row.label}: {row.shown}" for row in verdict.rows if several and row.state in BAD]
     return KeptVerdict(
         name=verdict.claim.name,
         source=verdict.claim.source,
@@ -306,6 +329,7 @@ def _kept(verdict: Verdict) -> KeptVerdict:
         measured=verdict.measured,
         why=verdict.why,
         failing=tuple(failing),
+        stated=True,
     )
 
 

@@ -142,6 +142,20 @@ def test_results_become_verdicts_and_verdicts_the_page(made: Path) -> None:
     assert Path("docs", PAGE).read_text() == page
 
 
+def test_verdicts_from_before_they_stated_how_often_they_err_are_indicated(made: Path) -> None:
+    """Of bytes, which are exact, they stand."""
+    run("results")
+    kept_verdicts = json.loads(Path("docs", VERDICTS).read_text())
+    for verdict in kept_verdicts["runs"]["demo-twin"]["verdicts"]:
+        del verdict["stated"]
+        verdict["state"] = "holds"
+    Path("docs", VERDICTS).write_text(json.dumps(kept_verdicts))
+    run()
+    page = Path("docs", PAGE).read_text()
+    assert "twin run: 1 of 1 claim holds |" in page
+    assert "twin run: 1 of 2 claims hold, 1 indicated |" in page
+
+
 @pytest.mark.parametrize(
     ("items", "message"),
     [
