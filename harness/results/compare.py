@@ -184,6 +184,10 @@ def _comparable(pair: Pair, metric: Metric) -> bool:
 def _cell(pairs: Sequence[Pair], metric: Metric) -> Pairs:
     sides = [[pair.before for pair in pairs], [pair.after for pair in pairs]]
     values = np.array([[trial.value(metric.name) for trial in side] for side in sides])
+    if metric.difference:  # runs of one seed have the same scores: they are no repeats
+        seeds = np.array([trial.record.config.get("seed") or 0 for trial in sides[0]])
+        changes = values[1] - values[0]
+        return Pairs(np.array([changes[seeds == seed].mean() for seed in dict.fromkeys(seeds.tolist())]))
     started = [[datetime.fromisoformat(trial.record.started).timestamp() for trial in side] for side in sides]
     references = [[trial.record.environment.get("reference_s") or math.nan for trial in side] for side in sides]
     return Pairs.of(metric, values, np.array(started), np.array(references))

@@ -366,9 +366,11 @@ def needed(
     if deviation is None:
         return f"needs at least 2 more {unit}s of each side"
     enough = runs_to_see(least, deviation, risk)
-    if found.drift == "unknown":
-        count = f"{enough} {unit}s" if enough else f"more than {MOST} {unit}s"
-        return f"needs {count} of each side in turns to see {amount(least)}"
+    if found.drift == "unknown":  # one pair can be the first of several in turns
+        count = str(enough) if enough else f"more than {MOST}"
+        if enough and found.pairs == 1:
+            count = f"{enough - 1} more"
+        return f"needs {count} {unit}s of each side in turns to see {amount(least)}"
     for size in (least, abs(found.size)):
         enough = runs_to_see(size, deviation, risk)
         if enough is not None and enough > found.pairs:

@@ -44,7 +44,7 @@ def test_what_cannot_be_told_is_said(write: Write) -> None:
     found = wins(write((FULL, *BNS)))
     for what in ("Fastest epoch", "Best test accuracy", "Least memory"):
         assert "Cannot be told from" in found[what].text
-    assert found["Fastest epoch"].text.endswith(" and 1 more: needs 5 seeds of each side in turns to see 10 %.")
+    assert found["Fastest epoch"].text.endswith(" and 1 more: needs 4 more seeds of each side in turns to see 10 %.")
     assert "bytes" in found["Fewest bytes exchanged"].what
     assert "Cannot" not in found["Fewest bytes exchanged"].text
 

@@ -120,9 +120,9 @@ def test_one_run_of_each_cannot_tell_however_much_it_changed(make) -> None:
     [row], all_of_them = compare(suites(make, np.random.default_rng(3), [3.0], 1), find_metric("epoch_time_s"))
     assert row == all_of_them
     assert (row.verdict, row.interval, row.worse) == ("cannot tell", None, False)
-    assert row.needs == "needs 4 runs of each side in turns to see 10 %"
+    assert row.needs == "needs 3 more runs of each side in turns to see 10 %"
     [row], _ = compare(suites(make, np.random.default_rng(3), [3.0], 1), find_metric("epoch_time_s"), 0.03)
-    assert row.needs == "needs 14 runs of each side in turns to see 3 %"
+    assert row.needs == "needs 13 more runs of each side in turns to see 3 %"
 
 
 def test_several_trials_of_one_run_tell_together_and_none_by_itself(make) -> None:
@@ -195,6 +195,13 @@ def test_bytes_are_exact_and_scores_need_seeds(make) -> None:
     assert (several.verdict, several.worse, several.change) == ("worse", True, pytest.approx(-0.1))
     assert of("best_val", [0.9, 0.91], [0.92, 0.89]).verdict == "cannot tell"
     assert of("best_val", [0.9, 0.8], [0.91, 0.81]).verdict == "cannot tell"  # of steps of a hundredth
+
+
+def test_repeats_of_a_seed_are_no_seeds(make) -> None:
+    """Their scores are the same bits; their times are not."""
+    pairs = [Pair(make(0, best_val=0.9), make(0, best_val=0.8)) for _ in range(5)]
+    [row], _ = compare(pairs, find_metric("best_val"))
+    assert (row.verdict, row.interval) == ("cannot tell", None)
 
 
 def test_a_score_of_one_seed_that_changed_in_one_of_several_cells_is_not_called(make) -> None:
