@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -72,7 +71,7 @@ class Results:
         if found and lacking:
             why = f"{len(found)} of {len(cell)} seeds ({why})"
         rows = {trial.seed: self._trials[trial.id] for trial in cell if trial.seed in found}
-        started = {seed: _moment(row.get("started")) for seed, row in rows.items()}
+        started = {seed: contrast.moment(row.get("started")) for seed, row in rows.items()}
         references = {seed: float(row.get("reference_s") or math.nan) for seed, row in rows.items()}
         return Measured(found, started, references, why)
 
@@ -87,10 +86,6 @@ class Results:
             return f"has no {', '.join(missing)}"
         value = formula.value(row)
         return f"{' + '.join(formula.per)} is 0" if value is None else value
-
-
-def _moment(started: object) -> float:
-    return datetime.fromisoformat(started).timestamp() if isinstance(started, str) else math.nan
 
 
 def same_seeds(cells: Sequence[Measured]) -> list[Measured]:

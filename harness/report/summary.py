@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from harness.claims.text import subject
 from harness.metrics import Metric
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
-from harness.results.contrast import Pairs, against_best, needed
+from harness.results.contrast import Pairs, against_best, moment, needed
 from harness.results.text import byte_unit, join_unique, percent, significant, trials
 
 
@@ -83,9 +83,9 @@ def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
     if base:
-        text += f": {found.ratio(base):.2f} times as fast as {base.label} ({found.interval(base)})"
+        text += f": {found.ratio(base, times):.2f} times as fast as {base.label} ({found.interval(base)})"
     if others[0] != base:
-        text += f". Next is {others[0].label}: takes {found.ratio(others[0]):.2f} times as long"
+        text += f". Next is {others[0].label}: takes {found.ratio(others[0], times):.2f} times as long"
         text += f" ({found.interval(others[0])})"
     return Win("Fastest epoch", f"{text}.{found.ties()}", best)
 
@@ -120,11 +120,14 @@ class _Against:
         metric = section.metric_of(column)
         cells = {v: cell for v in others if (cell := _pairs(section, parts, metric, best, v))}
         found, self.risk = against_best(list(cells.values()), metric)
-        self.metric, self.found = metric, dict(zip(cells, found, strict=True))
+        self.best, self.metric, self.found = best, metric, dict(zip(cells, found, strict=True))
 
-    def ratio(self, other: Variant) -> float:
-        """Return the metric of a variant over the best's: their geometric mean over seeds, without drift."""
-        return math.exp(self.found[other].size) if other in self.found else math.nan
+    def ratio(self, other: Variant, means: Mapping[Variant, float]) -> float:
+        """Return the metric of a variant over the best's: their geometric mean over seeds, without drift.
+
+        That of the `means` where no seed is in common.
+        """
+        return math.exp(self.found[other].size) if other in self.found else means[other] / means[self.best]
 
     def interval(self, other: Variant) -> str:
         """Write the interval of a ratio, or of a difference in points."""
@@ -139,7 +142,7 @@ class _Against:
 
     def ties(self) -> str:
         """Say what the best cannot be told from, and what it takes; "" if it is the best beyond doubt."""
-        tied = [variant for variant, found in self.found.items() if not found.sure]
+        tied = [v for v, found in self.found.items() if not (found.sure and self.metric.worse(found.size))]
         if not tied:
             return ""
         first = self.found[tied[0]]
@@ -159,7 +162,7 @@ def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: V
         values = values[:, keep]
     if not len(shared):
         return None
-    started = np.array([pd.to_datetime(side.loc[shared, "started"]).astype("int64") / 1e9 for side in (a, b)])
+    started = np.array([[moment(when) for when in side.loc[shared, "started"]] for side in (a, b)])
     references = np.array([side.loc[shared, "reference_s"].to_numpy(dtype=np.float64) for side in (a, b)])
     return Pairs.of(metric, values, started, references)
 

@@ -6,14 +6,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
 from harness.errors import UserError
 from harness.metrics import Metric, find_metric
-from harness.results.contrast import RISK, Contrast, Drift, Estimate, Pairs, needed, share_of_risk
+from harness.results.contrast import RISK, Contrast, Drift, Estimate, Pairs, moment, needed, share_of_risk
 from harness.results.frames import declared_metrics, row_of
 from harness.results.record import Json, Record, whole_config
 from harness.results.stats import Interval
@@ -188,7 +187,7 @@ def _cell(pairs: Sequence[Pair], metric: Metric) -> Pairs:
         seeds = np.array([trial.record.config.get("seed") or 0 for trial in sides[0]])
         changes = values[1] - values[0]
         return Pairs(np.array([changes[seeds == seed].mean() for seed in dict.fromkeys(seeds.tolist())]))
-    started = [[datetime.fromisoformat(trial.record.started).timestamp() for trial in side] for side in sides]
+    started = [[moment(trial.record.started) for trial in side] for side in sides]
     references = [[trial.record.environment.get("reference_s") or math.nan for trial in side] for side in sides]
     return Pairs.of(metric, values, np.array(started), np.array(references))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Literal
 
@@ -292,11 +293,16 @@ def _by_reference(sizes: np.ndarray, references: np.ndarray, weights: np.ndarray
     return _Level(sizes - moved, squares / freedom * shares, float(freedom), bound, "reference")
 
 
+def moment(started: object) -> float:
+    """Return a record's `started` in seconds, NaN where it is not known."""
+    return datetime.fromisoformat(started).timestamp() if isinstance(started, str) else math.nan
+
+
 def against_best(pairs: Sequence[Pairs], metric: Metric) -> tuple[list[Estimate], float]:
     """Return how far others are from the best, each as B with the best as A, and the risk of each interval.
 
     That of all of them together is `RISK` for whichever is the best (Bonferroni, in place of Hsu's constants for
-    comparisons with the best: The American Statistician 38(2), 1984): it is so surely if all are sure.
+    comparisons with the best: The American Statistician 38(2), 1984): it is so surely if all are surely worse.
     """
     contrast, risk = Contrast(pairs, metric, common=True), RISK / max(1, len(pairs))
     return [contrast.row(i, risk) for i in range(len(pairs))], risk
