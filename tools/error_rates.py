@@ -186,9 +186,13 @@ class Claims:
         return worst(self._row(sureness, *each) for each in zip(values, starts.reshape(row.shape), strict=True))
 
     def _row(self, sureness: Sureness, values: np.ndarray, starts: np.ndarray) -> State:
-        unknown = dict.fromkeys(range(self.seeds), math.nan)
+        runs = [(seed, 0) for seed in range(self.seeds)]
         of, *over = (
-            Measured(dict(enumerate(v.tolist())), dict(enumerate(s.tolist())), unknown)
+            Measured(
+                dict(zip(runs, v.tolist(), strict=True)),
+                dict(zip(runs, s.tolist(), strict=True)),
+                dict.fromkeys(runs, math.nan),
+            )
             for v, s in zip(values, starts, strict=True)
         )
         interval = sureness.against(of, over[0], "ratio") if over else sureness.interval(of)

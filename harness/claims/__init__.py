@@ -26,60 +26,68 @@ from harness.results.text import join_unique, text
 from harness.suite.schema import Claim, Expect, TrialConfig
 from harness.suite.select import Cell, Row, pairs_of
 
+Run = tuple[int, int]  # a seed, and which of its runs
+
 
 @dataclass(frozen=True)
 class Measured:
     """A metric of the trials of one cell.
 
-    By seed: the trials' values, when they began (seconds), and what the reference workload took before them (NaN: not
-    measured). `lacking` says why there is no value, or, with values, what of the seeds is missing.
+    By run: the values, when it began (seconds), and what the reference workload took before it (NaN: not measured).
+    Runs of one seed count where the machine is in the values (times), else their mean. `lacking` says why there is no
+    value, or, with values, what of the seeds is missing.
     """
 
-    by_seed: dict[int, float]
-    started: dict[int, float]
-    references: dict[int, float]
+    by_run: dict[Run, float]
+    started: dict[Run, float]
+    references: dict[Run, float]
     lacking: str = ""
 
     @cached_property
     def value(self) -> float | None:
-        """The mean over seeds."""
-        return float(np.mean(list(self.by_seed.values()))) if self.by_seed else None
+        """The mean over runs."""
+        return float(np.mean(list(self.by_run.values()))) if self.by_run else None
 
 
 class Results:
     """Results of one suite, by trial."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        """Take one row a trial; of a trial's several rows the last counts."""
-        self._trials: dict[str, dict[Any, Any]] = {row["trial"]: row for row in frame.to_dict("records")}
+        """Take one row a run of a trial."""
+        self._trials: dict[str, list[dict[Any, Any]]] = {}
+        for row in frame.to_dict("records"):
+            self._trials.setdefault(row["trial"], []).append(row)
 
     def origin(self, trial: TrialConfig) -> str:
         """Return where a trial's data came from, "" if it was not run or does not say."""
-        return text(self._trials.get(trial.id, {}).get("origin"))
+        return text(self._trials.get(trial.id, [{}])[-1].get("origin"))
 
-    def measure(self, formula: Formula, cell: Cell) -> Measured:
-        """Return the metric of a cell's trials that ended well and have it."""
-        found: dict[int, float] = {}
+    def measure(self, formula: Formula, cell: Cell, timed: bool) -> Measured:
+        """Return the metric of a cell's trials that ended well and have it; `timed`: each run of a seed counts."""
+        found: dict[Run, float] = {}
+        rows: dict[Run, dict[Any, Any]] = {}
         lacking: list[str] = []
         for trial in cell:
-            value = self._value(formula, trial.id)
-            if isinstance(value, str):
-                lacking.append(value)
+            runs = self._trials.get(trial.id, [])
+            values = [self._value(formula, row) for row in runs]
+            known = [(value, row) for value, row in zip(values, runs, strict=True) if not isinstance(value, str)]
+            if not known:
+                lacking.append(str(values[-1]) if values else "not run")
+            elif timed:
+                found |= {(trial.seed, i): value for i, (value, _) in enumerate(known)}
+                rows |= {(trial.seed, i): row for i, (_, row) in enumerate(known)}
             else:
-                found[trial.seed] = value
+                found[trial.seed, 0], rows[trial.seed, 0] = float(np.mean([v for v, _ in known])), known[0][1]
         why = join_unique(lacking)
         if found and lacking:
-            why = f"{len(found)} of {len(cell)} seeds ({why})"
-        rows = {trial.seed: self._trials[trial.id] for trial in cell if trial.seed in found}
-        started = {seed: contrast.moment(row.get("started")) for seed, row in rows.items()}
-        references = {seed: float(row.get("reference_s") or math.nan) for seed, row in rows.items()}
+            why = f"{len(cell) - len(lacking)} of {len(cell)} seeds ({why})"
+        started = {run: contrast.moment(row.get("started")) for run, row in rows.items()}
+        references = {run: float(row.get("reference_s") or math.nan) for run, row in rows.items()}
         return Measured(found, started, references, why)
 
-    def _value(self, formula: Formula, trial: str) -> float | str:
-        """Return the metric of a trial, or why there is none."""
-        row = self._trials.get(trial)
-        if row is None:
-            return "not run"
+    @staticmethod
+    def _value(formula: Formula, row: dict[Any, Any]) -> float | str:
+        """Return the metric of a run, or why there is none."""
         if row["status"] != "ok":
             return f"{row['status']}: {reason}" if (reason := text(row["reason"])) else str(row["status"])
         if missing := formula.lacking(row):
@@ -88,12 +96,12 @@ class Results:
         return f"{' + '.join(formula.per)} is 0" if value is None else value
 
 
-def same_seeds(cells: Sequence[Measured]) -> list[Measured]:
-    """Return the cells with the seeds that all of them have, if they share any and not all."""
-    common = set.intersection(*(set(cell.by_seed) for cell in cells))
-    if not common or all(set(cell.by_seed) == common for cell in cells):
+def same_runs(cells: Sequence[Measured]) -> list[Measured]:
+    """Return the cells with the runs that all of them have, if they share any and not all."""
+    common = set.intersection(*(set(cell.by_run) for cell in cells))
+    if not common or all(set(cell.by_run) == common for cell in cells):
         return list(cells)
-    return [replace(c, by_seed={s: v for s, v in c.by_seed.items() if s in common}) for c in cells]
+    return [replace(c, by_run={run: v for run, v in c.by_run.items() if run in common}) for c in cells]
 
 
 @dataclass(frozen=True)
@@ -126,8 +134,8 @@ class Sureness:
         )
 
     def interval(self, cell: Measured) -> Interval | None:
-        """Return the interval of a cell's value over seeds; None of one, unless it is exact."""
-        values = list(cell.by_seed.values())
+        """Return the interval of a cell's value over runs; None of one, unless it is exact."""
+        values = list(cell.by_run.values())
         reach = 0.0 if self.metric.exact and len(values) == 1 else mean_reach(values, self.risk)
         if reach is None or cell.value is None:
             return None
@@ -136,15 +144,15 @@ class Sureness:
     def against(self, of: Measured, over: Measured, by: By) -> Interval | None:
         """Return the interval of two cells' ratio or difference about its value without drift; None if not known.
 
-        Seeds that both cells have go together.
+        Runs that both cells have go together.
         """
-        seeds = sorted(of.by_seed)
+        runs = sorted(of.by_run)
         whole = against(of, over, by)
         if whole is None or over.value is None or of.value is None:
             return None
-        if of.by_seed.keys() != over.by_seed.keys():
+        if of.by_run.keys() != over.by_run.keys():
             return self._of_other_seeds(of, over, by, whole)
-        a, b = (np.array([cell.by_seed[seed] for seed in seeds]) for cell in (over, of))
+        a, b = (np.array([cell.by_run[run] for run in runs]) for cell in (over, of))
         positive = min(a.min(), b.min()) > 0
         unit = abs(over.value) if self.metric.machine and by == "difference" else 1.0
         if by == "difference":
@@ -154,7 +162,7 @@ class Sureness:
         else:
             sizes = whole + (b - whole * a) / over.value
         middles = np.log([a, b]).mean(axis=0) if positive else None
-        found = Contrast([self._pairs(sizes, over, of, middles)], self._kind(by, len(seeds))).row(0, self.risk)
+        found = Contrast([self._pairs(sizes, over, of, middles)], self._kind(by, len(runs))).row(0, self.risk)
         if found.low is None or found.high is None:
             return None
         moved = [end - float(sizes.mean()) for end in (found.size, found.low, found.high)]
@@ -168,9 +176,9 @@ class Sureness:
         return replace(self.metric, exact=self.metric.exact and count == 1, unit="fraction" if score else "")
 
     def _pairs(self, sizes: np.ndarray, over: Measured, of: Measured, middles: np.ndarray | None) -> contrast.Pairs:
-        seeds = sorted(of.by_seed)
+        runs = sorted(of.by_run)
         started, measured = (
-            np.array([[getattr(cell, name)[seed] for seed in seeds] for cell in (over, of)])
+            np.array([[getattr(cell, name)[run] for run in runs] for cell in (over, of)])
             for name in ("started", "references")
         )
         sign = -1 if self.metric.better == "more" else 1
@@ -181,7 +189,7 @@ class Sureness:
         scales = (over.value, of.value) if by == "ratio" else (1.0, 1.0)
         if not scales[0] or not scales[1]:
             return None
-        a, b = (np.array(list(c.by_seed.values())) / scale for c, scale in zip((over, of), scales, strict=True))
+        a, b = (np.array(list(c.by_run.values())) / scale for c, scale in zip((over, of), scales, strict=True))
         reach = difference_reach(a, b, self.risk)
         if reach is None:
             return None
@@ -248,7 +256,7 @@ def evaluate(
 ) -> list[Verdict]:
     """Hold a suite's claims against results and return a verdict for each, in their order.
 
-    `frame`: one row a trial, as `load_results` returns it; trials that are not the suite's are not read. `trials`:
+    `frame`: one row a run, as `load_results` returns them; trials that are not the suite's are not read. `trials`:
     all of the suite, run or not. `declared`: the metrics that methods declare. A trial's seeds are repetitions: values
     are means over those that ended well, intervals are over them.
     """
@@ -278,7 +286,7 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     if isinstance(row, UserError):
         return Finding("", (), None, None, "", "not measured", row.message)
     metric = Formula.parse(claim.metric)
-    cells = same_seeds([results.measure(metric, cell) for cell in row])
+    cells = same_runs([results.measure(metric, cell, sureness.metric.machine) for cell in row])
     lacking = join_unique(cell.lacking for cell in cells)
     values = tuple(cell.value for cell in cells)
     if claim.expect.order is not None:
@@ -291,7 +299,7 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     interval = sureness.interval(cells[0]) if by is None else sureness.against(cells[0], cells[1], by)
     value = value if interval is None else interval.centre
     low, high = _bounds(claim.expect)
-    shown = with_interval(value, interval if len(cells[0].by_seed) > 1 else None, unit, (low, high))
+    shown = with_interval(value, interval if len(cells[0].by_run) > 1 else None, unit, (low, high))
     return Finding("", values, value, interval, shown, *decide(value, interval, low, high, lacking))
 
 

@@ -151,10 +151,11 @@ class _Against:
 
 
 def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: Variant) -> Pairs | None:
-    """Return the seeds that two variants share; None if they share none, or a ratio cannot be taken."""
-    columns = [metric.name, "started", "reference_s"]
-    sides = [section.select(v, parts).set_index("seed").reindex(columns=columns) for v in (best, other)]
-    a, b = (side[side[metric.name].notna()].groupby(level=0).first() for side in sides)
+    """Return the runs of seeds that two variants share; None if they share none, or a ratio cannot be taken.
+
+    Runs of one seed are pairs where the machine is in the values (times), else their mean is one.
+    """
+    a, b = (_runs(section.select(variant, parts), metric) for variant in (best, other))
     shared = a.index.intersection(b.index)
     values = np.array([side.loc[shared, metric.name].to_numpy(dtype=np.float64) for side in (a, b)])
     if not metric.difference:
@@ -165,6 +166,16 @@ def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: V
     started = np.array([[moment(when) for when in side.loc[shared, "started"]] for side in (a, b)])
     references = np.array([side.loc[shared, "reference_s"].to_numpy(dtype=np.float64) for side in (a, b)])
     return Pairs.of(metric, values, started, references)
+
+
+def _runs(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return a metric of runs, when they began and their reference, by seed and run of it."""
+    known = trials[trials[metric.name].notna()].sort_values("started", kind="stable")
+    known = known.reindex(columns=["seed", metric.name, "started", "reference_s"])
+    if not metric.machine:
+        first = known.groupby("seed").first()
+        return first.assign(**{metric.name: known.groupby("seed")[metric.name].mean()})
+    return known.assign(run=known.groupby("seed").cumcount()).set_index(["seed", "run"])
 
 
 def _by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.Series[float]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from report.fake import METHODS
 from report.measured import FULL, Write
@@ -70,6 +71,16 @@ def test_a_winner_must_beat_all_of_them(write: Write) -> None:
     ]
     three, two = (float(high) - float(low) for low, high in ends)
     assert three >= two > 0
+
+
+def test_runs_of_one_seed_count_for_times(write: Write) -> None:
+    section = write((FULL, *BNS))
+    seconds = section.frame["variant"].map({v.key: 1.0 + i for i, v in enumerate(section.variants)})
+    at_once = section.frame.assign(started="2026-01-01T00:00:00+00:00", test_at_best_val=seconds / 10)
+    runs = [at_once.assign(epoch_time_s=seconds * (1 + noise)) for noise in (0.0, 0.01, -0.01)]
+    found = wins(replace(section, frame=pd.concat(runs, ignore_index=True)))
+    assert "Cannot" not in found["Fastest epoch"].text
+    assert "Cannot" in found["Best test accuracy"].text
 
 
 def test_nothing_won_where_nothing_is_compared(write: Write) -> None:
