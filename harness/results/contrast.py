@@ -24,7 +24,7 @@ nothing does."""
 DRIFT = math.log(1.1)  # that a machine may be slower or faster at one time than at another
 FOLLOWS = 0.5  # a trial follows the reference workload's drift by 1 - this to 1 + this times
 PLANNED = 0.03  # deviation of log(one run / another) that is planned with until repeats tell
-WILD = 0.9  # quantile of F from which on a cell's own scatter counts alone
+WILD = 0.6  # share of comparisons of alike cells in which one counts by its own scatter alone, 0.1 of a cell at most
 POWER = 0.9  # chance that a planned number of runs shows a change
 MOST = 100  # runs that are planned
 # Of the 5 % that statements may err in, 1 is for what is approximate: pooled variances, trends, tails.
@@ -170,7 +170,7 @@ class Contrast:
         others = freedom - mine
         if mine and others:
             usual = (squares - own) / others
-            if own / mine > usual * float(special.fdtri(mine, others, WILD)):
+            if own / mine > usual * float(special.fdtri(mine, others, 1 - WILD / max(6, len(self.cells)))):
                 return own / mine, mine
         if self.common and len(self.cells) > 1:  # their scatter has that of the common side in common
             count = len(self.cells)

@@ -11,7 +11,7 @@ import pytest
 from tools.error_rates import FEW, Table, shown, tables
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "error-rates.md"
-EVERY = 7  # rates of the page that are counted again: each would take a minute
+EVERY = 5  # of so many rates one is counted again: all would take half a minute
 
 
 @pytest.fixture(scope="module")
@@ -63,5 +63,5 @@ def test_what_is_there_is_found(page: dict[str, dict[str, list[str]]]) -> None:
     """10 % at a noise of 3 % by five repeats in turns, and never by one run of each."""
     found = rates(page, next(each for each in tables() if each.title == "A slowdown of 10 % is found"))
     five = {head: rate for (name, head), rate in found.items() if name == "3 %, 5"}
-    assert min(five[head] for head in ("A B A B", "A B B A", "A B A B, drift")) >= 0.9
+    assert min(five[head] for head in ("A B A B", "A B B A")) >= 0.9
     assert max(rate for (name, _), rate in found.items() if name == "3 %, 1") == 0
