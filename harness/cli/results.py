@@ -84,8 +84,8 @@ def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_d
 
     Prints every claim with what is expected and what was measured.
 
-    Exit code: 0 no claim fails (some may not be measured), 1 a claim fails, 2 a mistake in the command or
-    no claim to check.
+    Exit code: 0 no claim fails (some may be indicated against, or not measured), 1 a claim fails, 2 a mistake
+    in the command or no claim to check.
     """
     from harness.claims import judge_directories, suite_of
     from harness.report.summary import claims_text

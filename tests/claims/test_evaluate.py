@@ -169,6 +169,20 @@ def test_runs_of_one_seed_count_for_times_and_not_for_scores() -> None:
     assert (judged(score, figures).state, judged(score, figures).why) == ("indicated", "not sure: one seed")
 
 
+def test_independent_seeds_have_the_interval_of_welch() -> None:
+    scores = {"whole": [0.5, 0.7, 0.9, 0.86], "sampled": [0.4, 0.6, 0.41]}
+    figures = by_method("best_val", **scores)
+    named = claim(
+        "best_val", {"at_least": -1}, {"method": "whole", "seed": [2, 3]}, over={"method": "sampled", "seed": [0, 1]},
+        by="difference",
+    )  # fmt: skip
+    [row] = judged(named, figures).rows
+    test = scipy_stats.ttest_ind(scores["whole"][2:], scores["sampled"][:2], equal_var=False)
+    ends = test.confidence_interval(0.96)
+    assert row.interval is not None
+    assert (row.interval.low, row.interval.high) == pytest.approx((ends.low, ends.high))
+
+
 def test_several_rows_have_wider_intervals() -> None:
     scores = [0.93, 0.931, 0.929]
     figures: Figures = [
