@@ -204,6 +204,7 @@ def _table() -> Iterable[Metric]:
     yield _words_of("device", where)
     for name in ("status", "reason"):
         yield _words_of(name, "how it ended (README, Statuses); why it is not ok")
+    yield _words_of("flags", "what its numbers may hide, `KEY: what` each (docs/integrity.md)")
     yield _time("epoch_time_s", "median over the epochs after warm-up, those with barriers left out, of the slowest "
         "rank's time of that epoch", "Epoch time", by_epoch=True,
         epoch_doc="of this rank in this epoch; the phases add up to the epoch")

@@ -36,6 +36,9 @@ def outcome_text(record: Record) -> str:
             parts.append(f"{name} {score:.4f}")
     if record.wall_s is not None and record.status != "skipped":
         parts.append(f"({seconds_text(record.wall_s)})")
+    if record.flags:
+        keys = dict.fromkeys(flag.partition(":")[0] for flag in record.flags)
+        parts.append(f"flagged: {', '.join(keys)}")
     return "  ".join(parts) + (f": {record.reason}" if record.reason else "")
 
 

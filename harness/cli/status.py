@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.results.status import SuiteState, SuiteWatch
 
 RENEWED_S = 2.0
+FLAGS = 20  # that are listed
 COLUMNS = ("running", "where", "for", "how far")
 
 
@@ -54,6 +55,10 @@ def _show(state: SuiteState, silent: frozenset[str], most: int) -> None:
         table(["failed", "status", "reason"], [(each.label, each.status, each.reason or "") for each in bad[:most]])
     if len(bad) > most:
         typer.echo(f"and {len(bad) - most} more that failed (--failed N)")
+    if flags := [(each.label, flag) for each in state.ended for flag in each.flags]:
+        table(["flagged", "what"], flags[:FLAGS])
+    if len(flags) > FLAGS:
+        typer.echo(f"and {len(flags) - FLAGS} more flags, in the records and the report")
 
 
 def _cells(info: RunnerInfo) -> tuple[str, str, str, str]:

@@ -27,7 +27,7 @@ from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.seats import WHOLE, Seat, Seats
 from harness.results.leases import Leases
 from harness.results.record import Record, Status, epoch_rows, without_epochs
-from harness.results.reduce import reduce
+from harness.results.reduce import flags, reduce
 from harness.results.store import ResultStore, kept, write_suite
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
@@ -249,6 +249,7 @@ class TrialRunner:
             label=trial.label,
             status=outcome.status,
             reason=outcome.reason,
+            flags=flags(group.ranks),
             started=started.isoformat(timespec="seconds"),
             wall_s=group.wall_s,
             config=trial.model_dump(mode="json"),

@@ -63,6 +63,10 @@ FLAGS = (
         f"more than {CLOSURE:.0%} of a rank's mean epoch is in no named phase".replace("%", " %"),
         lambda frame: frame["residue"] > CLOSURE, lambda bad: _worst(bad["residue"]),
     ),
+    Flag(
+        "¶", "Flagged", "the trial did what its numbers do not show (docs/integrity.md)",
+        lambda frame: frame["flags"].ne(""), lambda bad: join_unique("; ".join(bad["flags"]).split("; ")),
+    ),
 )  # fmt: skip
 
 

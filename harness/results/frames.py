@@ -74,6 +74,7 @@ def row_of(record: Record) -> dict[str, Any]:
         "timing": config.get("timing", "plain"),
         "status": record.status,
         "reason": record.reason,
+        "flags": "; ".join(record.flags),
         "wall_s": record.wall_s,
         "started": record.started,
         "reference_s": record.environment.get("reference_s"),

@@ -37,6 +37,7 @@ class Record(BaseModel):
     label: str = ""
     status: Status
     reason: str | None = Field(None, description="why the status is not ok, in one line")
+    flags: list[str] = Field(default_factory=list, description='"KEY: what", each in a line: docs/integrity.md')
     started: str = Field(description="ISO 8601, UTC")
     wall_s: float | None = Field(None, description="from the start of the ranks to the end of the last")
     config: Json = Field(description="the TrialConfig")

@@ -236,6 +236,15 @@ def _memory(ranks: Sequence[Json]) -> Json:
     return result | {"memory_model": model, "memory_model_bytes": sum(model.values()) if model else None}
 
 
+def flags(ranks: Sequence[Json]) -> list[str]:
+    """Return what the ranks' reports flag, each text once with the ranks that say it: `KEY: what (ranks [0, 1])`."""
+    said: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank in ranks:
+        for key, text in rank.get("flags") or ():
+            said[key, text].append(rank["rank"])
+    return [f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in said.items()]
+
+
 ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers
 
 

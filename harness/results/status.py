@@ -22,6 +22,7 @@ class Ended:
     label: str
     status: str
     reason: str | None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class SuiteWatch:
             stamp = (path / "record.json").stat().st_mtime_ns
         if path not in self._records or self._records[path][0] != stamp:
             record = read_at(path)
-            ended = Ended(record.trial, record.label, record.status, record.reason)
+            ended = Ended(record.trial, record.label, record.status, record.reason, tuple(record.flags))
             self._records[path] = stamp, ended
         return self._records[path][1]
 

@@ -43,6 +43,7 @@ class RankReport:
         self.epochs: list[dict[str, Any]] = []
         self._data: dict[str, Any] = {"rank": rank, "status": "error", "reason": None, "summary": {}}
         self._data["epochs"] = self.epochs
+        self._flags: dict[tuple[str, str], None] = {}
         self._worker: Worker | None = None
         self._method: Method[Any] | None = None
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
@@ -78,6 +79,13 @@ class RankReport:
         """Tell the launcher how far work before the first epoch is; whichever rank does it."""
         self._write_progress({"event": "stage", "text": text})
 
+    def flag(self, key: str, text: str) -> None:
+        """Flag the trial: its numbers stand, and are not what they seem; see docs/integrity.md.
+
+        `key`: one word, by which flags are told apart; `text`: one line, with the numbers. A text counts once.
+        """
+        self._flags[key, text] = None
+
     def finish(self, summary: dict[str, Any], eval_s: float) -> None:
         """Record the metrics of a trial that ran to its end."""
         self._data |= {"summary": summary, "eval_s": eval_s}
@@ -108,6 +116,7 @@ class RankReport:
         self._data |= {"status": status, "reason": reason}
 
     def _write(self) -> None:
+        self._data["flags"] = list(self._flags)
         if self._worker is not None:
             worker = self._worker
             self._data |= {

@@ -60,6 +60,11 @@ def test_lines_are_at_most_one_in_five_seconds() -> None:
     ]
 
 
+def test_flags_are_named_at_the_end_of_a_trial() -> None:
+    flagged = record().model_copy(update={"flags": ["cores: 2 of 1 (ranks [0])", "cores: 3 of 1 (ranks [1])"]})
+    assert outcome_text(flagged) == "ok  (1 min 23 s)  flagged: cores"
+
+
 def test_a_stage_is_shown_until_another_event() -> None:
     lines: list[str] = []
     now = 0.0

@@ -169,6 +169,18 @@ def test_what_a_method_remarks_on_its_trials_is_noted_once(tmp_path: Path) -> No
     assert not [note for note in notes if note.lead == "full:"]
 
 
+def test_flagged_trials_are_marked_beside_their_time(root: Path, write: Write, tmp_path: Path) -> None:
+    write()
+    change(tmp_path, lambda record: record.update(flags=["cores: 2 of 1 (ranks [0, 1])"]))
+    inputs = load_inputs(tmp_path)
+    sections = make_sections(inputs)
+    assert section_tables(sections[0])["time"].rows[0].cells[0].mark.endswith("¶")
+    (found,) = [note.text for note in make_notes(inputs, sections) if note.lead.startswith("Flagged")]
+    assert "full at P = 2 (cores: 2 of 1 (ranks [0, 1]))" in found
+    old = load_inputs(root)
+    assert not [note for note in make_notes(old, make_sections(old)) if note.lead.startswith("Flagged")]
+
+
 @pytest.mark.parametrize("noisy", [True, False])
 def test_noise_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bool) -> None:
     write()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.results.reduce import reduce
+from harness.results.reduce import flags, reduce
 
 
 def rank(r: int, times: list[float], **figures: Any) -> dict[str, Any]:
@@ -54,6 +54,12 @@ def test_reduce_by_hand() -> None:
     assert got["warmup_epochs"] == 1
     assert got["epoch_time_low_s"] <= 4.0 <= got["epoch_time_high_s"]
     assert (got["noisy"], got["too_short"], got["timed_epochs"]) == (True, True, 3)
+
+
+def test_flags_name_their_ranks_and_are_said_once() -> None:
+    mine, both = ["cores", "2 of 1"], ["load", "half of the epochs"]
+    ranks = [{"rank": 0, "flags": [both]}, {"rank": 1, "flags": [mine, both]}, {"rank": 2}]
+    assert flags(ranks) == ["load: half of the epochs (ranks [0, 1])", "cores: 2 of 1 (ranks [1])"]
 
 
 def test_training_nodes_a_second_are_those_of_all_ranks() -> None:

@@ -47,6 +47,7 @@ def test_what_runs_has_ended_and_is_left(started: ResultStore, make_record) -> N
     one, two, three, *_ = expand(load_suite(started.root.parent / "tiny.yaml"))
     started.commit(one.id, make_record(one.id, suite="tiny", label=one.label), [], "")
     bad = make_record(two.id, suite="tiny", label=two.label, status="oom", reason="rank 1 ran out")
+    bad = bad.model_copy(update={"flags": ["cores: 2 of 1"]})
     started.commit(two.id, bad, [], "")
     with started.runner() as runner:
         runner.say("epoch 3/10  loss 0.5", trial=three.id, label=three.label)
@@ -57,6 +58,7 @@ def test_what_runs_has_ended_and_is_left(started: ResultStore, make_record) -> N
     assert "tiny: 6 trials: 2 ended (1 ok, 1 oom), 1 running, 3 to run" in text
     assert re.search(rf"{re.escape(three.label)} .*pid {os.getpid()} .* 1\.\d s .*epoch 4/10 loss 0\.4", text)
     assert re.search(rf"{re.escape(two.label)} +oom +rank 1 ran out", text)
+    assert re.search(rf"{re.escape(two.label)} +cores: 2 of 1", text)
 
 
 def test_a_runner_that_was_killed_is_lost(started: ResultStore) -> None:

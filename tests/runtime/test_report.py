@@ -6,11 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.runtime.report import RankReport
+from harness.runtime.report import RankReport, TrialError
 
 
 def events(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "progress.jsonl").read_text().splitlines()]
+
+
+def test_flags_are_written_once_however_a_rank_ends(tmp_path: Path) -> None:
+    report = RankReport(tmp_path, 0)
+    with report.concluding():
+        for _ in range(2):
+            report.flag("cores", "2 of 1")
+        raise TrialError("invalid", "why")
+    written = json.loads((tmp_path / "rank0.json").read_text())
+    assert (written["status"], written["flags"]) == ("invalid", [["cores", "2 of 1"]])
 
 
 def test_stages_are_told_by_whoever_does_the_work_the_rest_by_rank_0(tmp_path: Path) -> None:
