@@ -235,6 +235,8 @@ def _table() -> Iterable[Metric]:
     yield _time("wall_s", "from the start of the ranks to the end of the last", "Wall time")
     yield _time("setup_s", "reading partition and features, building the model, `precompute`, counting subgraphs; "
         "largest of the ranks", "Set-up", ranks="max", key="setup_s")
+    yield _time("compile_s", "behind the set-up: kernels compiled or loaded, connections, first calls, the method made "
+        "again, so that no epoch has anything of it; largest of the ranks", "First use", ranks="max", key="compile_s")
     yield _words_of("started", "ISO 8601, UTC")
     interval = "95 % bootstrap interval of that median"
     yield _time("epoch_time_low_s", interval, "Epoch time, lower end")

@@ -32,7 +32,7 @@ from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
 from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec
-from harness.runtime.trainer import Trainer
+from harness.runtime.trainer import Trainer, set_up
 from harness.runtime.worker import Worker, evaluate
 from harness.spec import PluginSource
 
@@ -54,8 +54,8 @@ class Case:
     plugin: PluginSource | None = None
     plugins: dict[str, PluginSource] = field(default_factory=dict)
 
-    def trainer(self, rank: int, world: int) -> Trainer:
-        """Make the rank's trainer, with its worker and its method."""
+    def trainer(self, rank: int, world: int, *, rehearsed: bool = False) -> Trainer:
+        """Make the rank's trainer, with its worker and its method; `rehearsed`: as a trial does it, by `set_up`."""
         name = self.method if self.plugin is not None else _class_path(self.method)
         config = RunConfig.model_validate(vars(self) | {"method": MethodSpec(name=name, options=self.options)})
         out = Path(tempfile.mkdtemp())
@@ -64,7 +64,7 @@ class Case:
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
             store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
         )  # fmt: skip
-        return Trainer(Worker(job, rank, world), RankReport(out, rank))
+        return (set_up if rehearsed else Trainer)(Worker(job, rank, world), RankReport(out, rank))
 
 
 @functools.cache

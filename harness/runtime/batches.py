@@ -241,6 +241,7 @@ class Background:
     def close(self) -> None:
         """Wait for all that was started, and end the thread."""
         self._thread.shutdown()
+        self._comm.give_back(self._aside)
 
     def _submit(self, work: Callable[[Communicator], T], traffic: Traffic) -> Future[T]:
         stream, aside, clock = self._stream, self._aside, self._clock

@@ -37,6 +37,38 @@ class EpochTime:
     barriers: int = 0
 
 
+class Spans:
+    """Charges seconds outside epochs to the innermost open span of a name; opening one stops the one around it.
+
+    Attributes:
+        seconds: of the spans that ended, by name.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Charge the enclosed time to `name`, that of a GPU's work included."""
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._since
+        self._since = now
+
+
 class Clock:
     """Charges every moment of an epoch to the innermost open phase; opening a phase stops its parent.
 

@@ -25,7 +25,7 @@ from harness.metrics import PURPOSES, Phase, Purpose
 from harness.runtime.clock import Clock
 
 Direction = Literal["forward", "backward", "none"]
-Scope = Literal["setup", "epoch", "eval"]
+Scope = Literal["setup", "compile", "epoch", "eval"]
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,9 @@ class Traffic:
 
     @contextmanager
     def during(self, scope: Scope) -> Iterator[None]:
-        """Count what is enclosed under `scope`."""
-        before, self.scope = self.scope, scope
+        """Count what is enclosed under `scope`; within `compile` all is that."""
+        before = self.scope
+        self.scope = before if before == "compile" else scope
         try:
             yield
         finally:
@@ -139,6 +140,8 @@ class Communicator:
         self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = world > 1 and dist.get_backend() == "gloo"
         self._staged = device.type == "cuda" and self._gloo
+        self._spare: list[dist.ProcessGroup] = []
+        self._divided: dict[str, dist.ProcessGroup] = {}
 
     def exchange_rows(
         self,
@@ -216,16 +219,26 @@ class Communicator:
     def aside(self, clock: Clock) -> Communicator:
         """Return a communicator of the same ranks whose exchanges cannot be mixed up with this one's.
 
-        Its traffic is its own. Every rank must call, at the same moment.
+        Its traffic is its own. Every rank must call, at the same moment. A group that was given back is taken
+        again: its connections are made.
         """
-        group = dist.new_group(timeout=self._timeout) if self.world > 1 else None
+        group = None
+        if self.world > 1:
+            group = self._spare.pop(0) if self._spare else dist.new_group(timeout=self._timeout)
         return Communicator(self.rank, self.world, self.device, clock, Traffic(), group)
+
+    def give_back(self, aside: Communicator) -> None:
+        """Take back what `aside` returned, whose exchanges are over; every rank must call in the same order."""
+        if aside._group is not None:
+            self._spare.append(aside._group)
+            aside._group = None
 
     def divide(self, members: Sequence[Sequence[int]]) -> dist.ProcessGroup:
         """Divide the ranks into groups; return that of this rank. Every rank must call with the same ones."""
-        group: dist.ProcessGroup
-        group, _ = dist.new_subgroups_by_enumeration([list(m) for m in members], timeout=self._timeout)
-        return group
+        groups = [list(m) for m in members]
+        if str(groups) not in self._divided:
+            self._divided[str(groups)], _ = dist.new_subgroups_by_enumeration(groups, timeout=self._timeout)
+        return self._divided[str(groups)]
 
     def barrier(self) -> None:
         """Wait for all ranks; not counted as traffic."""

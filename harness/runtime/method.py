@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic import Field
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 Family = Literal["full-graph", "mini-batch"]
+REHEARSED = 3  # steps: the products of the second are others than the first's, see `models.functional.Linear`
 
 
 class MethodOptions(Spec):
@@ -102,6 +104,15 @@ class Method(Registered, ABC, Generic[OptionsT]):
     @abstractmethod
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield the steps of `epoch` (0-based); every rank must yield equally many."""
+
+    def rehearsal(self) -> Iterator[Step]:
+        """Yield some steps in which all is called that a training calls; every rank must yield equally many.
+
+        They are taken in set-up, with another object of this class and another model, both thrown away then, so
+        that nothing is called or compiled for the first time in an epoch. The default are the first `REHEARSED`. A
+        method in which something begins later says so here.
+        """
+        yield from islice(chain.from_iterable(map(self.steps, range(REHEARSED))), REHEARSED)
 
     @property
     def remarks(self) -> list[str]:

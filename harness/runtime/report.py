@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,12 +53,19 @@ class RankReport:
         """0 if the rank ended well, else 3."""
         return 0 if self._data["status"] == "ok" else 3
 
-    def setup(self, worker: Worker, method: Method[Any], seconds: float) -> None:
-        """Record what is known before the first epoch."""
+    def setup(
+        self, worker: Worker, method: Method[Any], seconds: Mapping[str, float], told: Mapping[str, float | None]
+    ) -> None:
+        """Record what is known before the first epoch.
+
+        `seconds`: what that took, by span, `compile` apart from the set-up; `told`: the method's `setup_metrics`.
+        """
         partition = worker.partition
         self._worker, self._method = worker, method
         self._data |= {
-            "setup_s": seconds,
+            "setup_s": (setup_s := sum(s for span, s in seconds.items() if span != "compile")),
+            "compile_s": seconds.get("compile"),
+            "setup_spans": {span: s for span, s in seconds.items() if span != "compile"},
             "backend": dist.get_backend() if worker.world > 1 else None,
             "link": describe(worker.interface) if worker.interface else None,
             "inner": partition.num_inner,
@@ -66,9 +73,9 @@ class RankReport:
             "edges": partition.num_edges,
             "train_nodes": worker.train_counts[worker.rank],
             "memory_model": method.memory_components(),
-            "setup": method.setup_metrics(),
+            "setup": dict(told),
         }
-        self.progress(event="setup", setup_s=seconds)
+        self.progress(event="setup", setup_s=setup_s)
 
     def progress(self, **event: Any) -> None:
         """Tell the launcher how far the trial is (rank 0 only)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import time
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
+from harness.graph.kernels import Versions, loaded
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Integrity
@@ -141,7 +143,25 @@ class Trainer:
             [self.flat.values], lr=self.spec.lr, weight_decay=self.spec.weight_decay
         )
         self.progress = EarlyStopping(self.spec)
+        self.kernels: Versions = {}
         self.eval_s = 0.0
+
+    def rehearse(self) -> None:
+        """Do once what a training does, so that nothing is compiled, connected or allocated first in an epoch.
+
+        Neither this trainer nor its method is of use then, see `set_up`. Every rank must call.
+        """
+        worker = self.worker
+        if self.spec.scored:
+            with worker.meters.paused():
+                evaluate(worker.model, worker.eval_view, worker.comm)
+                if self.spec.sampled_eval:
+                    self.method.sampled_scores()
+        worker.model.train()
+        with worker.clock.epoch(aligned=worker.job.config.timing == "breakdown"):
+            for step in self.method.rehearsal():
+                self._take(step)
+        self.method.close()
 
     def run(self) -> None:
         """Train to the end, evaluate as the suite says, and report.
@@ -168,6 +188,8 @@ class Trainer:
             if self.progress.stopped:
                 break
         self.method.close()
+        if late := {kernel: of for kernel, of in loaded().items() if of != self.kernels.get(kernel)}:
+            self.report.flag("compile", f"called for the first time after set-up: {', '.join(sorted(late))}")
         summary = self.progress.summary(self.report.epochs) | {
             "checksum": self.check_replicas(len(self.report.epochs) - 1),
             "spmm": self.worker.partition.engine,
@@ -301,6 +323,29 @@ class Trainer:
         with self.worker.traffic.during("eval"):
             gathered = self.worker.comm.all_gather(torch.tensor([own], device=self.worker.device))
         return [int(each) for each in gathered]
+
+
+def set_up(worker: Worker, report: RankReport) -> Trainer:
+    """Return the trainer of a trial, after all that comes before its first epoch; every rank must call.
+
+    A method is made, and rehearsed (`Trainer.rehearse`) on a model of its own; then both are made anew. What the first
+    making took is the method's set-up, what came after it is `compile_s`: it draws nothing of the training's random
+    numbers, and its bytes are counted under the scope `compile`.
+    """
+    with worker.spans("prepare"):
+        trainer = Trainer(worker, report)
+    seconds, told = worker.spans.seconds.copy(), trainer.method.setup_metrics()
+    start = time.perf_counter()
+    with worker.traffic.during("compile"):
+        trainer.rehearse()
+        del trainer
+        gc.collect()  # or there would be the memory of two methods
+        worker.start_over()
+        trainer = Trainer(worker, report)
+    report.setup(worker, trainer.method, seconds | {"compile": time.perf_counter() - start}, told)
+    trainer.kernels = loaded()
+    worker.comm.barrier()  # or the first epoch would begin with a wait for the slowest
+    return trainer
 
 
 def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,12 +16,12 @@ from torch import Tensor
 from harness.data.store import open_graph
 from harness.graph.partition import SPLITS, Partition, View
 from harness.models.gnn import GNN
-from harness.runtime.clock import Clock
+from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic, TrafficCheck
 from harness.runtime.features import FeatureStore
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
-from harness.runtime.spec import IN_PHASES
+from harness.runtime.spec import IN_PHASES, RunConfig
 from harness.runtime.step import Loss, SyncExchange
 
 
@@ -29,6 +30,7 @@ class Worker:
 
     Attributes:
         rank, world: this rank and their number.
+        spans: seconds of what comes before the first epoch and between epochs.
         comm, clock: the only ways to other ranks and to the time.
         meters: memory, utilisation and energy of this rank.
         interface: the network interface that the ranks talk over; None where it is not known.
@@ -46,6 +48,12 @@ class Worker:
     def __init__(self, job: Job, rank: int, world: int, tell: Callable[[str], None] = lambda text: None) -> None:
         config = job.config
         self.job, self.rank, self.world, self.tell = job, rank, world, tell
+        self.spans = Spans()
+        with self.spans("open"):
+            self._open(config)
+
+    def _open(self, config: RunConfig) -> None:
+        job, rank, world = self.job, self.rank, self.world
         self.device = rank_device(config.device)
         self.dtype = getattr(torch, config.train.precision)
         self.clock, self.traffic = Clock(self.device, detailed=config.timing in IN_PHASES), Traffic()
@@ -63,6 +71,19 @@ class Worker:
         self.eval_view = self.open_view(job.full_view, rank) if job.inductive else self.view
         counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
         self.train_counts = [int(c) for c in counts]
+        self._random = random.getstate(), np.random.get_state()  # a plugin's may be the global ones
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Make the model and the random numbers that the training starts from; features are as they were read.
+
+        What a method has done to them is undone, for another that takes its place: see `Trainer.rehearse`.
+        """
+        config = self.job.config
+        if vars(self).pop("features", None) is not None:
+            assert self.features  # read again here, not in an epoch
+        random.setstate(self._random[0])
+        np.random.set_state(self._random[1])
         self.model = GNN(
             config.model,
             self.stored_features.shape[1],
@@ -72,8 +93,8 @@ class Worker:
             products=config.train.products,
             source=config.plugins.get("model"),
         ).to(self.device)
-        self.rng = np.random.default_rng((config.seed, rank))
-        torch.manual_seed(int(np.random.SeedSequence((config.seed, rank)).generate_state(1)[0]))
+        self.rng = np.random.default_rng((config.seed, self.rank))
+        torch.manual_seed(int(np.random.SeedSequence((config.seed, self.rank)).generate_state(1)[0]))
 
     def open_view(self, path: Path, rank: int) -> View:
         """Return the part of `rank` of a partitioned graph."""

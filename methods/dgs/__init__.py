@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -194,6 +195,13 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def hand_out(self, batch: Batch) -> GuidedBatch:
         """See `MiniBatchMethod`; explanations begin and end here, between two steps."""
         return GuidedBatch(**vars(batch), guidance=self.explainer.advance())
+
+    def rehearsal(self) -> Iterator[Step]:
+        """See `Method`; the last step is guided, by an explanation that is cut short."""
+        yield from super().rehearsal()
+        self.explainer.rehearse()
+        for loaded in self.loader.load(map(self.hand_out, self.batches(0)[:1])):
+            yield self.step(loaded)
 
     def on_step_end(self, loss: Tensor) -> None:
         """See `Method`."""

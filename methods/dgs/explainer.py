@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -346,6 +346,13 @@ class Explainer:
             step, future = self._running
             self._running = None
             self._take(step, future.result())
+
+    def rehearse(self) -> None:
+        """Explain the model in a few steps, in line."""
+        if self._graph.remote.size:
+            step, weights = self._best.take()
+            self._spec = replace(self._spec, steps=2)
+            self._take(step, self._explain(weights))
 
     def news(self) -> dict[str, float]:
         """Return by how much what is `COUNTED` has grown since the last call."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import pytest
 from support.methods import SMALL
@@ -10,29 +11,47 @@ from support.methods import SMALL
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, run_ranks
 from harness.models.spec import ModelSpec
+from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS
 from harness.runtime.minibatch import MiniBatchOptions
 from harness.runtime.spec import TrainSpec
 
 EPOCHS = 4
-OPTIONS: dict[str, dict[str, Any]] = SMALL | {"bns-gcn": {"rate": 0.5}}
+REHEARSED = "after a rehearsal"
+OPTIONS: dict[str, dict[str, Any]] = SMALL | {
+    "bns-gcn": {"rate": 0.5},
+    "graphsage": SMALL["graphsage"] | {"prefetch": 2},  # a rehearsal ends amid what was fetched ahead
+}
 CACHED = [name for name in METHODS.names() if issubclass(METHODS.load(name).Options, MiniBatchOptions)]
 WATCHED: dict[str, dict[str, Any]] = {
     "as little as there is": {"eval_every": 0, "checksum_every": 100},
     "every epoch": {"eval_every": 1, "checksum_every": 1},
     "by the own sampler too": {"eval_every": 1, "checksum_every": 3, "sampled_eval": True},
+    REHEARSED: {"eval_every": 2, "sampled_eval": True},
 }
 MODEL = ModelSpec(name="sage", layers=2, hidden=8, dropout=0.5, norm="layer")
 
 
-def trained(rank: int, world: int, cases: list[Case]) -> list[tuple[str, list[float]]]:
-    """Run each trial whole; returns the checksum of its weights, and its losses."""
+@dataclass
+class Trained:
+    """A trial that was run whole: its weights' checksum, its losses, and bytes by scope and purpose."""
+
+    checksum: str
+    losses: list[float]
+    sent: dict[str, dict[str, int]]
+
+
+def trained(rank: int, world: int, cases: list[tuple[Case, bool]]) -> list[Trained]:
+    """Run each trial whole, after a rehearsal or without one."""
     found = []
-    for case in cases:
-        trainer = case.trainer(rank, world)
-        trainer.report.setup(trainer.worker, trainer.method, 0.0)
+    for case, rehearsed in cases:
+        trainer = case.trainer(rank, world, rehearsed=rehearsed)
+        if not rehearsed:
+            trainer.report.setup(trainer.worker, trainer.method, {}, {})
         trainer.run()
-        found.append((trainer.check_replicas(EPOCHS - 1), [row["loss"] for row in trainer.report.epochs]))
+        sent = {scope: trainer.worker.traffic.sent(scope) for scope in get_args(Scope)}
+        losses = [row["loss"] for row in trainer.report.epochs]
+        found.append(Trained(trainer.check_replicas(EPOCHS - 1), losses, sent))
     return found
 
 
@@ -47,17 +66,30 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
 
     cases = {(name, watched): case(name, WATCHED[watched]) for name in METHODS.names() for watched in WATCHED}
     cases |= {(name, "with a cache"): case(name, {"eval_every": 2}, cache="degree") for name in CACHED}
-    results, _ = run_ranks(trained, 2, list(cases.values()), timeout_s=240)
+    wanted = [(case, watched == REHEARSED) for (_, watched), case in cases.items()]
+    results, _ = run_ranks(trained, 2, wanted, timeout_s=240)
     return dict(zip(cases, results, strict=True))
 
 
 @pytest.mark.parametrize("name", METHODS.names())
 def test_weights_are_the_same_bits_whatever_is_watched(name: str, outcomes: dict[Any, Any]) -> None:
     first, *others = (outcomes[name, watched] for watched in WATCHED)
-    assert len(set(first[1])) == EPOCHS
-    assert others == [first, first]
+    assert len(set(first.losses)) == EPOCHS
+    assert [(other.checksum, other.losses) for other in others] == [(first.checksum, first.losses)] * 3
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_bytes_of_a_rehearsal_are_told_apart(name: str, outcomes: dict[Any, Any]) -> None:
+    plain, rehearsed = (outcomes[name, watched].sent for watched in ("by the own sampler too", REHEARSED))
+    assert {scope: rehearsed[scope] for scope in ("setup", "epoch")} == {
+        scope: plain[scope] for scope in ("setup", "epoch")
+    }
+    assert set(plain["compile"].values()) == {0}
+    assert rehearsed["compile"]["model"] > 0
+    assert 2 * rehearsed["eval"]["embedding"] == plain["eval"]["embedding"]
 
 
 @pytest.mark.parametrize("name", CACHED)
 def test_weights_are_the_same_bits_with_a_cache(name: str, outcomes: dict[Any, Any]) -> None:
-    assert outcomes[name, "with a cache"] == outcomes[name, "every epoch"]
+    cached, plain = outcomes[name, "with a cache"], outcomes[name, "every epoch"]
+    assert (cached.checksum, cached.losses) == (plain.checksum, plain.losses)

@@ -34,7 +34,7 @@ def test_mini_batches_without_scores_never_read_the_parts_edges(
     trainer = Case(data, "graphsage", {"fanouts": 3, "batch_size": 8}, model, spec).trainer(0, 1)
     worker = trainer.worker
     with trainer.report.concluding():
-        trainer.report.setup(worker, trainer.method, 0.0)
+        trainer.report.setup(worker, trainer.method, {}, {})
         trainer.run()
     assert ("indices" in read) == final
     found: dict[str, Any] = json.loads((worker.job.out / "rank0.json").read_text())

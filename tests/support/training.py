@@ -88,7 +88,7 @@ def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
     """Run a whole trial; returns the rank's report."""
     trainer = case.trainer(rank, world)
     with trainer.report.concluding():
-        trainer.report.setup(trainer.worker, trainer.method, 0.0)
+        trainer.report.setup(trainer.worker, trainer.method, {}, {})
         trainer.run()
     found: dict[str, Any] = json.loads((trainer.worker.job.out / f"rank{rank}.json").read_text())
     return found
