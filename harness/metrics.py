@@ -20,6 +20,8 @@ Phase = Literal[
     "sample", "fetch", "forward", "backward", "comm", "wait", "reduce", "optimize", "explain", "swap", "other"
 ]
 PHASES: tuple[str, ...] = get_args(Phase)
+HOST_PHASES = ("sample", "fetch", "explain")
+"""Phases whose work is, on a GPU too, the host's in part or whole."""
 Purpose = Literal["feature", "embedding", "gradient", "model", "control", "swap"]
 PURPOSES: tuple[str, ...] = get_args(Purpose)
 SUMS = {  # what BNS-GCN and the papers after it report, as sums of phases
@@ -217,17 +219,26 @@ def _table() -> Iterable[Metric]:
     yield _score("test_at_best_val", best, "Test score", key="summary.test_at_best_val")
     yield _time("time_to_target_s", "training time (evaluations excluded, warm-up included) until `train.target` was "
         "reached", "Time to target", key="summary.time_to_target_s")
+    prepared = ("`setup_s` and what the making of what it found ready-made took (the partition; `result.found` in the "
+        "record); that and `time_to_target_s`. None where a making's time is not known")
+    yield _time("time_to_target_with_setup_s", prepared, "Time to target with set-up")
+    yield _time("prepared_s", prepared, "Set-up and what it found")
     for phase in PHASES:
         yield _time(f"time_{phase}_s", "mean over the epochs after warm-up (with `timing: breakdown`: over those "
             "with barriers), of one rank: the slowest, by median. They add up to its mean epoch. None with `timing: "
             "wall`", phase, "s/epoch", family="time_PHASE_s", ranks="slowest", epochs="phased",
             epoch_doc="of this rank in this epoch; the phases add up to the epoch")
+    yield from _of_host()
     for purpose in PURPOSES:
         yield Metric(f"bytes_{purpose}", "payload sent, summed over ranks, mean over all epochs", "B/epoch", purpose,
             "less", family="bytes_PURPOSE", ranks="sum", epochs="all", exact=True,
             epoch_doc="sent by this rank in this epoch")
     yield _memory("peak_memory_bytes", "largest of the ranks; where it was read", "Peak memory")
     yield _words_of("peak_memory_source", "largest of the ranks; where it was read")
+    base = ("of that rank: what interpreter and libraries hold before it reads any data, by the same source; the peak "
+        "above that")
+    yield _memory("base_memory_bytes", base, "Memory before data")
+    yield _memory("peak_above_base_bytes", base, "Peak above base")
     sizes = "sums over ranks, of the graph that is trained on"
     yield Metric("boundary_nodes", sizes, heading="Boundary nodes", ranks="sum", key="boundary", exact=True)
     yield Metric("inner_nodes", sizes, heading="Inner nodes", ranks="sum", key="inner", exact=True)
@@ -237,6 +248,12 @@ def _table() -> Iterable[Metric]:
         "largest of the ranks", "Set-up", ranks="max", key="setup_s")
     yield _time("compile_s", "behind the set-up: kernels compiled or loaded, connections, first calls, the method made "
         "again, so that no epoch has anything of it; largest of the ranks", "First use", ranks="max", key="compile_s")
+    told = "payload sent in set-up and in evaluations and checks, summed over ranks, of the whole trial"
+    yield Metric("setup_bytes", told, "B", "Bytes of set-up", "less", exact=True)
+    yield Metric("eval_bytes", told, "B", "Bytes of evaluations", "less", exact=True)
+    yield _time("background_cpu_s", "CPU seconds of the threads beside the trainer (draws, fetches, transfers, "
+        "explanations) of the whole trial, not of threads that they share products with; largest of the ranks",
+        "Beside the trainer")
     yield _words_of("started", "ISO 8601, UTC")
     interval = "95 % bootstrap interval of that median"
     yield _time("epoch_time_low_s", interval, "Epoch time, lower end")
@@ -261,6 +278,10 @@ def _table() -> Iterable[Metric]:
     sums = "what the papers print, as sums of phases: " + "; ".join(", ".join(phases) for phases in SUMS.values())
     for name in SUMS:
         yield _time(f"sum_{name}_s", sums, name, "s/epoch")
+    yield Metric("foreign_share", "share of the rank's cores that other processes and the machine's host took, mean "
+        "over timed epochs; largest of the ranks", "fraction", "Other load", "less", machine=True, ranks="max",
+        epochs="plain", key="epochs.foreign_share", epoch_doc="in the windows of half a second that it lies in, of the "
+        "cores of this rank and those that share them; an epoch above 0.1 counts as loaded")
     yield Metric("cpu_utilisation", "CPU seconds a second of a rank, all its threads; mean over ranks", "cores",
         "CPU")
     use = "of this epoch; of ranks that share a device one reports it"
@@ -311,11 +332,24 @@ def _table() -> Iterable[Metric]:
         "Reference workload")
 
 
+def _of_host() -> Iterable[Metric]:
+    host = ("the host's wall time in these phases, of the same rank and epochs; on a GPU the phases' own are the "
+        "device's")
+    for phase in HOST_PHASES:
+        yield _time(f"host_{phase}_s", host, f"{phase}, host", "s/epoch", ranks="slowest", epochs="phased",
+            key=f"epochs.host_{phase}_s", epoch_doc="as above")
+
+
 def _of_epochs() -> Iterable[Metric]:
     """Yield the metrics that only `load_epochs` has."""
     yield Metric("epoch", epoch_doc="`epoch` from 0")
     yield Metric("rank", epoch_doc="`epoch` from 0")
     yield Metric("barriers", epoch_doc="how this epoch was timed; barriers waited at")
+    seen = ("in the same windows: cores busy with anything, with this rank, and taken by the host; share of the time "
+        "in which a quota stopped it; times that heat slowed a core; mean clock")
+    for name, unit in (("busy_cores", "cores"), ("own_cores", "cores"), ("steal_cores", "cores"),
+            ("throttled", "fraction"), ("thermal_throttles", ""), ("cpu_mhz", "MHz")):
+        yield Metric(name, unit=unit, epoch_doc=seen)
     cpu = "CPU time of this process, all threads; the same by the phase the trainer was in"
     yield Metric("cpu_s", unit="s", epoch_doc=cpu)
     for phase in PHASES:

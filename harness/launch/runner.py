@@ -26,6 +26,7 @@ from harness.launch.queue import Request, TrialQueue, Turn
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.seats import WHOLE, Seat, Seats
 from harness.results.leases import Leases
+from harness.results.load import mark_load
 from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import flags, reduce
 from harness.results.store import ResultStore, kept, write_suite
@@ -233,6 +234,7 @@ class TrialRunner:
             raise
         outcome.group, outcome.log = group, group.log
         outcome.status, outcome.reason = group.status, group.reason
+        mark_load(group.ranks)
         if group.status == "ok":
             outcome.result = reduce(group.ranks, _method(trial).metrics_by_column())
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.metrics import METRICS, STAT, SUMS, Metric
+from harness.results.load import load_flag
 from harness.results.record import Json, epoch_rows
 from harness.results.stats import ENOUGH, default_warmup, mean, median_interval
 
@@ -34,6 +35,7 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
     result["train_nodes_per_s"] = _per_second(_over_ranks(sum, ranks, "train_nodes"), result["epoch_time_s"])
     result |= traffic(ranks)
     result |= _memory(ranks)
+    result |= _outside_epochs(ranks, result)
     result["stats"] = _stats(epochs, own)
     return result
 
@@ -83,7 +85,7 @@ def _per_second(count: float | None, seconds: float | None) -> float | None:
     return count / seconds if count is not None and seconds else None
 
 
-def _known(values: Iterable[Any]) -> list[float]:
+def _known(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
 
@@ -225,24 +227,74 @@ def _setup(ranks: Sequence[Json]) -> Json:
     return {name: max(_known(metrics.get(name) for metrics in told), default=None) for name in names}
 
 
+def _outside_epochs(ranks: Sequence[Json], result: Json) -> Json:
+    """Return seconds and bytes of what is no epoch.
+
+    `spans`: seconds by name, the largest of the ranks, of `setup`, `between` epochs, and `beside` the trainer (wall
+    time and the thread's CPU time). `found`: what the set-up of every rank found ready-made, and the seconds that its
+    making took; what one rank made itself is in its set-up. `sent_outside`: sent by all ranks, by scope and purpose.
+    """
+    spans: dict[str, dict[str, Any]] = {}
+    for rank in ranks:
+        for group, seconds in (rank.get("spans") or {}).items():
+            kept = spans.setdefault(group, {})
+            kept |= {name: max(kept.get(name, value), value) for name, value in seconds.items()}
+    sent: dict[str, dict[str, int]] = {}
+    for row in (row for rank in ranks for row in rank.get("traffic") or () if row["scope"] != "epoch"):
+        purposes = sent.setdefault(row["scope"], {})
+        purposes[row["purpose"]] = purposes.get(row["purpose"], 0) + row["sent_bytes"]
+    told = bool(ranks) and all("traffic" in rank for rank in ranks)
+    threads = _known((rank.get("spans") or {}).get("beside") for rank in ranks)
+    beside = [sum(cpu for _, cpu in work.values()) for work in threads]
+    return {
+        "spans": spans,
+        "sent_outside": sent,
+        **{f"{scope}_bytes": sum(sent.get(scope, {}).values()) if told else None for scope in ("setup", "eval")},
+        "background_cpu_s": max(beside, default=None),
+        **_prepared(ranks, result),
+    }
+
+
+def _prepared(ranks: Sequence[Json], result: Json) -> Json:
+    """Return set-up with what it found ready-made, and the time to the target behind it."""
+    finds: list[Json] = [rank["found"] for rank in ranks if rank.get("found") is not None]
+    found = {name: seconds for name, seconds in (finds[0] if finds else {}).items() if all(name in f for f in finds)}
+    prepared = with_setup = None
+    if finds and result["setup_s"] is not None and None not in found.values():
+        prepared = result["setup_s"] + sum(found.values())
+        if result["time_to_target_s"] is not None:
+            with_setup = prepared + result["time_to_target_s"]
+    return {"found": found, "prepared_s": prepared, "time_to_target_with_setup_s": with_setup}
+
+
 def _memory(ranks: Sequence[Json]) -> Json:
     """Peak of the rank that has most, and the memory model of the rank that it says needs most."""
     largest = max(
         (r for r in ranks if r.get("peak_memory_bytes")), key=lambda r: int(r["peak_memory_bytes"]), default={}
     )
-    result: Json = {key: largest.get(key) for key in ("peak_memory_bytes", "peak_memory_source")}
+    result: Json = {key: largest.get(key) for key in ("peak_memory_bytes", "peak_memory_source", "base_memory_bytes")}
+    peak, base = result["peak_memory_bytes"], result["base_memory_bytes"]
+    result["peak_above_base_bytes"] = None if peak is None or base is None else peak - base
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]
     model = max(models, key=lambda components: sum(components.values()), default=None)
     return result | {"memory_model": model, "memory_model_bytes": sum(model.values()) if model else None}
 
 
 def flags(ranks: Sequence[Json]) -> list[str]:
-    """Return what the ranks' reports flag, each text once with the ranks that say it: `KEY: what (ranks [0, 1])`."""
+    """Return what the ranks' reports flag, each text once with the ranks that say it: `KEY: what (ranks [0, 1])`.
+
+    Of `mark_load` what is to be said of most of the timed epochs.
+    """
     said: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in ranks:
         for key, text in rank.get("flags") or ():
             said[key, text].append(rank["rank"])
-    return [f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in said.items()]
+    summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
+    load = load_flag(ranks, _Epochs(ranks, summary.get("warmup_epochs")).timed)
+    return [
+        *(f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in said.items()),
+        *([] if load is None else [load]),
+    ]
 
 
 ETHERNET, IP_AND_TCP = 14, 52  # bytes of headers

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -145,11 +144,15 @@ class Loader(Generic[DrawnT, LoadedT]):
             return
         ahead: deque[Pending[LoadedT]] = deque()
         for batch in batches:
-            ahead.append(self._start(self._drawing.submit(self._draw, batch), self._fetching))
+            ahead.append(self._start(self._drawing.submit(self._draw_aside, batch), self._fetching))
             if len(ahead) > self._depth:
                 yield ahead.popleft().wait("fetch")
         while ahead:
             yield ahead.popleft().wait("fetch")
+
+    def _draw_aside(self, batch: Batch) -> DrawnT:
+        with self._comm.clock.working("draws"):
+            return self._draw(batch)
 
     def _start(self, drawn: Future[DrawnT], fetching: Background) -> Pending[LoadedT]:
         return fetching.run(lambda comm: self._fetch(drawn.result(), comm))
@@ -181,11 +184,8 @@ class Pending(Generic[T]):
         Raises what the work raised, such as a peer's connection that broke.
         """
         clock = self._comm.clock
-        with clock.phase(phase):
-            start = time.perf_counter()
+        with clock.phase(phase), clock.standing_still() if phase == "comm" else nullcontext():
             result = self._future.result()
-            if phase == "comm":
-                clock.stood_still(time.perf_counter() - start)
         if self._traffic is not None:
             self._comm.traffic.absorb(self._traffic)
             self._traffic = None
@@ -201,8 +201,8 @@ class Background:
     """
 
     def __init__(self, comm: Communicator, name: str = "transfers") -> None:
-        self._comm = comm
-        self._clock = _AsideClock(comm.clock)
+        self._comm, self._name = comm, name
+        self._clock = AsideClock(comm.clock)
         self._aside = comm.aside(self._clock)
         self._stream = torch.cuda.Stream() if comm.device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -250,27 +250,41 @@ class Background:
 
         def do() -> T:
             aside.traffic, clock.aligned = traffic, aligned
-            with torch.cuda.stream(stream):  # no effect without a GPU
+            with self._comm.clock.working(self._name), torch.cuda.stream(stream):  # no effect without a GPU
                 if ready is not None and stream is not None:
                     stream.wait_event(ready)
                 result = work(aside)
                 if stream is not None:
                     stream.synchronize()
+                clock.settle()
             return result
 
         return self._thread.submit(do)
 
 
-class _AsideClock(Clock):
-    """Of all phases only transfers count, as time that the trainer's clock was busy beside it."""
+class AsideClock(Clock):
+    """Of all phases only transfers count, as time that the trainer's clock was busy beside it.
+
+    On a GPU a transfer is launched when its phase ends, and over where the stream is then: `settle` reads how long it
+    took once the stream has been waited for.
+    """
 
     def __init__(self, main: Clock) -> None:
         super().__init__(torch.device("cpu"), detailed=False)
-        self._main = main
+        self._main, self._transfers = main, list[tuple[Any, Any]]()
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        start = time.perf_counter()
+        """See `Clock`."""
+        if name != "comm":
+            yield
+            return
+        moments = self._main.moments
+        start = moments.now()
         yield
-        if name == "comm":
-            self._main.transferred(time.perf_counter() - start)
+        self._transfers.append((start, moments.now()))
+
+    def settle(self) -> None:
+        """Hand on the transfers since the last call, which are over."""
+        transfers, self._transfers = self._transfers, []
+        self._main.transferred(sum(self._main.moments.between(*transfer) for transfer in transfers))

@@ -61,6 +61,11 @@ def fill_cache(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: floa
     their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). `capacity` is a share of the
     rank's boundary nodes. Traffic (set-up): what the features cost.
     """
+    with method.worker.spans("cache"):
+        _fill(method, policy, capacity)
+
+
+def _fill(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: float) -> None:
     worker, source = method.worker, method.source
     remote = np.flatnonzero(~source.local)
     times = np.zeros(source.topology.num_nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,6 +24,8 @@ class EpochTime:
         phases: wall time by phase; `other` is what no phase covers. All 0 where only the whole is timed.
         cpu_s: CPU time of this process, all its threads.
         cpu: the same by the phase the trainer was in.
+        host: wall time of the host by the phase it was in; on a CPU that of `phases`. On a GPU the host runs ahead of
+            the device, and what it does itself, such as sampling, shows here alone.
         busy_s: time in which exchanges were under way; with transfers beside the trainer more, or less, than
             the phase `comm`, in which the trainer stood still for them.
         barriers: barriers waited at; their time is the phase `wait`.
@@ -33,6 +35,7 @@ class EpochTime:
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     cpu_s: float = 0.0
     cpu: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    host: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     busy_s: float = 0.0
     barriers: int = 0
 
@@ -69,6 +72,39 @@ class Spans:
         self._since = now
 
 
+Events = Callable[[], Any]
+"""Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened."""
+
+
+def cuda_event() -> Any:
+    """Return an event of the current CUDA stream."""
+    return torch.cuda.Event(enable_timing=True)
+
+
+class Moments:
+    """Moments of work: of a device its events, where the stream is then, or the host's time where `events` is None."""
+
+    def __init__(self, events: Events | None) -> None:
+        self._events = events
+
+    @property
+    def of_host(self) -> bool:
+        """Whether they are the host's."""
+        return self._events is None
+
+    def now(self) -> Any:
+        """Return this moment."""
+        if self._events is None:
+            return time.perf_counter()
+        event = self._events()
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds from one moment to another, which the device has reached."""
+        return float(end - start if self._events is None else start.elapsed_time(end) / 1e3)
+
+
 class Clock:
     """Charges every moment of an epoch to the innermost open phase; opening a phase stops its parent.
 
@@ -78,18 +114,24 @@ class Clock:
     Args:
         device: where the work is done.
         detailed: False times whole epochs only, phases cost nothing. May be changed between epochs.
+        events: makes the device's events; the default are CUDA's on a GPU, none on a CPU.
 
     Attributes:
         aligned: whether ranks are to meet at a barrier before they communicate.
+        beside: what was done beside the trainer: its wall time and its thread's CPU time, by name.
     """
 
-    def __init__(self, device: torch.device, *, detailed: bool = True) -> None:
+    def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
         self._cuda = device.type == "cuda"
+        self.moments = Moments(events or (cuda_event if self._cuda else None))
         self.detailed = detailed
         self._open: list[str] = []
-        self._marks: list[tuple[str, Any, float]] = []  # phase, moment and CPU time from which on it is charged
-        self._background_s, self._stood_s, self._lock = 0.0, 0.0, threading.Lock()
+        # Phase, and moment, host's time and CPU time from which on it is charged.
+        self._marks: list[tuple[str, Any, float, float]] = []
+        self._stands: list[tuple[Any, Any]] = []
+        self._background_s, self._lock = 0.0, threading.Lock()
         self._barriers, self.aligned = 0, False
+        self.beside: dict[str, list[float]] = {}
 
     @property
     def current(self) -> str:
@@ -106,7 +148,8 @@ class Clock:
         record = EpochTime()
         self._barriers, self.aligned = 0, aligned
         with self._lock:
-            self._background_s, self._stood_s = 0.0, 0.0
+            self._background_s = 0.0
+        self._stands = []
         self._synchronize()
         start, cpu = time.perf_counter(), time.process_time()
         if self.detailed:
@@ -137,6 +180,18 @@ class Clock:
             self._open.pop()
             self._mark(self._open[-1])
 
+    @contextmanager
+    def working(self, name: str) -> Iterator[None]:
+        """Count what is enclosed as `beside` the trainer; in any thread but the trainer's."""
+        start, cpu = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            wall, cpu = time.perf_counter() - start, time.thread_time() - cpu
+            with self._lock:
+                before = self.beside.get(name, [0.0, 0.0])
+                self.beside[name] = [before[0] + wall, before[1] + cpu]
+
     def met(self) -> None:
         """Count a barrier."""
         self._barriers += 1
@@ -146,28 +201,33 @@ class Clock:
         with self._lock:
             self._background_s += seconds
 
-    def stood_still(self, seconds: float) -> None:
-        """Count how much of the phase `comm` waited for transfers that `transferred` counts."""
-        with self._lock:
-            self._stood_s += seconds
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Tell of what part of the phase `comm` the trainer waited for transfers that `transferred` counts."""
+        if not self._open:
+            yield
+            return
+        start = self.moments.now()
+        try:
+            yield
+        finally:
+            self._stands.append((start, self.moments.now()))
 
     def _mark(self, phase: str) -> None:
-        cpu = time.process_time()
-        if self._cuda:
-            moment: Any = torch.cuda.Event(enable_timing=True)
-            moment.record()
-        else:
-            moment = time.perf_counter()
-        self._marks.append((phase, moment, cpu))
+        now = self.moments.now()
+        host = now if self.moments.of_host else time.perf_counter()
+        self._marks.append((phase, now, host, time.process_time()))
 
     def _charge(self, record: EpochTime) -> None:
-        for (phase, start, cpu), (_, end, cpu_end) in pairwise(self._marks):
-            record.phases[phase] += start.elapsed_time(end) / 1e3 if self._cuda else end - start
+        for (phase, start, host, cpu), (_, end, host_end, cpu_end) in pairwise(self._marks):
+            record.phases[phase] += self.moments.between(start, end)
+            record.host[phase] += host_end - host
             record.cpu[phase] += cpu_end - cpu
-        self._marks = []
+        stood = sum(self.moments.between(*stand) for stand in self._stands)
+        self._marks, self._stands = [], []
         record.barriers = self._barriers
         with self._lock:
-            record.busy_s = max(0.0, record.phases["comm"] - self._stood_s) + self._background_s
+            record.busy_s = max(0.0, record.phases["comm"] - stood) + self._background_s
 
     def _synchronize(self) -> None:
         if self._cuda:

@@ -340,6 +340,8 @@ PSS_SHARE = 0.005  # of a core, at most, spent on walking the page table
 class SamplingThread:
     """Reads what is there and hands it to `samples`; it knows nothing of who asked for it.
 
+    `also`: called at each look.
+
     Attributes:
         samples: what was read.
         failure: why it ended before it was stopped; None if it did not.
@@ -348,8 +350,15 @@ class SamplingThread:
     """
 
     def __init__(
-        self, reasons: Reasons, phase: Callable[[], str], proc: Path, gpu: Gpu | None, packages: PackageEnergy | None
+        self,
+        reasons: Reasons,
+        phase: Callable[[], str],
+        proc: Path,
+        gpu: Gpu | None,
+        packages: PackageEnergy | None,
+        also: Callable[[], None] | None = None,
     ) -> None:
+        self._also = also
         self._reasons, self._phase, self._gpu, self._packages, self._proc = reasons, phase, gpu, packages, proc
         self._next_pss = 0.0
         self.samples = Samples()
@@ -367,6 +376,8 @@ class SamplingThread:
         An exception is kept as `failure`: a thread that ended silently would leave metrics that look whole.
         """
         try:
+            if self._also is not None:
+                self._also()
             if self._packages is not None:  # seen before it wraps twice, however long the epoch
                 self._reasons.attempt(self._packages.joules, "energy_cpu_j")
             ticket = self.samples.begin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
+from harness.runtime.load import Load
 from harness.runtime.spec import IN_PHASES, Timing
 
 PROC = Path("/proc/self")
@@ -27,13 +29,14 @@ class PeakMemory:
         resident: the process's peak resident set.
         allocator: the peak of torch's CUDA allocator; None without a GPU.
         source: where `bytes` comes from: the allocator on a GPU, else the resident set.
+        base: what `bytes` was when this was made: of a rank, what interpreter and libraries hold before its data.
     """
 
     def __init__(self, device: torch.device, proc: Path = PROC) -> None:
         self.resident = ResidentPeak(proc)
         self.allocator = AllocatorPeak(device) if device.type == "cuda" else None
         self._main: ResidentPeak | AllocatorPeak = self.allocator or self.resident
-        self.source = self._main.source
+        self.source, self.base = self._main.source, self._main.bytes()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -172,7 +175,10 @@ class Meters:
         attempt = self._reasons.attempt
         self._gpu = attempt(lambda: gpu(device), *NVML_METRICS)
         self._packages = attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
-        self._sampler = SamplingThread(self._reasons, phase, proc, self._gpu, self._packages)
+        self._load = Load() if self._enabled else None
+        self._epochs: list[tuple[float, float]] = []
+        look = None if self._load is None else self._load.look
+        self._sampler = SamplingThread(self._reasons, phase, proc, self._gpu, self._packages, look)
         self._stop = Event()
         self._thread = Thread(target=self._sampler.run, args=(self._stop,), name="meters", daemon=True)
         weakref.finalize(self, self._stop.set)
@@ -203,10 +209,11 @@ class Meters:
         if not self._enabled:
             yield metrics
             return
-        summary, before = self._sampler.samples.open_epoch(), self._energies()
+        summary, before, start_s = self._sampler.samples.open_epoch(), self._energies(), time.perf_counter()
         try:
             yield metrics
         finally:
+            self._epochs.append((start_s, time.perf_counter()))
             self._sampler.samples.end_epoch()
             for name, joules in self._energies().items():
                 start = before[name]
@@ -263,8 +270,16 @@ class Meters:
             "gpu_utilisation_histogram": None if "gpu_utilisation" in why else samples.histogram,
             "by_phase": {name: summary.row() for name, summary in phases.items()},
             "counts_for": self._counts_for,
+            "load": None if self._load is None else self._load.report(),
             "unavailable": dict(why),
         }
+
+    def loads(self) -> list[dict[str, float | None]]:
+        """Return `Load.of` of each epoch so far; it is read behind the last one."""
+        if self._load is None:
+            return []
+        self._load.look(last=True)
+        return [self._load.of(*epoch) for epoch in self._epochs]
 
     def close(self) -> None:
         """End the thread and release NVML; a second call does nothing."""

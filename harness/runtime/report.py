@@ -65,7 +65,8 @@ class RankReport:
         self._data |= {
             "setup_s": (setup_s := sum(s for span, s in seconds.items() if span != "compile")),
             "compile_s": seconds.get("compile"),
-            "setup_spans": {span: s for span, s in seconds.items() if span != "compile"},
+            "spans": {"setup": {span: s for span, s in seconds.items() if span != "compile"}},
+            "found": worker.found,
             "backend": dist.get_backend() if worker.world > 1 else None,
             "link": describe(worker.interface) if worker.interface else None,
             "inner": partition.num_inner,
@@ -129,10 +130,14 @@ class RankReport:
             self._data |= {
                 "peak_memory_bytes": worker.meters.memory.bytes(),
                 "peak_memory_source": worker.meters.memory.source,
+                "base_memory_bytes": worker.meters.memory.base,
                 "meters": worker.meters.report(),
                 "remarks": self._method.remarks if self._method else [],
                 "traffic": worker.traffic.rows(),
+                "spans": self._data.get("spans", {}) | {"between": worker.spans.seconds, "beside": worker.clock.beside},
             }
+            for row, load in zip(self.epochs, worker.meters.loads(), strict=False):  # the last may not have ended
+                row |= load
             worker.meters.close()
             if worker.check is not None:
                 self._data["traffic_check"] = worker.check.report()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from harness.graph.kernels import Versions, loaded
+from harness.metrics import HOST_PHASES
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Integrity
@@ -283,10 +284,12 @@ class Trainer:
         return total
 
     def _evaluate(self, row: dict[str, Any]) -> None:
-        start = time.perf_counter()
+        start, spans = time.perf_counter(), self.worker.spans
         with self.worker.meters.paused():
-            scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
-            sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
+            with spans("eval"):
+                scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
+            with spans("sampled eval"):
+                sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
         row["eval_s"] = time.perf_counter() - start
         self.integrity.unchanged(self.worker.model, EVALUATION)
         self.eval_s += row["eval_s"]
@@ -320,7 +323,7 @@ class Trainer:
             raise TrialError("invalid", f"{RULES[broken[ranks[0]]]} (ranks {ranks})")
 
     def _all_ranks(self, own: int) -> list[int]:
-        with self.worker.traffic.during("eval"):
+        with self.worker.traffic.during("eval"), self.worker.spans("checks"):
             gathered = self.worker.comm.all_gather(torch.tensor([own], device=self.worker.device))
         return [int(each) for each in gathered]
 
@@ -334,7 +337,7 @@ def set_up(worker: Worker, report: RankReport) -> Trainer:
     """
     with worker.spans("prepare"):
         trainer = Trainer(worker, report)
-    seconds, told = worker.spans.seconds.copy(), trainer.method.setup_metrics()
+    seconds, found, told = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
     start = time.perf_counter()
     with worker.traffic.during("compile"):
         trainer.rehearse()
@@ -342,6 +345,7 @@ def set_up(worker: Worker, report: RankReport) -> Trainer:
         gc.collect()  # or there would be the memory of two methods
         worker.start_over()
         trainer = Trainer(worker, report)
+    worker.found, worker.spans.seconds, worker.clock.beside = found, {}, {}  # without what the rehearsal added
     report.setup(worker, trainer.method, seconds | {"compile": time.perf_counter() - start}, told)
     trainer.kernels = loaded()
     worker.comm.barrier()  # or the first epoch would begin with a wait for the slowest
@@ -352,6 +356,8 @@ def _times(timed: EpochTime, *, detailed: bool) -> dict[str, Any]:
     """Return the clock's metrics of an epoch as columns; None, not 0, where phases were not timed."""
     metrics: dict[str, Any] = {f"time_{phase}_s": seconds for phase, seconds in timed.phases.items()}
     metrics |= {f"cpu_{phase}_s": seconds for phase, seconds in timed.cpu.items()}
+    for phase in HOST_PHASES:
+        metrics[f"host_{phase}_s"] = timed.host[phase]
     metrics |= {"comm_busy_s": timed.busy_s, "comm_exposed_s": timed.phases["comm"]}
     if not detailed:
         metrics = dict.fromkeys(metrics)

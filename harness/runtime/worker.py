@@ -31,6 +31,7 @@ class Worker:
     Attributes:
         rank, world: this rank and their number.
         spans: seconds of what comes before the first epoch and between epochs.
+        found: what its set-up found ready-made, and the seconds that its making took; None where that is not known.
         comm, clock: the only ways to other ranks and to the time.
         meters: memory, utilisation and energy of this rank.
         interface: the network interface that the ranks talk over; None where it is not known.
@@ -68,6 +69,7 @@ class Worker:
         self._graph = open_graph(job.graph)
         self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel
         self.view = self.open_view(job.train_view, rank)
+        self.found: dict[str, float | None] = {"partition": self.view.partition.meta.get("seconds")}
         self.eval_view = self.open_view(job.full_view, rank) if job.inductive else self.view
         counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
         self.train_counts = [int(c) for c in counts]
@@ -134,7 +136,7 @@ class Worker:
         """
         self.model.require_fixed_aggregation()
         exchange = SyncExchange(self.comm, self.partition.full_halo)
-        with torch.no_grad(), self.traffic.during("setup"):
+        with torch.no_grad(), self.traffic.during("setup"), self.spans("precompute"):
             source = exchange(self.features.inner, 0)
             return self.partition.full_block.aggregate(source, self.model.propagation)
 

@@ -336,7 +336,7 @@ class Explainer:
             return
         step, weights = self._best.take()
         if self._thread is not None:
-            self._running = step, self._thread.submit(self._explain, weights)
+            self._running = step, self._thread.submit(self._explain_aside, weights)
             return
         with self._clock.phase("explain"):
             self._take(step, self._explain(weights))
@@ -373,6 +373,10 @@ class Explainer:
         if self._thread is not None:
             self._thread.shutdown()
         self._poll()
+
+    def _explain_aside(self, weights: Tensor) -> _Ended:
+        with self._clock.working("explanations"):
+            return self._explain(weights)
 
     def _explain(self, weights: Tensor) -> _Ended:
         start, cpu = time.perf_counter(), time.thread_time()

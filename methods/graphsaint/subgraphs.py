@@ -50,6 +50,7 @@ class Counts:
     edges: NDArray[np.int32]  # [E], C_ij, aligned with the graph's `indices`
     seconds: float | None = None  # wall time of the counting, None of an earlier one's counts
     threads: int | None = None  # that drew, None likewise
+    earlier_s: float | None = None  # wall time of an earlier one's counting; None if it is not known
 
 
 def count(
@@ -113,10 +114,11 @@ def saved_counts(keep: Path, key: str, make: Callable[[], Counts], *, recount: s
             with atomic_directory(target) as work:
                 np.save(work / "nodes.npy", made.nodes)
                 np.save(work / "edges.npy", made.edges)
-                (work / "meta.json").write_text(json.dumps({"draws": made.draws, "maker": recount}) + "\n")
+                meta = {"draws": made.draws, "maker": recount, "seconds": made.seconds}
+                (work / "meta.json").write_text(json.dumps(meta) + "\n")
         nodes, edges = (np.load(target / f"{name}.npy", mmap_mode="r") for name in ("nodes", "edges"))
-        kept = Counts(_meta(target)["draws"], nodes, edges)
-    return kept if made is None else replace(kept, seconds=made.seconds, threads=made.threads)
+        kept = Counts(_meta(target)["draws"], nodes, edges, earlier_s=_meta(target).get("seconds"))
+    return kept if made is None else replace(kept, seconds=made.seconds, threads=made.threads, earlier_s=None)
 
 
 def _meta(target: Path) -> dict[str, Any]:

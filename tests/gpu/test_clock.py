@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from harness.runtime.batches import AsideClock
 from harness.runtime.clock import Clock
 
 pytestmark = pytest.mark.gpu
@@ -55,3 +56,33 @@ def test_work_of_the_host_is_charged_while_the_device_idles(spin: Spin) -> None:
             spin(0.1)
     assert timed.phases["sample"] == pytest.approx(0.2, rel=0.1)
     assert sum(timed.phases.values()) == pytest.approx(timed.wall_s, rel=0.02)
+
+
+def test_a_transfer_beside_the_trainer_is_timed_to_its_end(spin: Spin) -> None:
+    clock = Clock(torch.device("cuda"))
+    aside, stream = AsideClock(clock), torch.cuda.Stream()
+    with clock.epoch() as timed:
+        with torch.cuda.stream(stream):
+            with aside.phase("comm"):
+                launched = time.perf_counter()
+                spin(0.2)
+                launch_s = time.perf_counter() - launched
+            stream.synchronize()
+            aside.settle()
+        with clock.phase("comm"), clock.standing_still():
+            spin(0.05)
+    assert launch_s < 0.1
+    assert timed.busy_s == pytest.approx(0.2, rel=0.3)
+    assert timed.phases["comm"] > 0
+
+
+def test_the_host_has_seconds_of_its_own(spin: Spin) -> None:
+    clock = Clock(torch.device("cuda"))
+    with clock.epoch() as timed:
+        with clock.phase("forward"):
+            spin(0.2)
+        with clock.phase("sample"):  # while the device is busy with the forward pass
+            time.sleep(0.1)
+    assert timed.host["sample"] == pytest.approx(0.1, rel=0.1)
+    assert timed.phases["sample"] < 0.05
+    assert timed.host["forward"] < 0.1

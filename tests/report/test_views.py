@@ -128,6 +128,8 @@ def test_time_to_accuracy(root: Path, section: Section) -> None:
             assert float(time.text.split(" ±")[0]) == pytest.approx(
                 statistics.mean(seconds for seconds, _ in there), abs=6e-3
             )
+            whole = row(table, name, parts).cells[table.columns.index(f"{100 * score:.1f} % With set-up")]
+            assert float(whole.text.split(" ±")[0]) == pytest.approx(float(time.text.split(" ±")[0]) + 4, abs=2e-2)
             assert time.note == ("" if len(there) == len(hits) else f"{len(there)} of {len(hits)}")
             seen.add("some" if time.note else "all")
     assert seen == {"never", "some", "all"}

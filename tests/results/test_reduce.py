@@ -56,6 +56,41 @@ def test_reduce_by_hand() -> None:
     assert (got["noisy"], got["too_short"], got["timed_epochs"]) == (True, True, 3)
 
 
+def test_set_up_counts_what_it_found_ready_made() -> None:
+    summary = rank(0, [1.0])["summary"] | {"time_to_target_s": 10.0}
+    first = rank(0, [1.0], found={"partition": 5.0, "counts": 7.0}, summary=summary)
+    second = rank(1, [1.0], found={"partition": 5.0})  # made the counts itself: they are in its set-up of 2 s
+    got = reduce([first, second])
+    assert (got["found"], got["prepared_s"], got["time_to_target_with_setup_s"]) == ({"partition": 5.0}, 7.0, 17.0)
+    unknown = reduce([first | {"found": {"partition": None}}, second])
+    assert (unknown["prepared_s"], unknown["time_to_target_with_setup_s"]) == (None, None)
+    older = reduce([rank(0, [1.0], summary=summary)])
+    assert (older["prepared_s"], older["time_to_target_with_setup_s"]) == (None, None)
+    never = reduce([rank(0, [1.0], found={})])
+    assert (never["prepared_s"], never["time_to_target_with_setup_s"]) == (1.0, None)
+
+
+def test_seconds_and_sent_outside_epochs_are_told_by_phase() -> None:
+    def sent(scope: str, purpose: str, size: int) -> dict[str, Any]:
+        return {"scope": scope, "purpose": purpose, "sent_bytes": size}
+
+    spans = {"setup": {"open": 1.0, "cache": 4.0}, "between": {"eval": 2.0}, "beside": {"draws": [9.0, 3.0]}}
+    other = {"setup": {"open": 3.0}, "between": {"eval": 1.0}, "beside": {"draws": [8.0, 4.0], "fetches": [1.0, 1.0]}}
+    first = [sent("setup", "feature", 10), sent("setup", "feature", 5), sent("epoch", "feature", 99)]
+    second = [sent("setup", "control", 1), sent("eval", "embedding", 7), sent("compile", "model", 50)]
+    got = reduce([rank(0, [1.0], spans=spans, traffic=first), rank(1, [1.0], spans=other, traffic=second)])
+    assert got["spans"]["setup"] == {"open": 3.0, "cache": 4.0}
+    assert got["spans"]["between"] == {"eval": 2.0}
+    assert got["sent_outside"] == {
+        "setup": {"feature": 15, "control": 1},
+        "eval": {"embedding": 7},
+        "compile": {"model": 50},
+    }
+    assert (got["setup_bytes"], got["eval_bytes"], got["background_cpu_s"]) == (16, 7, 5.0)
+    older = reduce([rank(0, [1.0])])
+    assert (older["setup_bytes"], older["eval_bytes"], older["background_cpu_s"]) == (None, None, None)
+
+
 def test_flags_name_their_ranks_and_are_said_once() -> None:
     mine, both = ["cores", "2 of 1"], ["load", "half of the epochs"]
     ranks = [{"rank": 0, "flags": [both]}, {"rank": 1, "flags": [mine, both]}, {"rank": 2}]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from harness.runtime.clock import PHASES, Clock
+from harness.runtime.batches import AsideClock
+from harness.runtime.clock import PHASES, Clock, Spans
 
 
 @pytest.fixture
@@ -80,13 +81,99 @@ def test_transfers_beside_the_trainer_are_busy_but_not_exposed(ticking: None) ->
         with clock.phase("comm"):  # one second of an exchange that is waited for
             pass
         clock.transferred(5.0)
-        with clock.phase("comm"):  # one second of waiting for the rest of a transfer
-            clock.stood_still(1.0)
-    assert timed.phases["comm"] == 2
-    assert timed.busy_s == 6
+        with clock.phase("comm"), clock.standing_still():  # three seconds, one of them for the rest of a transfer
+            pass
+    assert timed.phases["comm"] == 4
+    assert timed.busy_s == 4 - 1 + 5
     with clock.epoch() as second:
         pass
     assert second.busy_s == 0
+
+
+class Device:
+    """A device whose queue of work ends at `end` seconds; the host never waits for it."""
+
+    def __init__(self) -> None:
+        self.end = 0.0
+
+    def event(self) -> Event:
+        return Event(self)
+
+
+class Event:
+    """An event of a device, which happens when the work launched before it has ended."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._at = device, 0.0
+
+    def record(self) -> None:
+        self._at = self._device.end
+
+    def elapsed_time(self, later: Event) -> float:
+        return 1e3 * (later._at - self._at)
+
+
+def test_a_transfer_on_a_stream_takes_as_long_as_the_stream_not_as_its_launch() -> None:
+    """What is launched beside the trainer is timed by the events behind it."""
+    device = Device()
+    clock = Clock(torch.device("cpu"), events=device.event)
+    aside = AsideClock(clock)
+    with clock.epoch() as timed:
+        with aside.phase("fetch"):
+            device.end += 100
+        with aside.phase("comm"):
+            device.end += 5
+        assert timed.busy_s == 0
+        aside.settle()
+        with clock.phase("comm"):
+            device.end += 1
+        with clock.phase("comm"), clock.standing_still():
+            device.end += 2
+        aside.settle()
+    assert timed.phases["comm"] == pytest.approx(3)
+    assert timed.busy_s == pytest.approx(1 + 5)
+
+
+def test_the_host_has_seconds_of_its_own_beside_a_device(ticking: None) -> None:
+    device = Device()
+    clock = Clock(torch.device("cpu"), events=device.event)
+    with clock.epoch() as timed:
+        with clock.phase("sample"):
+            clock.moments.now()
+        with clock.phase("forward"):
+            device.end += 7
+    assert (timed.phases["sample"], timed.phases["forward"]) == (0, 7)
+    assert (timed.host["sample"], timed.host["forward"]) == (1, 1)
+
+
+def test_on_a_cpu_the_hosts_seconds_are_the_phases(ticking: None) -> None:
+    clock = Clock(torch.device("cpu"))
+    with clock.epoch() as timed, clock.phase("sample"):
+        pass
+    assert timed.host == timed.phases
+    assert timed.host["sample"] == 1
+
+
+def test_spans_exclude_one_another(ticking: None) -> None:
+    spans = Spans()
+    with spans("prepare"):
+        with spans("cache"):
+            pass
+        with pytest.raises(RuntimeError, match="boom"), spans("cache"):
+            raise RuntimeError("boom")
+    assert spans.seconds == {"prepare": 3, "cache": 2}
+
+
+def test_work_beside_the_trainer_is_added_up_by_name() -> None:
+    clock = Clock(torch.device("cpu"))
+    with clock.working("draws"):
+        time.sleep(0.02)
+    first = clock.beside["draws"][0]
+    with pytest.raises(RuntimeError, match="boom"), clock.working("draws"):
+        raise RuntimeError("boom")
+    wall, cpu = clock.beside["draws"]
+    assert wall > first >= 0.02
+    assert cpu < first
 
 
 def test_a_clock_that_times_the_whole_only() -> None:

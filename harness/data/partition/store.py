@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def ensure_partitioned(
     with locked(target):
         if not (target / "full" / META).is_file():
             with atomic_directory(target) as staging:
+                start = time.perf_counter()
                 _build(graph_dir, spec, source, inductive, staging, target)
+                _keep_seconds(staging, time.perf_counter() - start)
         _point_at(target / "full", graph_dir)
         if inductive:
             _point_at(target / "train", target / "train")
@@ -82,6 +85,12 @@ def find_partitioned(
         return None
     paths = _paths(_target(graph_dir, spec, inductive, cache, source), inductive)
     return paths if (paths.full / META).is_file() else None
+
+
+def _keep_seconds(built: Path, seconds: float) -> None:
+    """Keep in the views what making them took, for the trials that find them."""
+    for meta in built.glob(f"*/{META}"):
+        _replace_text(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
 
 
 def partition_table(view_dir: Path) -> list[dict[str, Any]]:

@@ -95,8 +95,13 @@ class MemoryView(ReportView):
         name = heading(section.metric_of("peak_memory_bytes"), unit)
         columns = {name: column(section, peaks, size, highest=False)}
         rule = ""
+        if above := values_of(section, "peak_above_base_bytes"):
+            columns[heading(section.metric_of("peak_above_base_bytes"), unit)] = column(
+                section, above, size, highest=False
+            )
+            rule = " Above base: without what interpreter and libraries held before any data was read."
         if baseline := section.baseline:
-            rule = f" Relative: mean / that of {baseline.label} at equal P."
+            rule += f" Relative: mean / that of {baseline.label} at equal P."
             columns["Relative (%)"] = ratios(section, peaks, baseline, lambda base, own: 100 * own / base, 1)
         source = join_unique(section.ok["peak_memory_source"]) or "not recorded"
         return grid(

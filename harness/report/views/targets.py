@@ -30,6 +30,7 @@ class Reached:
     epochs: Stat | None
     hits: int
     seeds: int
+    prepared_s: Stat | None = None  # the time, and that of the set-up before it; None where a set-up's is not known
 
     @property
     def always(self) -> bool:
@@ -58,6 +59,9 @@ def courses(section: Section) -> Courses:
     """Return the scored trials of a section as `trial_course` has them, by variant and number of parts."""
     by_trial = {trial: trial_course(rows) for trial, rows in section.epochs.groupby("trial")}
     scored = {trial: course for trial, course in by_trial.items() if course["score"].notna().any()}
+    if "prepared_s" in section.ok:
+        before = section.ok.set_index("trial")["prepared_s"].astype(float)
+        scored = {trial: course.assign(prepared_s=before.get(trial)) for trial, course in scored.items()}
     places = itertools.product(section.variants, section.parts)
     found = {place: [scored[t] for t in section.select(*place)["trial"] if t in scored] for place in places}
     return {place: own for place, own in found.items() if own}
@@ -69,7 +73,10 @@ def reached(own: Sequence[pd.DataFrame], target: float) -> Reached:
     epochs = [time_to_score([1.0] * len(c), list(c["score"]), target) for c in own]
     hits = sum(time is not None for time in times)
     seconds, counts = (over_seeds(pd.Series(values, dtype=float)) for values in (times, epochs))
-    return Reached(seconds, counts, hits, len(own))
+    before = [c["prepared_s"].iloc[0] if "prepared_s" in c else math.nan for c in own]
+    whole = [time + setup for time, setup in zip(times, before, strict=True) if time is not None]
+    known = over_seeds(pd.Series(whole, dtype=float)) if not any(map(math.isnan, whole)) else None
+    return Reached(seconds, counts, hits, len(own), known)
 
 
 NEVER = "not reached"
@@ -95,12 +102,15 @@ class TargetsView(ReportView):
         size, unit = time_unit(max(times, default=None))
         places = min(3, common_places(time / size for time in times))
         shown = _cells(all_reached, lambda stat: scaled(stat, size, places))
-        groups = tuple(Group(f"{100 * score:.1f} %", (f"Time ({unit})", "Epochs")) for score in scores)
+        headings = f"Time ({unit})", "With set-up", "Epochs"
+        groups = tuple(Group(f"{100 * score:.1f} %", headings) for score in scores)
         return Table(
             "Time to accuracy",
-            f"Training time ({unit}; slowest rank of each epoch, warm-up included, evaluation and set-up not) "
-            f"and epochs until the validation {section.metric} was first as high as the heading, as far "
-            "as it was evaluated: a target is met between two evaluations and told by the later. Mean ± sample "
+            f"Training time ({unit}; slowest rank of each epoch, warm-up included, evaluation and set-up not), the "
+            "same with the set-up before it (what that found ready-made, such as the partition, counts as much as "
+            "its making took; compilation is in neither), and epochs until the validation "
+            f"{section.metric} was first as high as the heading, as far as it was evaluated: a target is met "
+            "between two evaluations and told by the later. Mean ± sample "
             "standard deviation over the seeds that reach it; where not all do, their number stands beside it "
             "and the mean is of those. Headings: 90, 95 and 99 % of the best mean score of this section, "
             "and the target of the suite, if it has one. Bold: soonest at that P, of those that all seeds reach.",
@@ -144,7 +154,8 @@ def _cells(
             times = [each.time_s.mean if each.always and each.time_s else None for each in column]
             shown = bold_best([_time_cell(each, write) for each in column], times, highest=False)
             for key, each, cell in zip(keys, column, shown, strict=True):
-                cells[key] += [cell, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
+                whole = Cell(write(each.prepared_s)) if each.prepared_s else Cell()
+                cells[key] += [cell, whole, Cell(f"{each.epochs.mean:,.0f}") if each.epochs else Cell()]
     return cells
 
 
