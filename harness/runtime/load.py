@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,9 @@ class Load:
         was, or a counter cannot be read.
         """
         with self._lock:
-            found = [(min(end, b) - max(start, a), rates) for a, b, rates in self._windows if a < end and start < b]
+            first = bisect_right(self._windows, start, key=lambda window: window[1])
+            last = bisect_left(self._windows, end, key=lambda window: window[0])
+            found = [(min(end, b) - max(start, a), rates) for a, b, rates in self._windows[first:last]]
         result: dict[str, float | None] = dict.fromkeys(COLUMNS)
         for name in COLUMNS if found else ():
             values = [(weight, value) for weight, rates in found if (value := rates[name]) is not None]
