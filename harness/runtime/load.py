@@ -28,7 +28,7 @@ class Reading:
 
     Attributes:
         at: the moment, of `time.perf_counter`.
-        busy, stolen: s that the cores worked, for whomever, and that the machine's host took from them.
+        busy, stolen: s that the cores worked, for whomever but interrupts, and that the machine's host took from them.
         own: CPU s of this process, and of its children that ended.
         throttled: s in which the control group's quota stopped it.
         thermal: times that heat has slowed the cores down.
@@ -93,10 +93,10 @@ class Load:
         return {"machine": self.machine, "cores": self.cores, "window_s": WINDOW_S}
 
     def _read(self) -> Reading:
-        at, times = self._clock(), os.times()
+        at, children = self._clock(), os.times()
         busy, stolen = self._ticks()
         return Reading(
-            at, busy, stolen, times.user + times.system + times.children_user + times.children_system,
+            at, busy, stolen, time.process_time() + children.children_user + children.children_system,
             self._throttled(), self._thermal(), self._mhz(),
         )  # fmt: skip
 
@@ -107,8 +107,8 @@ class Load:
         own = [list(map(int, row[1:9])) for row in rows if row[0] in wanted and len(row) > 8]
         if not own or len(own) < len(wanted):
             return None, None
-        # user, nice, system, (idle, iowait,) irq, softirq; then steal
-        return sum(sum(row[:3]) + sum(row[5:7]) for row in own) / TICKS_S, sum(row[7] for row in own) / TICKS_S
+        # User, nice, system; and steal. Interrupts are left out: those of the own traffic are no other load.
+        return sum(sum(row[:3]) for row in own) / TICKS_S, sum(row[7] for row in own) / TICKS_S
 
     def _throttled(self) -> float | None:
         told = dict(line.split() for line in (_text(self._group) or "").splitlines()) if self._group else {}

@@ -17,7 +17,7 @@ import torch
 
 from harness.runtime.job import Job, join_group
 from harness.runtime.report import RankReport
-from harness.runtime.trainer import set_up
+from harness.runtime.trainer import import_first, set_up
 from harness.runtime.worker import Worker
 
 
@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> int:
     with report.concluding():
         torch.set_num_threads(job.threads)
         join_group(job, rank, world)
-        set_up(Worker(job, rank, world, report.stage), report).run()
+        imported_s = import_first(job.config)
+        set_up(Worker(job, rank, world, report.stage), report, imported_s).run()
     return report.exit_code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import importlib
 import math
 import time
 from contextlib import nullcontext
@@ -21,7 +22,7 @@ from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP,
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
-from harness.runtime.spec import IN_PHASES, Timing, TrainSpec
+from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec
 from harness.runtime.step import Loss, Step
 from harness.runtime.worker import evaluate
 
@@ -328,12 +329,23 @@ class Trainer:
         return [int(each) for each in gathered]
 
 
-def set_up(worker: Worker, report: RankReport) -> Trainer:
+def import_first(config: RunConfig) -> float:
+    """Import what a training imports as it goes: its method, and what torch's optimizers need; returns the seconds.
+
+    A rank that was forked has it already.
+    """
+    start = time.perf_counter()
+    importlib.import_module("torch._dynamo")
+    METHODS.load(config.method.name, config.plugin)
+    return time.perf_counter() - start
+
+
+def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Trainer:
     """Return the trainer of a trial, after all that comes before its first epoch; every rank must call.
 
     A method is made, and rehearsed (`Trainer.rehearse`) on a model of its own; then both are made anew. What the first
     making took is the method's set-up, what came after it is `compile_s`: it draws nothing of the training's random
-    numbers, and its bytes are counted under the scope `compile`.
+    numbers, and its bytes are counted under the scope `compile`. `imported_s` (`import_first`) is part of it.
     """
     with worker.spans("prepare"):
         trainer = Trainer(worker, report)
@@ -346,7 +358,7 @@ def set_up(worker: Worker, report: RankReport) -> Trainer:
         worker.start_over()
         trainer = Trainer(worker, report)
     worker.found, worker.spans.seconds, worker.clock.beside = found, {}, {}  # without what the rehearsal added
-    report.setup(worker, trainer.method, seconds | {"compile": time.perf_counter() - start}, told)
+    report.setup(worker, trainer.method, seconds | {"compile": imported_s + time.perf_counter() - start}, told)
     trainer.kernels = loaded()
     worker.comm.barrier()  # or the first epoch would begin with a wait for the slowest
     return trainer

@@ -42,6 +42,8 @@ PURPOSES = ["feature", "embedding", "gradient", "model", "control", "swap"]
 COUNTS = ["parts", "seed", "epochs", "peak_memory_bytes", "boundary_nodes", "inner_nodes"]
 FIGURES = ["epoch_time_s", "throughput_epochs_s", "best_val", "test_at_best_val", "imbalance", "wall_s"]
 FIGURES += [*(f"time_{phase}_s" for phase in PHASES), *(f"bytes_{purpose}" for purpose in PURPOSES), "setup_s"]
+FIGURES += ["compile_s", "prepared_s"]
+COUNTS += ["base_memory_bytes", "peak_above_base_bytes", "setup_bytes", "eval_bytes"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def test_results_have_the_documented_columns(done: Done) -> None:
         assert results[column].ge(0).all(), column  # also: none is missing
     assert results["options"].map(type).eq(dict).all()
     assert results["reason"].isna().all()
+    assert not results["flags"].str.contains("compile").any()  # nothing was called for the first time in an epoch
     assert set(zip(results["method"], results["parts"], strict=True)) == set(
         product(["full", "bns-gcn", "graphsage", OWN], [1, 2])
     )

@@ -27,7 +27,7 @@ class Machine:
         lines = ["cpu  1 1 1 1 1 1 1 1 1 1"]
         for core, ticks in enumerate(self.ticks):
             stolen = self.steal if core == 0 else 0
-            user, nice, system, irq, soft = (round(ticks * part) for part in (0.5, 0.1, 0.2, 0.1, 0.1))
+            user, nice, system, irq, soft = (round(ticks * part) for part in (0.6, 0.1, 0.3, 0.2, 0.5))
             lines.append(f"cpu{core} {user} {nice} {system} 9999 77 {irq} {soft} {round(stolen)} 5 5")
         self.write("proc/stat", "\n".join([*lines, "intr 5 6"]) + "\n")
         self.write("proc/self/cgroup", "0::/mine\n")
