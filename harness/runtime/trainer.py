@@ -127,6 +127,9 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
     return each.sum() / max(loss.total, 1)
 
 
+REHEARSED_S = 2.0  # after so many seconds a rehearsal takes no further step
+
+
 class Trainer:
     """Makes the method of a trial, and runs its epochs on one rank."""
 
@@ -160,9 +163,13 @@ class Trainer:
                 if self.spec.sampled_eval:
                     self.method.sampled_scores()
         worker.model.train()
+        end = time.perf_counter() + REHEARSED_S
         with worker.clock.epoch(aligned=worker.job.config.timing == "breakdown"):
             for step in self.method.rehearsal():
                 self._take(step)
+                late = torch.tensor([time.perf_counter() > end], device=worker.device)
+                if any(worker.comm.all_gather(late)):
+                    break  # what is called first in a later step is little beside such steps
         self.method.close()
 
     def run(self) -> None:
@@ -345,18 +352,20 @@ def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Train
 
     A method is made, and rehearsed (`Trainer.rehearse`) on a model of its own; then both are made anew. What the first
     making took is the method's set-up, what came after it is `compile_s`: it draws nothing of the training's random
-    numbers, and its bytes are counted under the scope `compile`. `imported_s` (`import_first`) is part of it.
+    numbers, and its bytes are counted under the scope `compile`. `imported_s` (`import_first`) is part of it. Where
+    epochs are not timed there is no rehearsal.
     """
     with worker.spans("prepare"):
         trainer = Trainer(worker, report)
     seconds, found, told = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
     start = time.perf_counter()
-    with worker.traffic.during("compile"):
-        trainer.rehearse()
-        del trainer
-        gc.collect()  # or there would be the memory of two methods
-        worker.start_over()
-        trainer = Trainer(worker, report)
+    if worker.job.config.timing != "off":
+        with worker.traffic.during("compile"):
+            trainer.rehearse()
+            del trainer
+            gc.collect()  # or there would be the memory of two methods
+            worker.start_over()
+            trainer = Trainer(worker, report)
     worker.found, worker.spans.seconds, worker.clock.beside = found, {}, {}  # without what the rehearsal added
     report.setup(worker, trainer.method, seconds | {"compile": imported_s + time.perf_counter() - start}, told)
     trainer.kernels = loaded()

@@ -14,7 +14,7 @@ from harness.models.spec import ModelSpec
 from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS
 from harness.runtime.minibatch import MiniBatchOptions
-from harness.runtime.spec import TrainSpec
+from harness.runtime.spec import Timing, TrainSpec
 
 EPOCHS = 4
 REHEARSED = "after a rehearsal"
@@ -62,7 +62,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
 
     def case(name: str, watched: dict[str, Any], **more: Any) -> Case:
         spec = TrainSpec(epochs=EPOCHS, threads=1, **watched)
-        return Case(data, name, OPTIONS.get(name, {}) | more, MODEL, spec, timing="off")
+        timing: Timing = "wall" if watched is WATCHED[REHEARSED] else "off"  # or nothing is rehearsed
+        return Case(data, name, OPTIONS.get(name, {}) | more, MODEL, spec, timing=timing)
 
     cases = {(name, watched): case(name, WATCHED[watched]) for name in METHODS.names() for watched in WATCHED}
     cases |= {(name, "with a cache"): case(name, {"eval_every": 2}, cache="degree") for name in CACHED}
