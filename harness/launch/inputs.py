@@ -41,9 +41,19 @@ def cores() -> int:
     return max(1, min(allowed, int(cpu_limit() or allowed)))
 
 
+def cores_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
+    """Return the cores of each rank: as many as the suite says, or its share of a node's `of` cores (all).
+
+    Never more than there are; where the suite says threads and not cores, at least one for each of them.
+    """
+    there = of or cores()
+    share = max(there // math.ceil(trial.partition.parts / nodes), trial.train.threads or 1)
+    return min(trial.train.cores or share, there)
+
+
 def threads_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
-    """Return the CPU threads of each rank: the suite says how many, or the ranks of a node share `of` cores (all)."""
-    return trial.train.threads or max(1, (of or cores()) // math.ceil(trial.partition.parts / nodes))
+    """Return the CPU threads of each rank: as many as the suite says, or one for each of its cores; see `cores_of`."""
+    return trial.train.threads or cores_of(trial, nodes, of)
 
 
 @dataclass

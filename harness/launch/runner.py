@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from harness.errors import DataUnavailable, UserError
 from harness.launch.ahead import compile_ahead
 from harness.launch.fork_server import NoWarmStart, fork_server
-from harness.launch.inputs import InputCache, TrialInputs, threads_of
+from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
 from harness.launch.local import WORKER, GroupResult, OnProgress, run_group
 from harness.launch.network import clean_namespaces, network, why_not
 from harness.launch.process import Placement, placements_of, rank_environment
@@ -106,7 +106,11 @@ class OneMachine:
 
     def threads(self, trial: TrialConfig) -> int:
         """Return the threads that the suite asks for, or else the ranks of a node share the seat's cores."""
-        return threads_of(trial, self.nodes, len(self.seat.cores) if self.seat.cores else None)
+        return threads_of(trial, self.nodes, self._cores)
+
+    @property
+    def _cores(self) -> int | None:
+        return len(self.seat.cores) if self.seat.cores else None
 
     def why_not(self, trial: TrialConfig) -> str | None:
         """Return why the trial's network cannot be had here; None if it can."""
@@ -153,10 +157,11 @@ class OneMachine:
         failed_elsewhere: Callable[[], bool] = lambda: False,
     ) -> GroupResult:
         """Run the ranks of `placements` here; the others of the trial, if any, come to the same `rendezvous`."""
-        threads = self.threads(trial)
+        threads, own = self.threads(trial), cores_of(trial, self.nodes, self._cores)
+        limit = self.timeouts.collective_s
         return run_group(
-            write_job(trial, inputs, out, self.timeouts.collective_s, threads=threads, rendezvous=rendezvous),
-            [self.seat.placed(placement, len(placements)) for placement in placements],
+            write_job(trial, inputs, out, limit, threads=threads, cores=own, rendezvous=rendezvous),
+            [self.seat.placed(placement, own) for placement in placements],
             out,
             threads=threads,
             timeout_s=self.timeouts.trial_s,
@@ -290,6 +295,7 @@ def write_job(
     collective_s: float,
     *,
     threads: int,
+    cores: int,
     rendezvous: RanksRendezvous | None = None,
 ) -> Path:
     """Write the file that every rank reads and return its path."""
@@ -302,6 +308,7 @@ def write_job(
         "store": str(out / "rendezvous"),
         "out": str(out),
         "threads": threads,
+        "cores": cores,
         "attempt": uuid.uuid4().hex,
         "collective_timeout_s": collective_s,
     }

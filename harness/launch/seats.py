@@ -34,13 +34,15 @@ class Seat:
     cores: tuple[int, ...] | None = None
     gpus: tuple[str, ...] | None = None
 
-    def placed(self, placement: Placement, ranks: int) -> Placement:
-        """Give one of the trial's `ranks` on this machine its cores and GPUs; it shares where there are too few."""
-        if self.cores is None:
-            return replace(placement, gpus=self.gpus)
-        each = max(1, len(self.cores) // ranks)
-        first = placement.local_rank * each % len(self.cores)
-        return replace(placement, cores=self.cores[first : first + each], gpus=self.gpus)
+    def placed(self, placement: Placement, each: int) -> Placement:
+        """Give a rank of the trial its GPUs and `each` cores of the seat; ranks share few cores in turn.
+
+        It has the runner's cores where it is not known which of them a quota leaves to it.
+        """
+        pool = self.cores or tuple(_known_cores())
+        first = placement.local_rank * each
+        own = tuple(sorted({pool[(first + i) % len(pool)] for i in range(each)})) if pool else None
+        return replace(placement, cores=own, gpus=self.gpus)
 
 
 WHOLE = Seat()
@@ -150,9 +152,26 @@ class Seats:
 
 
 def _usable_cores() -> list[int]:
-    """Return the cores that this process may run on, as many as its quota allows."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    return allowed[: cores()]
+    """Return the cores that this process may run on, as many as its quota allows; those of one processor core meet."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(cores()))
+    return sorted(os.sched_getaffinity(0), key=lambda core: (_siblings(core), core))[: cores()]
+
+
+def _known_cores() -> list[int]:
+    """Return `_usable_cores`, or none: the system pins no process, or a quota lets others have any of them."""
+    usable = _usable_cores()
+    known = hasattr(os, "sched_getaffinity") and len(usable) == len(os.sched_getaffinity(0))
+    return usable if known else []
+
+
+def _siblings(core: int) -> int:
+    """Return the first of the logical cores that are one core of the processor."""
+    try:
+        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        return int(listed.replace("-", ",").split(",")[0])
+    except (OSError, ValueError):
+        return core
 
 
 def visible_gpus() -> list[str]:

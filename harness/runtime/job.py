@@ -46,6 +46,7 @@ class Job(Spec):
         out: directory for what the ranks write.
         attempt: names this run of the trial on this machine, and no other.
         threads: CPU threads of a rank.
+        cores: cores that a rank may keep busy.
         collective_timeout_s: how long a rank waits for its peers.
         rendezvous: where the ranks find each other instead when they run on several machines.
     """
@@ -59,6 +60,7 @@ class Job(Spec):
     out: Path
     attempt: str
     threads: int = 1
+    cores: int = 1
     collective_timeout_s: float = 300
     rendezvous: RanksRendezvous | None = None
 

@@ -44,7 +44,10 @@ class TrainSpec(Spec):
     stop_at_target: bool = Field(False, description="stop once `target` is reached")
     precision: Literal["float32", "float64"] = Field("float32", description="of features, weights, messages")
     inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
-    threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: cores / ranks")
+    cores: int | None = Field(
+        None, ge=1, description="cores that a rank is pinned to, helpers' threads included; default: cores / ranks"
+    )
+    threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: its cores")
     spmm: Literal["auto", "torch", "dgl", "numba"] = Field("auto", description="SpMM engine")
     products: Products = Field(
         "auto", description="order of A H W in sage and gcn where the method's options and exchanges leave it open"
@@ -93,5 +96,6 @@ class RunConfig(BaseModel):
     plugins: dict[str, PluginSource] = Field(default_factory=dict)
     timing: Timing = "plain"
     traffic: TrafficMode = "count"
+    network: dict[str, Any] | None = Field(None, description="of ranks in namespaces of their own")
     seed: int = Field(ge=0)
     device: Literal["cpu", "cuda"]

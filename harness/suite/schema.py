@@ -201,6 +201,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.pos_weight": 1.0,
     "train.sampled_eval": False,
     "train.final_eval": True,
+    "train.cores": None,
     "train.products": "auto",
     "train.schedule": "constant",
     "train.optimizer_options": {},

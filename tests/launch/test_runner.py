@@ -119,9 +119,9 @@ def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
 
     trial = bench.trials[3]
     found = inputs.InputCache(bench.data).get(trial, lambda text: None)
-    job = json.loads(write_job(trial, found, tmp_path, 12.5, threads=1).read_text())
+    job = json.loads(write_job(trial, found, tmp_path, 12.5, threads=1, cores=1).read_text())
     paths = {"graph", "train_view", "full_view", "store", "out"}
-    assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads", "attempt"}
+    assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads", "cores", "attempt"}
     assert Job.read(tmp_path / "job.json").config.method == trial.method
     assert TrialConfig.model_validate(job["config"]) == trial
     assert job["collective_timeout_s"] == 12.5

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.launch import seats as module
-from harness.launch.process import Placement, placements_of
+from harness.launch.inputs import cores_of, threads_of
+from harness.launch.process import placements_of
 from harness.launch.seats import WHOLE, Neighbour, Seat, Seats, needs_quiet
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
@@ -95,8 +96,32 @@ def test_ranks_divide_a_seat() -> None:
     seat = Seat((4, 5, 6, 7, 8), ("2",))
     placed = [seat.placed(each, 2) for each in placements_of(range(2), 2)]
     assert [(each.cores, each.gpus) for each in placed] == [((4, 5), ("2",)), ((6, 7), ("2",))]
-    assert [Seat((4,)).placed(each, 2).cores for each in placements_of(range(2), 2)] == [(4,), (4,)]
-    assert WHOLE.placed(Placement(0, 0, 1, 1), 1) == Placement(0, 0, 1, 1)
+
+
+def test_ranks_share_cores_in_turn_where_there_are_few() -> None:
+    ranks = placements_of(range(4), 4)
+    assert [Seat((4, 5, 6)).placed(each, 1).cores for each in ranks] == [(4,), (5,), (6,), (4,)]
+    assert [Seat((4, 5, 6)).placed(each, 2).cores for each in ranks] == [(4, 5), (4, 6), (5, 6), (4, 5)]
+
+
+def test_ranks_of_a_whole_machine_are_pinned_unless_a_quota_hides_which_cores_are_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second = placements_of(range(2), 2)[1]
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(4, 12)))
+    assert WHOLE.placed(second, 3).cores == (7, 8, 9)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(64)))
+    assert WHOLE.placed(second, 3) == second
+
+
+def test_cores_and_threads_of_a_rank_follow_from_each_other() -> None:
+    of = {"train": {}, "cores": {"train": {"cores": 2}}, "threads": {"train": {"threads": 3}}}
+    both = {"train": {"cores": 3, "threads": 1}}
+    for sections, cores, threads in ((of["train"], 4, 4), (of["cores"], 2, 2), (of["threads"], 4, 3), (both, 3, 1)):
+        one = trial(**sections)
+        assert (cores_of(one, of=8), threads_of(one, of=8)) == (cores, threads)
+    assert (cores_of(trial(16), of=8), cores_of(trial(**of["threads"]), of=2)) == (1, 2)
+    assert cores_of(trial(16), nodes=8, of=8) == 4
 
 
 def test_neighbours_see_each_other_whoever_came_first() -> None:

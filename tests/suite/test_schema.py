@@ -47,6 +47,7 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     assert (config["train"].pop("pos_weight"), config["train"].pop("sampled_eval")) == (1, False)
     assert config["train"].pop("products") == "auto"
     assert config["train"].pop("final_eval") is True
+    assert config["train"].pop("cores") is None
     assert (config["model"].pop("heads"), config["model"].pop("order")) == (4, 2)
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
