@@ -340,6 +340,21 @@ def _of_host() -> Iterable[Metric]:
             key=f"epochs.host_{phase}_s", epoch_doc="as above")
 
 
+def _of_usage() -> Iterable[Metric]:
+    """Yield what ranks used and sent, beside what is measured of epochs: docs/integrity.md."""
+    used = ("CPU seconds from the end of the set-up, summed over ranks: of the trainer's thread; of libraries' threads "
+        "(gloo, OpenMP) and the harness's own; of the method's; of the method's in evaluations, which are in no other")
+    for name, heading in (("main", "Trainer"), ("library", "Libraries"), ("method", "Method's threads"),
+        ("eval_method", "Method's threads in evaluations")):
+        yield Metric(f"{name}_cpu_s", used, "s", f"{heading}, CPU", ranks="sum", key=f"usage.{name}_cpu_s")
+    yield Metric("children_cpu_s", "CPU seconds of processes that ranks started, from the end of the set-up", "s",
+        "Child processes, CPU", ranks="sum", key="usage.children_cpu_s")
+    sent = ("what all TCP sockets of the ranks sent since the set-up, evaluations included, / what was counted; the "
+        "same of interfaces that carry one rank's traffic alone (headers included)")
+    yield Metric("socket_ratio", sent, heading="Sockets / counted")
+    yield Metric("interface_ratio", sent, heading="Own interfaces / counted")
+
+
 def _of_epochs() -> Iterable[Metric]:
     """Yield the metrics that only `load_epochs` has."""
     yield Metric("epoch", epoch_doc="`epoch` from 0")
@@ -367,7 +382,7 @@ def _of_epochs() -> Iterable[Metric]:
 # fmt: on
 
 
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _table()}
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*_table(), *_of_usage())}
 """The tool's own metrics of a trial by name, in the order of the columns of `load_results`."""
 EPOCH_METRICS: Mapping[str, Metric] = {
     metric.name: metric for metric in (*METRICS.values(), *_of_epochs()) if metric.epoch_doc

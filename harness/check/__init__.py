@@ -89,6 +89,7 @@ def _plan(
         runs = [run for world in worlds for run in claims.limit_runs(subject, exact, graphs, world)]
         checks.append(claims.exact_check(runs, exact))
     trained = [run for check in checks for run in check.runs]
+    checks.insert(1, claims.flags_check(checks[0].runs))
     if unbiased is not None:
         runs = list(claims.unbiased_runs(subject, unbiased, graphs, claims.DRAWS[method.family]))
         checks.append(claims.unbiased_check(runs, unbiased))

@@ -75,6 +75,16 @@ def training_check(subject: Subject, options: Options, graphs: TinyGraphs, world
     return Check("runs", claim, runs, _unlike)
 
 
+def flags_check(runs: Sequence[CheckRun]) -> Check:
+    """Return the check that in none of `runs` a rank used or sent what its numbers do not show."""
+
+    def flagged(run: CheckRun, ranks: Result) -> list[str]:
+        said = [(rank, flag) for rank, each in enumerate(outcomes_of(ranks)) for flag in each.flags]
+        return [f"{run}: rank {rank}: {key}: {text}" for rank, (key, text) in said]
+
+    return Check("flags", "nothing is flagged: cores, children, bytes, work beside evaluations", runs, flagged)
+
+
 def trouble_check(subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int) -> Check:
     """Return the check that no rank waits for one that has little to do."""
     runs = [

@@ -80,7 +80,7 @@ class RankOutcome:
 
     `before`, `after`: the weights by name; `gradients`: of the last step; `rows`: of the record, by epoch;
     `traffic`: bytes by scope, purpose, layer, direction and peer; `scores`: of the exact evaluation, by split;
-    `broken`: see `Integrity`.
+    `broken`: see `Integrity`; `flags`: see `RankReport.flag`.
     """
 
     before: Weights
@@ -90,6 +90,7 @@ class RankOutcome:
     scores: dict[str, float | None]
     after: Weights
     broken: str | None = None
+    flags: tuple[tuple[str, str], ...] = ()
 
 
 def train(rank: int, world: int, cases: list[Case]) -> list[RankOutcome]:
@@ -101,13 +102,16 @@ def outcome(trainer: Trainer) -> RankOutcome:
     """Train for all epochs."""
     worker = trainer.worker
     before = _weights(worker)
+    trainer.begin()
     rows = [trainer.train_epoch(epoch) for epoch in range(worker.job.config.train.epochs)]
     trainer.method.close()
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
-    scores = evaluate(worker.model, worker.eval_view, worker.comm)
+    with trainer.usage.evaluation():
+        scores = evaluate(worker.model, worker.eval_view, worker.comm)
     trainer.integrity.unchanged(worker.model, EVALUATION)
-    broken = trainer.integrity.broken
-    return RankOutcome(before, gradients, rows, worker.traffic.rows(), scores, _weights(worker), broken)
+    broken, traffic = trainer.integrity.broken, worker.traffic.rows()
+    trainer.look_back()
+    return RankOutcome(before, gradients, rows, traffic, scores, _weights(worker), broken, tuple(trainer.report.flags))
 
 
 def _weights(worker: Worker) -> Weights:

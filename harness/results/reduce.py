@@ -36,6 +36,11 @@ def reduce(ranks: Sequence[Json], declared: Mapping[str, Metric] | None = None) 
     result |= traffic(ranks)
     result |= _memory(ranks)
     result |= _outside_epochs(ranks, result)
+    wires = [rank.get("wire") or {} for rank in ranks]
+    counted = _over_ranks(sum, wires, "counted_bytes")
+    for what in ("socket", "interface"):
+        sent = _over_ranks(sum, wires, f"{what}_bytes")
+        result[f"{what}_ratio"] = sent / counted if counted and sent is not None else None
     result["stats"] = _stats(epochs, own)
     return result
 

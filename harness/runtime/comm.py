@@ -123,6 +123,9 @@ class Communicator:
     With gloo and a GPU (several ranks on one device) tensors are staged through the host.
     A group of one rank needs no process group and moves nothing. `group` is a process group of all ranks;
     None: the one that they joined first. `timeout_s`: how long exchanges in groups made later wait for peers.
+
+    Attributes:
+        by_sockets: whether all that passes here passes TCP sockets of this process.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class Communicator:
         self.rank, self.world, self.device = rank, world, device
         self._timeout = timedelta(seconds=timeout_s)
         self.clock, self.traffic, self._group = clock, traffic, group
-        self._gloo = world > 1 and dist.get_backend() == "gloo"
+        self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
         self._staged = device.type == "cuda" and self._gloo
         self._spare: list[dist.ProcessGroup] = []
         self._divided: dict[str, dist.ProcessGroup] = {}

@@ -5,14 +5,24 @@ A rule that is broken makes the trial `invalid`, with one line; docs/integrity.m
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.graph.partition import HIDDEN
-from harness.runtime.step import Loss
+from harness.models.gnn import Rows
+from harness.runtime.step import Loss, Step
+
+if TYPE_CHECKING:
+    from harness.runtime.worker import Worker
 
 _ONLY = "only the trainer's optimizer may change them"
-MODEL, REPLACED, SETUP, EVALUATION, BETWEEN, STEP, LABELS = RULES = (
+MODEL, REPLACED, SETUP, EVALUATION, BETWEEN, STEP, LABELS, INPUTS = RULES = (
     "the model is not the suite's: it was replaced, or has other weights",
     "a weight was replaced by another tensor, which the trainer's optimizer does not change",
     f"the method's set-up changed the weights: {_ONLY}",
@@ -20,6 +30,7 @@ MODEL, REPLACED, SETUP, EVALUATION, BETWEEN, STEP, LABELS = RULES = (
     f"the weights changed between two epochs: {_ONLY}",
     f"the weights changed between two steps: {_ONLY}",
     "the loss reads rows that are no training nodes: their labels are not handed out",
+    "what the first layer reads is not the data set's features",
 )
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -47,11 +58,11 @@ class Integrity:
         `rule`: the one that other weights break: by what happened in between.
         """
         if model is not self._model or [id(p) for p in model.parameters()] != [id(p) for p in self._parameters]:
-            self._break(MODEL)
+            self.violated(MODEL)
         elif self._seen_places() != self._places:
-            self._break(REPLACED)
+            self.violated(REPLACED)
         elif bool(self._seen_sum() != self._sum):
-            self._break(rule)
+            self.violated(rule)
 
     def begins_step(self) -> None:
         """See that nobody has written to a weight since the last step.
@@ -60,7 +71,7 @@ class Integrity:
         What it sees is for `ends_epoch`: a GPU is not waited for.
         """
         if self._seen_versions() != self._versions:
-            self._break(STEP)
+            self.violated(STEP)
         if self._first:
             self._written = self._seen_sum() != self._sum
             self._first = False
@@ -73,9 +84,9 @@ class Integrity:
         """Take note of the weights, and of what was seen in the epoch."""
         self._sum, self._first = self._seen_sum(), True
         if self._written:
-            self._break(STEP)
+            self.violated(STEP)
         if self._outsiders:
-            self._break(LABELS)
+            self.violated(LABELS)
 
     def reads(self, loss: Loss) -> None:
         """Look for labels that were not handed out; what it sees is for `ends_epoch`."""
@@ -85,7 +96,8 @@ class Integrity:
             hidden = labels == HIDDEN if labels.dim() == 1 else labels.isnan()
             self._outsiders = self._outsiders | hidden.any()
 
-    def _break(self, rule: str) -> None:
+    def violated(self, rule: str) -> None:
+        """Keep the first rule that was broken."""
         self.broken = self.broken or rule
 
     def _seen_places(self) -> list[int]:
@@ -98,3 +110,75 @@ class Integrity:
         """Return the sum of the weights' bit patterns, a scalar on the device."""
         values = self._values.detach()
         return values.view(_BITS[values.element_size()]).sum(dtype=torch.int64)
+
+
+LOOKED_AT = 4  # rows an epoch
+
+
+class Inputs:
+    """Holds rows that the first layer reads against the data set's features, a few of one step of each epoch.
+
+    Whose rows they are, `Step.nodes` says, or they are the inner nodes'; others are not looked at. A value may be 0: it
+    was left out. Rows of `Step.aggregated` are held against those that the worker remembers of its aggregation. Which
+    step and which rows depends on the run, not on the seed: nothing is drawn from training's generators.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._random = random.Random(f"{worker.job.attempt} {worker.rank}")
+        self._step, self._steps, self._chosen = 0, 0, 0
+        self._taken: list[tuple[Tensor, Callable[[], Tensor]]] = []
+
+    def of(self, step: Step) -> tuple[Rows, Rows | None]:
+        """Return the step's inputs and aggregated inputs, which are looked at when they are read, in a chosen step."""
+        number, self._step = self._step, self._step + 1
+        if number != self._chosen:
+            return step.inputs, step.aggregated
+        nodes = np.asarray(self._worker.partition.inner) if step.nodes is None else step.nodes
+
+        def seen(rows: Rows, take: Callable[[Tensor, NDArray[np.int64]], None]) -> Rows:
+            if isinstance(rows, Tensor):
+                take(rows, nodes)
+                return rows
+
+            def read(rows: Callable[[], Tensor] = rows) -> Tensor:
+                take(found := rows(), nodes)
+                return found
+
+            return read
+
+        aggregated = None if step.aggregated is None else seen(step.aggregated, self._take_aggregated)
+        return seen(step.inputs, self._take_features), aggregated
+
+    def ends_epoch(self) -> bool:
+        """Return whether all rows of this epoch were what they are to be."""
+        taken, self._taken = self._taken, []
+        self._steps, self._step = self._step, 0
+        self._chosen = self._random.randrange(max(1, self._steps))
+        return all(_left_out_or_equal(rows.cpu(), want()) for rows, want in taken)
+
+    def _take_features(self, rows: Tensor, nodes: NDArray[np.int64]) -> None:
+        if rows.shape[0] != nodes.size or not nodes.size or not rows.shape[1]:
+            return
+        at = [self._random.randrange(nodes.size) for _ in range(LOOKED_AT)]
+        stored, own, dtype = self._worker.stored_features, self._worker.view.nodes[nodes[at]], self._worker.dtype
+        self._taken.append((_rows(rows, at), lambda: torch.from_numpy(np.array(stored[own])).to(dtype)))
+
+    def _take_aggregated(self, rows: Tensor, nodes: NDArray[np.int64]) -> None:
+        known = self._worker.aggregated_rows
+        if rows.shape[0] != nodes.size or not known:
+            return
+        at = [int(place) for place in np.flatnonzero(np.isin(nodes, list(known)))][:LOOKED_AT]
+        want = [known[int(node)] for node in nodes[at]]
+        if at:
+            self._taken.append((_rows(rows, at), lambda: torch.stack(want).cpu()))
+
+
+def _rows(rows: Tensor, at: list[int]) -> Tensor:
+    return rows.detach()[torch.tensor(at, device=rows.device)]
+
+
+def _left_out_or_equal(rows: Tensor, want: Tensor) -> bool:
+    if rows.shape != want.shape:
+        return False
+    return bool(((rows == want) | (rows == 0) | (rows.isnan() & want.isnan())).all())

@@ -36,6 +36,7 @@ class RankReport:
 
     Attributes:
         epochs: one row an epoch, so far.
+        flags: key and text of each, see `flag`.
     """
 
     def __init__(self, out: Path, rank: int) -> None:
@@ -43,7 +44,7 @@ class RankReport:
         self.epochs: list[dict[str, Any]] = []
         self._data: dict[str, Any] = {"rank": rank, "status": "error", "reason": None, "summary": {}}
         self._data["epochs"] = self.epochs
-        self._flags: dict[tuple[str, str], None] = {}
+        self.flags: dict[tuple[str, str], None] = {}
         self._worker: Worker | None = None
         self._method: Method[Any] | None = None
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
@@ -92,11 +93,11 @@ class RankReport:
 
         `key`: one word, by which flags are told apart; `text`: one line, with the numbers. A text counts once.
         """
-        self._flags[key, text] = None
+        self.flags[key, text] = None
 
-    def finish(self, summary: dict[str, Any], eval_s: float) -> None:
-        """Record the metrics of a trial that ran to its end."""
-        self._data |= {"summary": summary, "eval_s": eval_s}
+    def finish(self, summary: dict[str, Any], eval_s: float, **parts: dict[str, Any]) -> None:
+        """Record the metrics of a trial that ran to its end, `parts` by name."""
+        self._data |= {"summary": summary, "eval_s": eval_s, **parts}
 
     @contextmanager
     def concluding(self) -> Iterator[None]:
@@ -124,7 +125,7 @@ class RankReport:
         self._data |= {"status": status, "reason": reason}
 
     def _write(self) -> None:
-        self._data["flags"] = list(self._flags)
+        self._data["flags"] = list(self.flags)
         if self._worker is not None:
             worker = self._worker
             self._data |= {

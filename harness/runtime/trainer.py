@@ -18,12 +18,14 @@ from harness.graph.kernels import Versions, loaded
 from harness.metrics import HOST_PHASES
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
-from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Integrity
+from harness.runtime.integrity import BETWEEN, EVALUATION, INPUTS, LABELS, RULES, SETUP, Inputs, Integrity
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
 from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec
 from harness.runtime.step import Loss, Step
+from harness.runtime.usage import Usage
+from harness.runtime.wire import Wire
 from harness.runtime.worker import evaluate
 
 if TYPE_CHECKING:
@@ -133,12 +135,15 @@ REHEARSED_S = 2.0  # after so many seconds a rehearsal takes no further step
 class Trainer:
     """Makes the method of a trial, and runs its epochs on one rank."""
 
-    def __init__(self, worker: Worker, report: RankReport) -> None:
+    def __init__(self, worker: Worker, report: RankReport, usage: Usage | None = None) -> None:
         self.worker, self.report = worker, report
         config = worker.job.config
         self.spec = config.train
         self.flat = FlatParameters(worker.model)
         self.integrity = Integrity(worker.model, self.flat.values)
+        self.usage = usage or Usage(worker.job.cores, report.flag)
+        self.inputs = Inputs(worker)
+        self.wire = Wire(worker.comm, worker.interface if config.network is not None else None)
         method = METHODS.load(config.method.name, config.plugin)
         self.method = method(worker, method.Options(**config.method.options))
         self.integrity.unchanged(worker.model, SETUP)
@@ -179,11 +184,13 @@ class Trainer:
             TrialError: the loss is not finite (diverged), or replicas differ (invalid).
         """
         spec = self.spec
+        self.begin()
         for epoch in range(spec.epochs):
             row = self.train_epoch(epoch)
             self.report.epochs.append(row)
             if (epoch + 1) % spec.checksum_every == 0:
                 self.check_replicas(epoch)
+                self.wire.look()
             if spec.evaluates(epoch):
                 self._evaluate(row)
             self.report.progress(
@@ -199,13 +206,24 @@ class Trainer:
         self.method.close()
         if late := {kernel: of for kernel, of in loaded().items() if of != self.kernels.get(kernel)}:
             self.report.flag("compile", f"called for the first time after set-up: {', '.join(sorted(late))}")
+        sent = self.look_back()
         summary = self.progress.summary(self.report.epochs) | {
             "checksum": self.check_replicas(len(self.report.epochs) - 1),
             "spmm": self.worker.partition.engine,
             "parameters": self.flat.values.numel(),
         }
-        self.report.finish(summary, self.eval_s)
+        self.report.finish(summary, self.eval_s, usage=self.usage.report(), wire=sent)
         self.report.progress(event="done")
+
+    def begin(self) -> None:
+        """Begin to follow what the rank uses and sends: set-up is over."""
+        self.usage.begins()
+        self.wire.begins()
+
+    def look_back(self) -> dict[str, Any]:
+        """Flag what the rank has used and sent since `begin`; every rank must call. Returns what it sent."""
+        self.usage.ends()
+        return self.wire.ends(self.report.flag)
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
@@ -237,6 +255,9 @@ class Trainer:
             if worker.check is not None:
                 self.method.synchronize()  # or the interface's counters would miss what is under way
         self.integrity.ends_epoch()
+        if not self.inputs.ends_epoch():
+            self.integrity.violated(INPUTS)
+        self.usage.epoch(timed.wall_s, timed.cpu_s)
         loss, after = float(weighted) / rows if rows else math.nan, worker.traffic.sent()
         if not math.isfinite(loss):
             self.check_rules(only=LABELS)
@@ -269,16 +290,13 @@ class Trainer:
         worker, clock = self.worker, self.worker.clock
         self.integrity.begins_step()
         self.integrity.reads(step.loss)
+        inputs, aggregated = self.inputs.of(step)
         with clock.phase("optimize"):
             self.flat.zero_gradients()
         with step.around():
             with clock.phase("forward"):
                 logits = worker.model(
-                    step.blocks,
-                    step.inputs,
-                    step.exchange,
-                    transform_first=step.transform_first,
-                    aggregated=step.aggregated,
+                    step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated
                 )
                 loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):
@@ -293,7 +311,7 @@ class Trainer:
 
     def _evaluate(self, row: dict[str, Any]) -> None:
         start, spans = time.perf_counter(), self.worker.spans
-        with self.worker.meters.paused():
+        with self.usage.evaluation(), self.worker.meters.paused():
             with spans("eval"):
                 scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
             with spans("sampled eval"):
@@ -357,6 +375,7 @@ def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Train
     """
     with worker.spans("prepare"):
         trainer = Trainer(worker, report)
+    usage = trainer.usage  # it has seen what threads there were before any method
     seconds, found, told = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
     start = time.perf_counter()
     if worker.job.config.timing != "off":
@@ -365,7 +384,7 @@ def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Train
             del trainer
             gc.collect()  # or there would be the memory of two methods
             worker.start_over()
-            trainer = Trainer(worker, report)
+            trainer = Trainer(worker, report, usage)
     worker.found, worker.spans.seconds, worker.clock.beside = found, {}, {}  # without what the rehearsal added
     report.setup(worker, trainer.method, seconds | {"compile": imported_s + time.perf_counter() - start}, told)
     trainer.kernels = loaded()

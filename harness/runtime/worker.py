@@ -24,6 +24,8 @@ from harness.runtime.meters import Meters
 from harness.runtime.spec import IN_PHASES, RunConfig
 from harness.runtime.step import Loss, SyncExchange
 
+REMEMBERED = 64  # aggregated rows
+
 
 class Worker:
     """One rank: its partition, features, communicator, clock, model and random numbers.
@@ -43,6 +45,7 @@ class Worker:
         train_counts: training nodes of each rank.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
+        aggregated_rows: of some inner nodes the row [F] of their aggregated features, once they were aggregated.
         tell: called with a line on work that takes long before the first epoch.
     """
 
@@ -66,6 +69,7 @@ class Worker:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
         self.meters = Meters(self.device, local_rank=local_rank, timing=config.timing, phase=lambda: clock.current)
+        self.aggregated_rows: dict[int, Tensor] = {}
         self._graph = open_graph(job.graph)
         self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel
         self.view = self.open_view(job.train_view, rank)
@@ -138,7 +142,11 @@ class Worker:
         exchange = SyncExchange(self.comm, self.partition.full_halo)
         with torch.no_grad(), self.traffic.during("setup"), self.spans("precompute"):
             source = exchange(self.features.inner, 0)
-            return self.partition.full_block.aggregate(source, self.model.propagation)
+            found = self.partition.full_block.aggregate(source, self.model.propagation)
+        at = np.random.default_rng().permutation(self.partition.num_inner)[:REMEMBERED]
+        nodes = np.asarray(self.partition.inner)[at].tolist()
+        self.aggregated_rows = dict(zip(nodes, found[torch.from_numpy(at).to(self.device)], strict=True))
+        return found
 
 
 def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | None]:

@@ -23,7 +23,7 @@ CLAIMS = {  # that a method makes beyond what all are held to
     "vrgcn": {"exact", "bytes"},
     "clustergcn": {"exact", "bytes"},
 }
-ALL = {"options", "runs", "exact", "unbiased", "bytes", "deterministic", "trouble"}
+ALL = {"options", "runs", "flags", "exact", "unbiased", "bytes", "deterministic", "trouble"}
 FAULTS = {
     "UnscaledBNS": {"unbiased"},
     "UnscaledPSC": {"unbiased"},

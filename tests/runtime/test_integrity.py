@@ -1,20 +1,27 @@
-"""Methods that cheat end as `invalid`, each with the line that names what it did; honest ones do not."""
+"""Methods that cheat end as `invalid` or are flagged, each with the line that names what it did; honest ones do not."""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.training import run_to_the_end
+from support.cheats import EACH_S
+from support.training import run_all_to_the_end, run_to_the_end
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.graph.partition import HIDDEN
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
+from harness.runtime.usage import Usage
 
 MODEL = ModelSpec(name="sage", layers=2, hidden=8)
 CAUGHT = {
@@ -26,6 +33,19 @@ CAUGHT = {
     "Twice": "the weights changed between two steps",
     "BehindTheBack": "the weights changed between two steps",
     "OwnTensors": "a weight was replaced by another tensor",
+    "LabelsAsFeatures": "what the first layer reads is not the data set's features",
+    "Scaled": "what the first layer reads is not the data set's features",
+    "OwnAggregation": "what the first layer reads is not the data set's features",
+}
+FLAGGED = {
+    "MoreThreads": ("cores", r"torch was given 2 threads in place of 1"),
+    "OtherCores": ("affinity", r"a thread may run on cores \[.*\] too, the rank was given \[\d+\]"),
+    "Child": ("children", r"child processes worked .* CPU seconds, the rank .*"),
+    "LivingChild": ("children", r"child processes worked .* CPU seconds, the rank .*"),
+    "BesideEvaluations": ("beside-eval", r"the method's threads worked .* in 3 evaluations, .* in each"),
+    "OwnSocket": ("bytes", r"opened while it trained: a socket"),
+    "OwnFile": ("bytes", r"3,1\d\d,\d\d\d bytes were written to files"),
+    "OwnMemory": ("bytes", r"opened while it trained: /.*"),
 }
 
 
@@ -34,7 +54,7 @@ def run(name: str, tmp_path: Path, *, multilabel: bool = False, **train: Any) ->
     graph = random_graph(3, multilabel=multilabel)
     data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
     spec = TrainSpec(**{"epochs": 3, "threads": 1, "eval_every": 1, "sampled_eval": True} | train)
-    options = {"fanouts": 3, "batch_size": 8} if name == "WhileEvaluated" else {}
+    options = {"fanouts": 3, "batch_size": 8} if name in ("WhileEvaluated", "Scaled") else {}
     return run_to_the_end(0, 1, Case(data, f"support.cheats:{name}", options, MODEL, spec))
 
 
@@ -51,9 +71,70 @@ def test_labels_of_others_are_caught_where_nodes_have_several(tmp_path: Path) ->
     assert found["reason"].startswith(CAUGHT["AllNodes"])
 
 
-def test_an_honest_method_is_not_caught(tmp_path: Path) -> None:
+def test_an_honest_method_is_not_caught(tmp_path: Path, one_thread: None) -> None:
     found = run("Honest", tmp_path)
-    assert (found["status"], found["reason"]) == ("ok", None)
+    assert (found["status"], found["reason"], found["flags"]) == ("ok", None, [])
+    assert found["usage"]["main_cpu_s"] > 0
+    assert found["usage"]["children_cpu_s"] == 0
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Give this process one thread of torch and one core, as a rank has them, and what it had behind the test."""
+    threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    os.sched_setaffinity(0, cores)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")
+@pytest.mark.parametrize("name", FLAGGED)
+def test_a_cheat_is_flagged_by_name(name: str, tmp_path: Path, one_thread: None) -> None:
+    if name == "OtherCores":
+        if len(os.sched_getaffinity(0)) < 2:
+            pytest.skip("has one core")
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    found = run(name, tmp_path)
+    assert found["status"] == "ok", found["reason"]
+    ((key, text),) = found["flags"]
+    assert key == FLAGGED[name][0]
+    assert re.fullmatch(FLAGGED[name][1], text), text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")
+@pytest.mark.parametrize(("name", "keys"), [("OwnThreads", ["cores"]), ("Honest", [])])
+def test_threads_that_work_at_once_are_flagged(
+    name: str, keys: list[str], tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs last as long as with a core for each thread, however busy the machine is."""
+    before, epoch = [time.thread_time()], Usage.epoch
+
+    def undisturbed(usage: Usage, wall_s: float, cpu_s: float) -> None:
+        alone, before[0] = time.thread_time() - before[0], time.thread_time()
+        epoch(usage, alone + EACH_S, cpu_s)
+
+    monkeypatch.setattr(Usage, "epoch", undisturbed)
+    found = run(name, tmp_path)
+    assert [key for key, _ in found["flags"]] == keys
+    assert (found["usage"]["method_cpu_s"] > 3 * 8 * EACH_S) == bool(keys)
+    for _, text in found["flags"]:
+        assert re.fullmatch(r"\d\.\d\d cores were busy in epochs, the rank has 1", text)
+
+
+def test_bytes_around_the_communicator_are_flagged(tmp_path: Path) -> None:
+    graph = random_graph(3)
+    data = on_disk(graph, np.arange(graph.nodes, dtype=np.int32) % 2, 2, False, tmp_path)
+    spec = TrainSpec(epochs=3, threads=1)
+    cases = [Case(data, f"support.cheats:{name}", {}, MODEL, spec) for name in ("Honest", "AroundTheCommunicator")]
+    (honest, cheat), (_, other) = run_ranks(run_all_to_the_end, 2, cases)
+    assert (honest["flags"], other["flags"]) == ([], [])
+    assert 1 <= honest["wire"]["socket_bytes"] / honest["wire"]["counted_bytes"] < 4  # messages are short
+    ((key, text),) = cheat["flags"]
+    assert key == "bytes"
+    assert re.fullmatch(r"sockets sent [\d,]+ bytes, [\d,]+ were counted", text)
+    sent, counted = (int(number.replace(",", "")) for number in re.findall(r"[\d,]{2,}", text.replace(", ", " ")))
+    assert sent - counted > 2 * 3 * 40_000
 
 
 @pytest.mark.parametrize("multilabel", [False, True])

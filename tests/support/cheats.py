@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+import psutil
 import torch
+import torch.distributed as dist
 from harness_methods.full import Full
 from harness_methods.graphsage import GraphSAGE
 from torch import nn
@@ -15,6 +26,7 @@ from harness import FullGraphOptions, Loss, Step, Worker
 from harness.runtime.worker import evaluate
 
 STEPS = 5
+EACH_S = 0.03  # CPU seconds of a thread
 
 
 def train(worker: Worker, steps: Iterator[Step], optimizer: torch.optim.Optimizer) -> None:
@@ -113,6 +125,146 @@ class OwnTensors(_Cheat):
     def steps(self, epoch: int) -> Iterator[Step]:
         for parameter in self.worker.model.parameters():
             parameter.data = parameter.data.clone()
+        yield from super().steps(epoch)
+
+
+class LabelsAsFeatures(_Cheat):
+    """Writes the labels of all nodes, read from the data set's files, into the features."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        labels = np.load(worker.job.graph / "labels.npy")[worker.view.nodes[worker.partition.inner]]
+        worker.features.inner[:, 0] = torch.from_numpy(labels)
+
+
+class Scaled(GraphSAGE):
+    """Scales the features that its batches read."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        for step in super().steps(epoch):
+            yield dataclasses.replace(step, inputs=step.inputs * 1.5)
+
+
+class OwnAggregation(_Cheat):
+    """Changes what was aggregated before the training."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options.model_copy(update={"precompute": True}))
+        assert self.aggregated is not None
+        self.aggregated *= 1.5
+
+
+def work(seconds: float) -> None:
+    """Use a core for so many CPU seconds of this thread, without Python's lock."""
+    matrix = np.ones((300, 300))
+    start = time.thread_time()
+    while time.thread_time() - start < seconds:
+        matrix.dot(matrix)
+
+
+class OwnThreads(_Cheat):
+    """Works in many threads."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, [EACH_S] * 8))
+        yield from super().steps(epoch)
+
+
+class MoreThreads(_Cheat):
+    """Gives torch more threads than the suite does."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+
+
+class OtherCores(_Cheat):
+    """Leaves the cores that it is pinned to."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+_WORK = "sum(i for i in range(2_000_000))"
+
+
+class Child(_Cheat):
+    """Works in a child process in each epoch."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        subprocess.run([sys.executable, "-S", "-c", _WORK], check=True)
+        yield from super().steps(epoch)
+
+
+class LivingChild(_Cheat):
+    """Works in a child process that lives as long as the training."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        self.child = subprocess.Popen([sys.executable, "-S", "-c", f"while True: {_WORK}"])
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        while sum(psutil.Process(self.child.pid).cpu_times()[:2]) < 0.1 * (epoch + 1):
+            time.sleep(0.01)
+        yield from super().steps(epoch)
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+
+class BesideEvaluations(_Cheat):
+    """Has a thread compute what the next epoch needs while it is evaluated."""
+
+    def __init__(self, worker: Worker, options: FullGraphOptions) -> None:
+        super().__init__(worker, options)
+        self.pool = ThreadPoolExecutor(1)
+        worker.model.register_forward_hook(self.after)
+
+    def after(self, model: nn.Module, arguments: Any, logits: Any) -> None:
+        if not model.training:
+            self.pool.submit(work, 0.05).result()
+
+
+class AroundTheCommunicator(_Cheat):
+    """Sends rows by torch itself."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        rows = torch.ones(self.worker.world, 10_000)
+        dist.all_gather(list(rows), torch.ones(10_000))
+        yield from super().steps(epoch)
+
+
+class OwnSocket(_Cheat):
+    """Sends rows through a socket of its own."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if epoch == 0:
+            self.ends = socket.socketpair()
+        self.ends[0].send(b"0")
+        yield from super().steps(epoch)
+
+
+class OwnFile(_Cheat):
+    """Writes rows to a file."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(2**20))
+        yield from super().steps(epoch)
+
+
+class OwnMemory(_Cheat):
+    """Writes rows to memory that it shares."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if epoch == 0:
+            with tempfile.TemporaryFile() as file:
+                file.truncate(mmap.PAGESIZE)
+                self.shared = mmap.mmap(file.fileno(), 0)
+        self.shared[:1] = b"0"
         yield from super().steps(epoch)
 
 

@@ -1,0 +1,201 @@
+"""Usage: what a rank uses beside the trainer's thread: cores, threads, child processes; and whether it was given that.
+
+Nothing here ends a trial: what a rank has too much of is a flag (docs/integrity.md).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+TASKS = Path("/proc/self/task")
+MORE = 1.05  # times its cores that a rank may keep busy: clocks are read one after the other
+LEAST_S = 0.05  # CPU seconds too few to flag
+CHILDREN = 0.01  # share of a rank's CPU seconds that its child processes may have
+BESIDE = 0.1  # share of an epoch's CPU seconds that a method's threads may have in an evaluation, on average
+_OURS = ("parts-of-", "transfers")  # threads of the harness that compute products and move rows for the trainer
+
+Flag = Callable[[str, str], None]
+
+
+@dataclass
+class CpuTime:
+    """CPU seconds of a rank's process by what used them.
+
+    Attributes:
+        main: the trainer's thread.
+        libraries: threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own.
+        method: Python threads that were started with the method or later, and threads that have ended.
+        children: processes that it started, those that live included.
+    """
+
+    main: float = 0.0
+    libraries: float = 0.0
+    method: float = 0.0
+    children: float = 0.0
+
+    def add(self, before: CpuTime, after: CpuTime) -> None:
+        """Add what was used between two readings."""
+        for name, start in vars(before).items():
+            setattr(self, name, getattr(self, name) + getattr(after, name) - start)
+
+
+@dataclass
+class Used:
+    """What a rank used in epochs and in evaluations.
+
+    Attributes:
+        wall_s: seconds of the epochs.
+        cpu_s: CPU seconds of the epochs, the whole process.
+        training: by what used them, between evaluations (`CpuTime`); evaluation: in evaluations.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    epochs: int = 0
+    evaluations: int = 0
+    training: CpuTime = field(default_factory=CpuTime)
+    evaluation: CpuTime = field(default_factory=CpuTime)
+
+
+class Usage:
+    """Follows what a rank uses, from before its method is made.
+
+    Threads are told apart before and after evaluations only. Linux tells them, and a process's cores; elsewhere the
+    flags that need them are never raised, and `report` says None.
+
+    Args:
+        cores: that the rank may keep busy.
+        flag: called with a key and a text, see `RankReport.flag`.
+    """
+
+    def __init__(self, cores: int, flag: Flag) -> None:
+        self._cores, self._flag, self._threads = cores, flag, torch.get_num_threads()
+        self._given = _affinity(0)
+        self._harness = {thread.native_id for thread in threading.enumerate()}
+        self._last: CpuTime | None = None
+        self._seconds: dict[int, float] = {}  # of threads that are none of the method's, those that have ended too
+        self.used = Used()
+
+    def begins(self) -> None:
+        """Begin: set-up is over."""
+        self._last = self._read()
+
+    def epoch(self, wall_s: float, cpu_s: float) -> None:
+        """Take in an epoch that has ended, of so many seconds and CPU seconds of this process."""
+        used = self.used
+        used.wall_s, used.cpu_s, used.epochs = used.wall_s + wall_s, used.cpu_s + cpu_s, used.epochs + 1
+        if (now := torch.get_num_threads()) != self._threads:
+            self._flag("cores", f"torch was given {now} threads in place of {self._threads}")
+        self._look_at_cores(0)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Take in an evaluation."""
+        self._until_now(self.used.training)
+        try:
+            yield
+        finally:
+            self._until_now(self.used.evaluation)
+            self.used.evaluations += 1
+
+    def ends(self) -> None:
+        """Flag what the rank used and was not given; training is over."""
+        self._until_now(self.used.training)
+        used, cores = self.used, self._cores
+        children = used.training.children + used.evaluation.children
+        if children > CHILDREN * used.cpu_s + LEAST_S:
+            self._flag("children", f"child processes worked {children:.3g} CPU seconds, the rank {used.cpu_s:.3g}")
+        if not TASKS.is_dir():
+            return
+        # Libraries' threads are every method's: gloo's work on another core, where there is one.
+        busy = used.cpu_s - used.training.libraries + used.training.children
+        if busy > MORE * cores * used.wall_s + LEAST_S:
+            self._flag("cores", f"{busy / used.wall_s:.2f} cores were busy in epochs, the rank has {cores}")
+        beside = used.evaluation.method
+        if used.evaluations and used.epochs and beside > LEAST_S:
+            share = beside / used.evaluations / (used.cpu_s / used.epochs)
+            if share > BESIDE:
+                text = f"the method's threads worked {beside:.3g} CPU seconds in {used.evaluations} evaluations"
+                self._flag("beside-eval", f"{text}, {share:.0%} of an epoch's in each".replace("%", " %"))
+
+    def report(self) -> dict[str, Any]:
+        """Return what was used as JSON; CPU seconds by thread are None where the system does not tell them."""
+        told, asked = self.used.training, self.used.evaluation
+        by_thread: dict[str, float | None] = {
+            "main_cpu_s": told.main,
+            "library_cpu_s": told.libraries,
+            "method_cpu_s": told.method,
+            "eval_method_cpu_s": asked.method,
+        }
+        if not TASKS.is_dir():
+            by_thread = dict.fromkeys(by_thread)
+        children = {"children_cpu_s": told.children + asked.children}
+        return {"cores": self._cores, "pinned_to": self._given and sorted(self._given), **by_thread, **children}
+
+    def _until_now(self, part: CpuTime) -> None:
+        now = self._read()
+        if self._last is not None:
+            part.add(self._last, now)
+        self._last = now
+
+    def _read(self) -> CpuTime:
+        """Return what was used so far, by what."""
+        python = {thread.native_id: thread.name for thread in threading.enumerate()}
+        own = threading.get_native_id()
+        main, whole = time.thread_time(), time.process_time()
+        found = CpuTime(main=main, children=_children())
+        with suppress(OSError):
+            for task in os.listdir(TASKS):
+                tid = int(task)
+                self._look_at_cores(tid)
+                if tid != own and (tid not in python or tid in self._harness or python[tid].startswith(_OURS)):
+                    self._seconds[tid] = max(_thread_seconds(tid), self._seconds.get(tid, 0.0))
+        found.libraries = sum(self._seconds.values())
+        found.method = whole - main - found.libraries  # those that have ended are in the whole alone
+        return found
+
+    def _look_at_cores(self, tid: int) -> None:
+        now = _affinity(tid)
+        if now is not None and self._given is not None and not now <= self._given:
+            extra = sorted(now - self._given)
+            self._flag("affinity", f"a thread may run on cores {extra} too, the rank was given {sorted(self._given)}")
+
+
+def _affinity(tid: int) -> set[int] | None:
+    """Return the cores that a thread (0: this one) may run on; None where the system does not tell, or it has ended."""
+    with suppress(AttributeError, OSError):
+        return os.sched_getaffinity(tid)
+    return None
+
+
+def _thread_seconds(tid: int) -> float:
+    """Return the CPU seconds of a thread of this process; 0 if it has just ended (clock_getres(2), CPU-time clocks)."""
+    with suppress(OSError):
+        return time.clock_gettime((~tid << 3) | 6)  # a thread's clock of CPUCLOCK_SCHED: to the nanosecond
+    return 0.0
+
+
+def _children() -> float:
+    """Return the CPU seconds of all processes that this one started, as far as they still live or were waited for."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = ended.ru_utime + ended.ru_stime
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none: microseconds
+    except ChildProcessError:
+        return seconds
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            times = child.cpu_times()
+            seconds += times.user + times.system
+    return seconds
