@@ -113,6 +113,7 @@ class Integrity:
 
 
 LOOKED_AT = 4  # rows an epoch
+Nodes = NDArray[np.int64] | None
 
 
 class Inputs:
@@ -134,15 +135,14 @@ class Inputs:
         number, self._step = self._step, self._step + 1
         if number != self._chosen:
             return step.inputs, step.aggregated
-        nodes = np.asarray(self._worker.partition.inner) if step.nodes is None else step.nodes
 
-        def seen(rows: Rows, take: Callable[[Tensor, NDArray[np.int64]], None]) -> Rows:
+        def seen(rows: Rows, take: Callable[[Tensor, Nodes], None]) -> Rows:
             if isinstance(rows, Tensor):
-                take(rows, nodes)
+                take(rows, step.nodes)
                 return rows
 
             def read(rows: Callable[[], Tensor] = rows) -> Tensor:
-                take(found := rows(), nodes)
+                take(found := rows(), step.nodes)
                 return found
 
             return read
@@ -157,21 +157,32 @@ class Inputs:
         self._chosen = self._random.randrange(max(1, self._steps))
         return all(_left_out_or_equal(rows.cpu(), want()) for rows, want in taken)
 
-    def _take_features(self, rows: Tensor, nodes: NDArray[np.int64]) -> None:
-        if rows.shape[0] != nodes.size or not nodes.size or not rows.shape[1]:
+    def _take_features(self, rows: Tensor, nodes: Nodes) -> None:
+        worker = self._worker
+        count = worker.partition.num_inner if nodes is None else nodes.size
+        if rows.shape[0] != count or not rows.numel():
             return
-        at = [self._random.randrange(nodes.size) for _ in range(LOOKED_AT)]
-        stored, own, dtype = self._worker.stored_features, self._worker.view.nodes[nodes[at]], self._worker.dtype
-        self._taken.append((_rows(rows, at), lambda: torch.from_numpy(np.array(stored[own])).to(dtype)))
+        at = [self._random.randrange(count) for _ in range(LOOKED_AT)]
 
-    def _take_aggregated(self, rows: Tensor, nodes: NDArray[np.int64]) -> None:
-        known = self._worker.aggregated_rows
-        if rows.shape[0] != nodes.size or not known:
+        def stored() -> Tensor:
+            own = np.asarray(worker.partition.inner)[at] if nodes is None else nodes[at]
+            return torch.from_numpy(np.array(worker.stored_features[worker.view.nodes[own]])).to(worker.dtype)
+
+        self._taken.append((_rows(rows, at), stored))
+
+    def _take_aggregated(self, rows: Tensor, nodes: Nodes) -> None:
+        worker, known = self._worker, self._worker.aggregated_rows
+        count = worker.partition.num_inner if nodes is None else nodes.size
+        if rows.shape[0] != count or not known:
             return
-        at = [int(place) for place in np.flatnonzero(np.isin(nodes, list(known)))][:LOOKED_AT]
-        want = [known[int(node)] for node in nodes[at]]
+        if nodes is None:
+            at = own = list(known)[:LOOKED_AT]
+        else:
+            inner = {int(worker.partition.inner[row]): row for row in known}
+            at = np.flatnonzero(np.isin(nodes, [*inner]))[:LOOKED_AT].tolist()
+            own = [inner[int(node)] for node in nodes[at]]
         if at:
-            self._taken.append((_rows(rows, at), lambda: torch.stack(want).cpu()))
+            self._taken.append((_rows(rows, at), lambda: torch.stack([known[row] for row in own]).cpu()))
 
 
 def _rows(rows: Tensor, at: list[int]) -> Tensor:

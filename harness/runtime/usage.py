@@ -22,7 +22,7 @@ TASKS = Path("/proc/self/task")
 MORE = 1.05  # times its cores that a rank may keep busy: clocks are read one after the other
 LEAST_S = 0.05  # CPU seconds too few to flag
 CHILDREN = 0.01  # share of a rank's CPU seconds that its child processes may have
-BESIDE = 0.1  # share of an epoch's CPU seconds that a method's threads may have in an evaluation, on average
+BESIDE = 0.25  # share of an epoch's CPU seconds that a method's threads may have in an evaluation, on average
 _OURS = ("parts-of-", "transfers")  # threads of the harness that compute products and move rows for the trainer
 
 Flag = Callable[[str, str], None]
@@ -85,6 +85,7 @@ class Usage:
         self._harness = {thread.native_id for thread in threading.enumerate()}
         self._last: CpuTime | None = None
         self._seconds: dict[int, float] = {}  # of threads that are none of the method's, those that have ended too
+        self._method: set[int] = set()  # threads; one that has ended in Python may still be the system's
         self.used = Used()
 
     def begins(self) -> None:
@@ -159,7 +160,10 @@ class Usage:
             for task in os.listdir(TASKS):
                 tid = int(task)
                 self._look_at_cores(tid)
-                if tid != own and (tid not in python or tid in self._harness or python[tid].startswith(_OURS)):
+                ours = tid in self._harness or python.get(tid, "").startswith(_OURS)
+                if tid in python and not ours:
+                    self._method.add(tid)
+                if tid != own and tid not in self._method:
                     self._seconds[tid] = max(_thread_seconds(tid), self._seconds.get(tid, 0.0))
         found.libraries = sum(self._seconds.values())
         found.method = whole - main - found.libraries  # those that have ended are in the whole alone

@@ -45,7 +45,7 @@ class Worker:
         train_counts: training nodes of each rank.
         model: the replica.
         rng: this rank's numpy generator, for sampling.
-        aggregated_rows: of some inner nodes the row [F] of their aggregated features, once they were aggregated.
+        aggregated_rows: some of the inner rows' aggregated features [F], once they were aggregated.
         tell: called with a line on work that takes long before the first epoch.
     """
 
@@ -144,8 +144,7 @@ class Worker:
             source = exchange(self.features.inner, 0)
             found = self.partition.full_block.aggregate(source, self.model.propagation)
         at = np.random.default_rng().permutation(self.partition.num_inner)[:REMEMBERED]
-        nodes = np.asarray(self.partition.inner)[at].tolist()
-        self.aggregated_rows = dict(zip(nodes, found[torch.from_numpy(at).to(self.device)], strict=True))
+        self.aggregated_rows = dict(zip(at.tolist(), found[torch.from_numpy(at).to(self.device)], strict=True))
         return found
 
 

@@ -88,10 +88,14 @@ def test_an_option_that_there_is_not_is_the_users_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [("Twice", "the weights changed between two steps"), ("WhenLookedAt", "an evaluation changed the weights")],
+    ("name", "check", "told"),
+    [
+        ("Twice", "runs", "the weights changed between two steps"),
+        ("WhenLookedAt", "runs", "an evaluation changed the weights"),
+        ("AroundTheCommunicator", "flags", "rank 0: bytes: sockets sent"),
+    ],
 )
-def test_rules_that_a_trial_ends_for_are_checked_too(name: str, told: str) -> None:
+def test_what_a_trial_ends_or_is_flagged_for_is_checked_too(name: str, check: str, told: str) -> None:
     report = check_method(f"support.cheats:{name}", limit_s=100)
-    assert report.failed[0] == "runs"
+    assert report.failed[0] == check
     assert told in "\n".join(report.lines)

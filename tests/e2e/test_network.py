@@ -37,6 +37,10 @@ def test_a_shaped_trial_learns_the_same_and_is_verified(command: CommandLine) ->
     assert loopback["ranks"][0]["link"]["network"] == loopback["ranks"][1]["link"]["network"]
     # Nobody else uses these interfaces: what is more are headers and acknowledgements of small messages.
     assert 1 < shaped["result"]["wire_ratio"] < 1.15
+    assert 1 < shaped["result"]["interface_ratio"] < 1.2
+    assert loopback["result"]["interface_ratio"] is None
+    assert all(1 < record["result"]["socket_ratio"] < 1.05 for record in (shaped, loopback))
+    assert shaped["flags"] == loopback["flags"] == []
     assert shaped["result"]["bytes_embedding"] == loopback["result"]["bytes_embedding"]
 
 
