@@ -36,6 +36,7 @@ from harness.launch.rendezvous import (
 from harness.launch.runner import OneMachine, RunOptions, run_suite
 from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.launch.seats import Seat
+from harness.results.reference import Measurement
 from harness.results.store import ResultStore
 from harness.suite.schema import Suite, TrialConfig
 
@@ -100,6 +101,10 @@ class Coordinator:
     def expect(self, trial: TrialConfig) -> None:
         """See `Machines`; the worker nodes do it for themselves."""
         self.ranks.expect(trial)
+
+    def measure(self, trial: TrialConfig) -> Measurement | None:
+        """See `Machines`; this is node 0, the others are taken for machines like it."""
+        return self.ranks.measure(trial)
 
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""

@@ -41,6 +41,22 @@ def cores() -> int:
     return max(1, min(allowed, int(cpu_limit() or allowed)))
 
 
+def usable_cores() -> list[int]:
+    """Return the cores that this process may run on, as many as its quota allows; those of one processor core meet."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(cores()))
+    return sorted(os.sched_getaffinity(0), key=lambda core: (_siblings(core), core))[: cores()]
+
+
+def _siblings(core: int) -> int:
+    """Return the first of the logical cores that are one core of the processor."""
+    try:
+        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        return int(listed.replace("-", ",").split(",")[0])
+    except (OSError, ValueError):
+        return core
+
+
 def cores_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
     """Return the cores of each rank: as many as the suite says, or its share of a node's `of` cores (all).
 

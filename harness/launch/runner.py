@@ -23,12 +23,14 @@ from harness.launch.network import clean_namespaces, network, why_not
 from harness.launch.process import Placement, placements_of, rank_environment
 from harness.launch.progress import Shown, TrialProgress
 from harness.launch.queue import Request, TrialQueue, Turn
+from harness.launch.reference import Reference, run_reference
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.seats import WHOLE, Seat, Seats
 from harness.results.leases import Leases
 from harness.results.load import mark_load
 from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import flags, reduce
+from harness.results.reference import Measurement
 from harness.results.store import ResultStore, kept, write_suite
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
@@ -86,6 +88,9 @@ class Machines(Protocol):
     def threads(self, trial: TrialConfig) -> int:
         """Return the CPU threads of each rank of `trial`."""
 
+    def measure(self, trial: TrialConfig) -> Measurement | None:
+        """Return how fast the runner's machine is, as `trial` will have it; None if that cannot be told."""
+
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run the ranks of `trial` to their end; `out` is an empty directory for what they write."""
 
@@ -140,6 +145,12 @@ class OneMachine:
             tell(f"kernels are not compiled ahead: {explain(error)[1]}")
             return 0, len(trials)
 
+    def measure(self, trial: TrialConfig) -> Measurement | None:
+        """Run the reference workload; None for a trial on a GPU, of whose speed that tells nothing."""
+        if self.worker != WORKER or trial.device != "cpu":
+            return None
+        return run_reference(self.threads(trial), warm=self.warm)
+
     def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
         """Run all ranks of `trial` here."""
         with network(trial.network, trial.partition.parts) as placements:
@@ -182,6 +193,7 @@ class TrialOutcome:
     log: str = ""
     result: dict[str, Any] = field(default_factory=dict)
     inputs: TrialInputs | None = None
+    reference_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +206,7 @@ class TrialRunner:
     environment: dict[str, Any]
     machines: Machines
     leases: Leases
+    reference: Reference
 
     def run(self, turn: Turn, progress: TrialProgress) -> Record | None:
         """Run one trial and commit its record; a failure of the trial is a record too.
@@ -205,13 +218,14 @@ class TrialRunner:
         machines = self.machines.at(turn.taken.seat)
         outcome = TrialOutcome()
         try:
-            self._train(trial, machines, outcome, progress)
+            self._train(turn, machines, outcome, progress)
         except Exception as error:  # the suite goes on whatever one trial runs into
             outcome.status, outcome.reason = explain(error)
             if not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
         turn.taken.stand()
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
+        environment["reference_s"] = outcome.reference_s
         record = self._record(trial, outcome, started, environment)
         if not self.leases.holds(turn.lease):
             progress.trial_stage("another runner took this one for dead and runs the trial: the result is dropped")
@@ -225,12 +239,15 @@ class TrialRunner:
         turn.done = True
         return record
 
-    def _train(self, trial: TrialConfig, machines: Machines, outcome: TrialOutcome, progress: TrialProgress) -> None:
+    def _train(self, turn: Turn, machines: Machines, outcome: TrialOutcome, progress: TrialProgress) -> None:
+        trial = turn.trial
         if (reason := machines.why_not(trial)) is not None:
             outcome.status, outcome.reason = "skipped", reason
             return
         machines.expect(trial)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
+        if turn.taken.alone:
+            outcome.reference_s = self.reference.before(lambda: machines.measure(trial))
         out = self.store.stage(trial.id)
         try:
             group = machines.run(trial, outcome.inputs, out, progress)
@@ -369,8 +386,10 @@ def run_suite(
         shown.suite_started(len(trials), len(trials) - len(queue.left))
         inputs = InputCache(options.data_dir, options.cache)
         try:
-            runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases)
+            reference = Reference(store.directory)
+            runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases, reference)
             _run_queue(queue, runner, shown, len(trials), options.wait)
+            reference.after(queue.seats.quiet())
         except KeyboardInterrupt:
             return INTERRUPTED
     statuses = store.finished()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.store import locked
-from harness.launch.inputs import cores
+from harness.launch.inputs import usable_cores
 from harness.launch.process import Placement
 from harness.suite.schema import TrialConfig
 
@@ -58,9 +58,10 @@ class Neighbour:
 
 @dataclass
 class Taken:
-    """A seat that is taken until the context that gave it is left."""
+    """A seat that is taken until the context that gave it is left; `alone`: nobody else's trial runs meanwhile."""
 
     seat: Seat
+    alone: bool
     _home: Path
     _held: ExitStack
     _found: list[Neighbour] = field(default_factory=list)
@@ -134,10 +135,16 @@ class Seats:
             seat = WHOLE if alone else self._seat(held, home, ranks, gpu=trial.device == "cuda")
             if seat is None:
                 held.close()
-            yield None if seat is None else Taken(seat, home, held)
+            yield None if seat is None else Taken(seat, alone, home, held)
+
+    @contextmanager
+    def quiet(self) -> Iterator[bool]:
+        """Keep all trials off this machine; False where one runs."""
+        with ExitStack() as held:
+            yield _lock(held, _home() / _TURN, fcntl.LOCK_EX)
 
     def _seat(self, held: ExitStack, home: Path, ranks: int, *, gpu: bool) -> Seat | None:
-        pool = _usable_cores()
+        pool = usable_cores()
         wanted = min(len(pool), max(ranks, len(pool) // self.jobs))
         own = _lock_some(held, home, [f"core-{core}" for core in pool], wanted)
         if own is None:
@@ -151,27 +158,11 @@ class Seats:
         return None if gpus is None else Seat(pinned, tuple(name.removeprefix("gpu-") for name in gpus))
 
 
-def _usable_cores() -> list[int]:
-    """Return the cores that this process may run on, as many as its quota allows; those of one processor core meet."""
-    if not hasattr(os, "sched_getaffinity"):
-        return list(range(cores()))
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_siblings(core), core))[: cores()]
-
-
 def _known_cores() -> list[int]:
-    """Return `_usable_cores`, or none: the system pins no process, or a quota lets others have any of them."""
-    usable = _usable_cores()
+    """Return `usable_cores`, or none: the system pins no process, or a quota lets others have any of them."""
+    usable = usable_cores()
     known = hasattr(os, "sched_getaffinity") and len(usable) == len(os.sched_getaffinity(0))
     return usable if known else []
-
-
-def _siblings(core: int) -> int:
-    """Return the first of the logical cores that are one core of the processor."""
-    try:
-        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
-        return int(listed.replace("-", ",").split(",")[0])
-    except (OSError, ValueError):
-        return core
 
 
 def visible_gpus() -> list[str]:

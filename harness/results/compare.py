@@ -229,8 +229,9 @@ def _epochs_variance(pair: Pair, metric: Metric) -> float:
 
 
 CODE = ("harness", "commit", "dirty")
-# A machine's name is not recorded: these tell it from another.
+# Of two containers on one machine `machine` differs; these do not.
 HARDWARE = ("cpu", "cores", "logical_cores", "memory_gib", "gpus", "nodes")
+APART = ("packages", "memory_bytes", "machine", "reference_s")  # not compared as they are
 ALIKE = 0.1  # reruns on a quiet machine differ by less than this in the processor that ranks get
 
 
@@ -286,7 +287,7 @@ def _values(trials: Iterable[Trial]) -> dict[str, set[str]]:
 
 def _flat(environment: Json) -> dict[str, str]:
     """Return an environment as text by key: packages by their names, memory in whole GiB."""
-    plain = {key: value for key, value in environment.items() if key not in ("packages", "memory_bytes")}
+    plain = {key: value for key, value in environment.items() if key not in APART}
     plain |= environment.get("packages") or {}
     if memory := environment.get("memory_bytes"):
         plain["memory_gib"] = round(memory / 2**30)  # a kernel's update changes what it has left by less

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 import harness
+from harness.results.reference import machine
 
 PACKAGES = (
     *("torch", "dgl", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pymetis"),
@@ -23,7 +24,7 @@ def collect() -> dict[str, Any]:
     """Return versions and hardware as JSON; None for what is not there.
 
     `commit` and `dirty` are those of the checkout that `harness` was imported from, None when it was not.
-    Memory in bytes. The host's name is not recorded.
+    Memory in bytes. The host's name is not recorded: `machine` tells hosts apart.
     """
     commit, dirty = _checkout(Path(harness.__file__).resolve().parent)
     return {
@@ -37,6 +38,7 @@ def collect() -> dict[str, Any]:
         "cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "machine": machine(),
         "memory_bytes": psutil.virtual_memory().total,
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         **_gpu(),

@@ -18,6 +18,7 @@ from harness.data.store import sync
 from harness.errors import UserError
 from harness.results.leases import Lease, Leases, Runner, Runners, named
 from harness.results.record import Record, read_record, read_versioned
+from harness.results.reference import measurements, note
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
 
 if TYPE_CHECKING:
@@ -307,8 +308,8 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
 
     A trial that is twice with equal content is there once. Of two that differ `keep` says which is taken: the
     first, where `out` comes before all sources, or the one that was started last. Nothing is copied before
-    everything was read. `suite.json` is the first there is. UserError for a trial twice that differs and no `keep`, a
-    damaged record, or where a run is writing to `out`.
+    everything was read. `suite.json` is the first there is, `reference.jsonl` has the lines of all. UserError for a
+    trial twice that differs and no `keep`, a damaged record, or where a run is writing to `out`.
     """
     found = [_read_to_merge(place) for source in sources for place in record_places(source)]
     if not found:
@@ -340,7 +341,9 @@ def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) 
             for each in copied:
                 if each.record.suite == suite:
                     _adopt(store, leases, latest.get(each.record.trial), each)
-            _keep_suite(store.directory, [each.place.parent for each in found if each.record.suite == suite])
+            homes = list(dict.fromkeys(each.place.parent for each in found if each.record.suite == suite))
+            _keep_suite(store.directory, homes)
+            note(store.directory, [each for home in homes for each in measurements(home)])
     return Merged(len(copied), same, dropped)
 
 

@@ -23,7 +23,7 @@ from harness.runtime.worker import Worker
 
 def main(arguments: list[str]) -> int:
     """Run one rank; returns the exit code: 0 if the trial is ok, 3 for any other status."""
-    _exit_with_launcher()
+    exit_with_launcher()
     gc.freeze()  # what was imported stays: to look through it for garbage takes 0.2 s, in whatever epoch that falls
     job = Job.read(Path(arguments[0]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     return report.exit_code
 
 
-def _exit_with_launcher() -> None:
+def exit_with_launcher() -> None:
     """End this process when its standard input does, if that is a pipe: the launcher holds the other end."""
 
     def watch() -> None:

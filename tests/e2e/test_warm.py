@@ -64,6 +64,7 @@ def test_cold_and_warm_trials_have_the_same_bits(command: CommandLine, tmp_path:
     for id_, warm in found["--warm"].items():
         cold = found["--cold"][id_]
         assert (warm["environment"]["warm"], cold["environment"]["warm"]) == (True, False)
+        assert min(warm["environment"]["reference_s"], cold["environment"]["reference_s"]) > 0
         for key in ("final_val", "final_test", "bytes_embedding", "boundary_nodes"):
             assert warm["result"][key] == cold["result"][key]
         for ours, theirs in zip(warm["ranks"], cold["ranks"], strict=True):

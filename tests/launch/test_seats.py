@@ -29,7 +29,7 @@ def trial(parts: int = 2, **sections: object) -> TrialConfig:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "_usable_cores", lambda: list(range(4, 12)))
+    monkeypatch.setattr(module, "usable_cores", lambda: list(range(4, 12)))
     monkeypatch.setattr(module, "visible_gpus", lambda: ["0", "1", "2", "3"])
     monkeypatch.setenv("HARNESS_LOCKS", str(tmp_path / "locks"))
 
@@ -174,3 +174,16 @@ def test_locks_are_this_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     home = module._home()
     assert home.name == f"harness-{os.getuid()}"
     assert home.stat().st_mode & 0o077 == 0
+
+
+def test_a_quiet_machine_runs_no_trial_and_begins_none() -> None:
+    with Seats().quiet() as quiet, Seats(jobs=4).take(trial()) as none:
+        assert quiet
+        assert none is None
+    with Seats(jobs=4).take(trial()) as taken, Seats().quiet() as quiet:
+        assert taken is not None
+        assert not taken.alone
+        assert not quiet
+    with Seats().take(trial(timing="plain")) as taken:
+        assert taken is not None
+        assert taken.alone

@@ -1,0 +1,101 @@
+"""When the reference workload is run; what it is, is measured and not tested here."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import BrokenBarrierError
+
+import pytest
+
+from harness.launch import reference as module
+from harness.launch.reference import EVERY, Reference
+from harness.results.reference import Measurement, machine, measurements, note
+from harness.runtime.reference import measure
+
+
+class Machine:
+    """Is measured by `run`, each time a second slower."""
+
+    def __init__(self) -> None:
+        self.now, self.count = datetime(2026, 1, 2, tzinfo=UTC), 0
+
+    def run(self) -> Measurement | None:
+        self.count += 1
+        return Measurement(machine=machine(), when=self.now, seconds=self.count, cores=2)
+
+    def broken(self) -> None:
+        self.count += 1
+
+    def wait(self, **since: float) -> None:
+        self.now += timedelta(**since)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    here = Machine()
+
+    class Clock:
+        @staticmethod
+        def now(zone: object) -> datetime:
+            return here.now
+
+    monkeypatch.setattr(module, "datetime", Clock)
+    return here
+
+
+def test_it_is_run_first_then_every_few_minutes_and_last(clock: Machine, tmp_path: Path) -> None:
+    reference, seen = Reference(tmp_path), []
+    for _ in range(3):
+        seen.append(reference.before(clock.run))
+        clock.wait(seconds=EVERY.total_seconds() * 0.6)
+    assert seen == [1, 1, 2]
+    reference.after(nullcontext(True))
+    reference.after(nullcontext(True))  # no trial since
+    assert [each.seconds for each in measurements(tmp_path)] == [1, 2, 3]
+
+
+def test_a_run_goes_on_with_the_last_time_of_one_just_before(clock: Machine, tmp_path: Path) -> None:
+    Reference(tmp_path).before(clock.run)
+    other = Measurement(machine="00000000", when=clock.now + timedelta(seconds=1), seconds=99, cores=2)
+    note(tmp_path, [other])
+    clock.wait(seconds=2)
+    again = Reference(tmp_path)
+    assert again.before(clock.run) == 1
+    clock.wait(days=1)
+    assert again.before(clock.run) == 2
+
+
+def test_nothing_is_measured_beside_trials_or_where_none_ran(clock: Machine, tmp_path: Path) -> None:
+    reference = Reference(tmp_path)
+    reference.after(nullcontext(True))
+    assert clock.count == 0
+    reference.before(clock.run)
+    reference.after(nullcontext(False))
+    assert clock.count == 1
+
+
+def test_a_workload_that_fails_leaves_no_time(clock: Machine, tmp_path: Path) -> None:
+    reference = Reference(tmp_path)
+    assert reference.before(clock.broken) is None
+    assert measurements(tmp_path) == []
+    assert reference.before(clock.run) == 2  # tried again with the next trial
+
+
+def test_a_full_disk_harms_no_trial(clock: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(directory: Path, new: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "note", full)
+    assert Reference(tmp_path).before(clock.run) == 1
+
+
+def test_the_workload_is_run_on_the_cores_that_are_named() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    assert 0 < measure(cores, repetitions=1) < 60
+    assert sorted(os.sched_getaffinity(0)) == cores
+    with pytest.raises((OSError, BrokenBarrierError)):  # and none waits for the one that failed
+        measure([*cores, 100_000], repetitions=1)
