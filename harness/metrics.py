@@ -192,7 +192,7 @@ def _table() -> Iterable[Metric]:
     names = "names; the method's options, complete (dict)"
     ids = "suite, id, one line for people"
     data = "name; what to say beside it; `real`, `generated` or `twin`"
-    where = "ranks; name; the network's label, `none` for the loopback; seed; `cpu` or `cuda`"
+    where = "ranks; name; the network's label, `none` for the loopback; seed; which of its repeats; `cpu` or `cuda`"
     for name in ("suite", "trial", "label"):
         yield _words_of(name, ids, epoch_doc="" if name == "label" else "`epoch` from 0")
     for name in ("dataset", "dataset_note", "origin"):
@@ -203,6 +203,7 @@ def _table() -> Iterable[Metric]:
     yield _words_of("partitioner", where)
     yield _words_of("network", where)
     yield Metric("seed", where)
+    yield Metric("repeat", where)
     yield _words_of("device", where)
     for name in ("status", "reason"):
         yield _words_of(name, "how it ended (README, Statuses); why it is not ok")
@@ -401,7 +402,7 @@ def find_metric(name: str, declared: Iterable[Metric] = ()) -> Metric:
         UserError: it is no number.
     """
     own = {metric.name: metric for metric in (*METRICS.values(), *installed(), *declared)}
-    known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed")]
+    known = [m.name for m in own.values() if m.value == "number" and m.name not in ("parts", "seed", "repeat")]
     if name in known:
         return own[name]
     for metric in own.values():

@@ -75,7 +75,7 @@ def _run(record: Record, place: Path) -> TrackedRun:
         for key, value in row_of(record).items()
         if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
     }
-    for key in ("parts", "seed"):  # of the configuration
+    for key in ("parts", "seed", "repeat"):  # of the configuration
         numbers.pop(key, None)
     return TrackedRun(
         record.suite,

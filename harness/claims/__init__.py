@@ -428,7 +428,7 @@ def judge(results: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequ
         own = results[results["suite"] == name]
         if suite.claims and len(own):
             verdicts = evaluate(suite.claims, own, suite.trials, declared)
-            ids, known = {trial.id for trial in suite.trials}, set(own["trial"])
+            ids, known = {trial.id for trial in suite.trials if not trial.repeat}, set(own["trial"])
             counts = len(ids), len(ids & known), len(known - ids)
             judged.append(Judged(suite.name, suite.file, tuple(verdicts), *counts))
     return judged

@@ -51,6 +51,10 @@ Shard = Annotated[
 Set = Annotated[
     list[str] | None, option("--set KEY=VALUE", "Override a key of the suite, e.g. train.epochs=10; may be repeated.")
 ]
+Repeat = Annotated[int | None, option("--repeat N", "Runs of each trial, in place of the suite's `repeat`.", min=1)]
+Interleave = Annotated[
+    bool, typer.Option("--interleave", help="Repeats in rounds: all trials once, then all again in the reverse order.")
+]
 Plugin = Annotated[
     list[str] | None,
     option("--plugin FILE", "Methods of a file (or of a module) that are not installed; may be repeated."),
@@ -230,6 +234,12 @@ def use_data_dir(path: Path | None) -> Path | None:
 def is_terminal() -> bool:
     """Whether somebody watches standard output."""
     return sys.stdout.isatty()
+
+
+def overrides_of(set_: list[str] | None, repeat: int | None, interleave: bool) -> list[str]:
+    """Return the overrides of a suite that options ask for, those of --set first."""
+    repeats = [] if repeat is None else [f"repeat={repeat}"]
+    return [*(set_ or []), *repeats, *(["interleave=true"] if interleave else [])]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:

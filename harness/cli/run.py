@@ -17,6 +17,7 @@ from harness.cli.options import (
     Device,
     Executor,
     Fresh,
+    Interleave,
     Jobs,
     Nodes,
     NodeTimeout,
@@ -24,6 +25,7 @@ from harness.cli.options import (
     Plugin,
     Rendezvous,
     RendezvousTimeout,
+    Repeat,
     Results,
     Retry,
     Set,
@@ -38,6 +40,7 @@ from harness.cli.options import (
     jobs_of,
     node_count,
     option,
+    overrides_of,
     shard_of,
     statuses_of,
     table,
@@ -72,6 +75,8 @@ def plan(
     slurm: SlurmSettings = None,
     nnodes: Nodes = None,
     shard: Shard = None,
+    repeat: Repeat = None,
+    interleave: Interleave = False,
 ) -> None:
     """List what a run would do.
 
@@ -85,6 +90,7 @@ def plan(
     from harness.results.store import ResultStore
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
+    set_ = overrides_of(set_, repeat, interleave)
     loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard)
     machines = _machines(executor_of(executor, slurm, False, None), slurm, node_count(nnodes or "1"))
     planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
@@ -198,6 +204,8 @@ def run(
         bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
     ] = False,
     shard: Shard = None,
+    repeat: Repeat = None,
+    interleave: Interleave = False,
     request: Annotated[str | None, typer.Option("--request", help="What to run, with others.", hidden=True)] = None,
     share: Annotated[int | None, typer.Option("--share", help="Of how many runners here.", hidden=True)] = None,
 ) -> None:
@@ -216,6 +224,7 @@ def run(
     from harness.launch.runner_process import INTERRUPTED
     from harness.results.store import ResultStore
 
+    set_ = overrides_of(set_, repeat, interleave)
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     asked = statuses_of(retry), fresh, use_data_dir(data_dir)

@@ -31,6 +31,7 @@ from harness.results.load import mark_load
 from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import flags, reduce
 from harness.results.reference import Measurement
+from harness.results.repeats import unlike
 from harness.results.store import ResultStore, kept, write_suite
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
@@ -227,6 +228,8 @@ class TrialRunner:
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
         environment["reference_s"] = outcome.reference_s
         record = self._record(trial, outcome, started, environment)
+        differ = unlike(record, trial, self.store.directory, self.suite.repeat)
+        record = record.model_copy(update={"flags": [*record.flags, *differ]})
         if not self.leases.holds(turn.lease):
             progress.trial_stage("another runner took this one for dead and runs the trial: the result is dropped")
             self.store.drop(trial.id)

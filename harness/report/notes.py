@@ -91,6 +91,7 @@ _LABELS = {
     "cpu": "CPU", "cores": "CPU cores", "logical_cores": "logical cores",
     "dirty": "uncommitted changes", "omp_num_threads": "OMP_NUM_THREADS", "threads": "threads a rank",
 }  # fmt: skip
+REFERENCE = "reference_s"
 _REASON_LENGTH = 300
 PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
 
@@ -110,6 +111,9 @@ def environment_rows(inputs: ResultInputs) -> list[tuple[str, str]]:
     if inputs.records and "threads" not in environments:  # of older records what the suite said
         trains = [inputs.config(row).get("train") or {} for row in inputs.results.to_dict("records")]
         rows.append((_name("threads"), join_unique(train.get("threads") or "cores / ranks" for train in trains)))
+    if speeds := sorted(s for record in inputs.records.values() if (s := record.environment.get(REFERENCE))):
+        ends = dict.fromkeys(significant(1000 * seconds) for seconds in (speeds[0], speeds[-1]))
+        rows.append(("Reference workload", f"{' to '.join(ends)} ms"))
     started = inputs.results["started"].dropna().astype(str)
     if len(started):
         first, last = started.min(), started.max()
@@ -122,6 +126,8 @@ def _environments(inputs: ResultInputs) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for record in inputs.records.values():
         for key, value in record.environment.items():
+            if key == REFERENCE:  # differs from trial to trial
+                continue
             if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
                 value = dict(enumerate(value))
             for name, own in flatten({key: None if value == {} else value}).items():
@@ -164,6 +170,9 @@ def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
         )
     else:
         yield Note("All trials ended well", f"({trials(len(results))}).")
+    if "runs" in results:
+        runs = int(results["runs"].sum())
+        yield Note(f"Repeats: {trials(len(results))} ran {runs} times.", "Numbers are means over a trial's runs.")
     if inputs.repeated:
         yield Note(
             f"In several of the directories: {trials(inputs.repeated)}.", "Shown is the one that started last of each."

@@ -104,11 +104,12 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
 
 
 def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Group pairs that differ in their seed only, in the order of the first of each."""
+    """Group pairs that differ in their seed or repeat only, in the order of the first of each."""
     cells: dict[str, list[Pair]] = {}
     for each in pairs:
         config = whole_config(each.after.record.config)
         config.pop("seed", None)
+        config.pop("repeat", None)
         cells.setdefault(json.dumps(config, sort_keys=True), []).append(each)
     return list(cells.values())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.projection import network_label
 from harness.results.record import Json, Record
+from harness.results.repeats import averaged
 from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
 
 
@@ -70,6 +71,7 @@ def row_of(record: Record) -> dict[str, Any]:
         "partitioner": _get(config, "partition", "method"),
         "network": network_label(record),
         "seed": config.get("seed"),
+        "repeat": config.get("repeat", 0),
         "device": config.get("device"),
         "timing": config.get("timing", "plain"),
         "status": record.status,
@@ -143,9 +145,10 @@ _TRIAL = ["suite", "trial"]  # what a trial is known by
 class ResultInputs:
     """Everything a report shows.
 
-    `results`: one row a trial, `epochs`: one row an epoch and rank (columns as in `harness.results.frames`);
-    `records`: the record of each (suite, trial), possibly fewer; `directories`: where they were read; `repeated`: how
-    many trials were in several of them, each with other metrics (the one that started last is shown).
+    `results`: one row a trial, the means of its repeats; `epochs`: one row an epoch and rank (columns as in
+    `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer; `directories`: where they
+    were read; `repeated`: how many trials were in several of them, each with other metrics (the one that started last
+    is shown).
     """
 
     results: pd.DataFrame
@@ -180,7 +183,7 @@ def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
     places = tuple({place.resolve(): place for place in listed}.values())
     own = [_load_one(place) for place in places]
     if len(own) == 1:
-        return own[0]
+        return _averaged(own[0])
     every = pd.concat([each.results.assign(place=i) for i, each in enumerate(own)], ignore_index=True)
     every = every.sort_values(["suite", "started", "trial"], kind="stable")
     runs = every.drop_duplicates([*_TRIAL, "started"])
@@ -190,13 +193,19 @@ def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
         each.epochs[[from_place[key] == i for key in zip(*(each.epochs[c] for c in _TRIAL), strict=True)]]
         for i, each in enumerate(own)
     ]
-    return ResultInputs(
-        last.drop(columns="place").reset_index(drop=True),
-        pd.concat(epochs, ignore_index=True),
-        {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
-        places,
-        len(runs[runs.duplicated(_TRIAL)].drop_duplicates(_TRIAL)),
+    return _averaged(
+        ResultInputs(
+            last.drop(columns="place").reset_index(drop=True),
+            pd.concat(epochs, ignore_index=True),
+            {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
+            places,
+            len(runs[runs.duplicated(_TRIAL)].drop_duplicates(_TRIAL)),
+        )
     )
+
+
+def _averaged(inputs: ResultInputs) -> ResultInputs:
+    return replace(inputs, results=averaged(inputs.results, inputs.records))
 
 
 def _load_one(place: Path) -> ResultInputs:

@@ -40,8 +40,8 @@ def takes_list(annotation: Any) -> bool:
 def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:
     """Return the trials of a suite, each once, in an order that only the suite's own lists decide.
 
-    Data sets vary slowest, then models, training, partitions, networks, methods and seeds. Needs no data to
-    be present.
+    Data sets vary slowest, then models, training, partitions, networks, methods and seeds, and fastest the repeats of a
+    trial; see `interleaved` for the other order. Needs no data to be present.
 
     Args:
         suite: what `load_suite` returned.
@@ -77,7 +77,21 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
     if errors := list(claim_errors(suite, list(trials.values()))):
         raise gather(errors)
-    return list(trials.values())
+    runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
+    return interleaved(runs) if suite.interleave else runs
+
+
+def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+    """Return trials in rounds, one for each repeat, every second one in the reverse order: A B C, C B A, A B C.
+
+    After an even number of rounds all have the same mean position, so that a machine that becomes slower at an even
+    pace favours none; rotating (A B C, B C A, C A B) needs as many rounds as there are trials for that.
+    """
+    rounds: dict[int, list[TrialConfig]] = {}
+    for trial in trials:
+        rounds.setdefault(trial.repeat, []).append(trial)
+    ordered = [rounds[repeat][:: -1 if repeat % 2 else 1] for repeat in sorted(rounds)]
+    return [trial for each in ordered for trial in each]
 
 
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:

@@ -194,6 +194,7 @@ PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file s
 LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defaults
     "timing": "plain",
     "traffic": "count",
+    "repeat": 0,
     "dataset.options.split": "public",
     "dataset.options.train": 0.6,
     "model.heads": 4,
@@ -242,6 +243,7 @@ class TrialConfig(Spec):
     timing: Timing = "plain"
     traffic: TrafficMode = "count"
     seed: int = Field(ge=0)
+    repeat: int = Field(0, ge=0, description="which run of the same trial; what is drawn does not depend on it")
     device: Literal["cpu", "cuda"]
     varied: tuple[str, ...] = Field(
         (), exclude=True, description="keys of train that the suite has several values of; for labels only"
@@ -290,7 +292,9 @@ class TrialConfig(Spec):
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network is None else f" {self.network.label}"
         train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
-        return f"{dataset} {self.model.label} {method} P={self.partition.parts}{how}{network}{train} seed={self.seed}"
+        run = f" repeat={self.repeat}" if self.repeat else ""
+        parts = f"P={self.partition.parts}{how}"
+        return f"{dataset} {self.model.label} {method} {parts}{network}{train}{run} seed={self.seed}"
 
     def _unsaid(self) -> dict[str, Any]:
         """Return the options that the label leaves out where they have these values."""
@@ -438,6 +442,12 @@ class Suite(Spec):
     traffic: TrafficMode = Field("count", description="verify: compare counted bytes with the interface's")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (0,), min_length=1, description="repetitions: of the weights and of all that is drawn"
+    )
+    repeat: int = Field(
+        1, ge=1, description="runs of each trial with the same seed: times scatter, scores are the same bits"
+    )
+    interleave: bool = Field(
+        False, description="repeats in rounds: all trials once, then all again in the reverse order, and so on"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where torch sees a GPU")
     timeouts: Timeouts = Field(Timeouts(), description="limits of wall time")

@@ -16,7 +16,7 @@ from harness.suite import document
 from harness.suite.document import KeyPath
 from harness.suite.schema import Claim, Selector, Suite, TrialConfig
 
-KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "id")
+KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
 
 
 def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> bool:
@@ -25,8 +25,8 @@ def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> boo
     Args:
         trial: the trial.
         expr: `method=bns-gcn|full,parts=2,rate=0.1`: all of the comma-separated terms must hold, one of the values
-            after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, id (its beginning
-            is enough), the options of methods, and with a dot those of data sets, models and training
+            after `=`. Keys: dataset, model, method, parts, partitioner, network (its label), seed, repeat, id (its
+            beginning is enough), the options of methods, and with a dot those of data sets, models and training
             (`dataset.scale`, `model.hidden`, `train.threads`); a trial that lacks the option does not match.
         options: known besides those of this trial's method and of installed ones: its suite's plugins'.
 
@@ -51,6 +51,7 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
         "partitioner": trial.partition.method,
         "network": "none" if trial.network is None else trial.network.label,
         "seed": trial.seed,
+        "repeat": trial.repeat,
     }
     if key == "id":
         return any(trial.id.startswith(str(value)) for value in values)
@@ -124,8 +125,11 @@ def rows_of(claim: Claim, trials: Sequence[TrialConfig]) -> list[Row]:
 def pairs_of(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[tuple[Cell, Row | UserError]]:
     """Yield every cell that `of` selects (an order's first item, too) with its row, or why it has none.
 
+    Results have one value for all repeats of a trial: the first stands for them.
+
     UserError if `of`, `over` or an item of the order selects no trial at all.
     """
+    trials = [trial for trial in trials if not trial.repeat]
     of, *named = _selectors(claim)
     free = {key.split(".")[0] for _, selector in named for key in selector}
     if "dataset" in free:

@@ -382,3 +382,15 @@ def wait_for_another_record(store: ResultStore, runner: BaseProcess) -> None:
     while len(store.finished()) == seen and runner.is_alive():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_rounds_are_run_in_turns_and_gone_on_with(bench: Bench) -> None:
+    bench.file.write_text(SUITE.replace("seeds: [0, 1, 2]", "repeat: 2\ninterleave: true"))
+    code, told = bench.run(only=3)
+    assert code == 0
+    by_id = {trial.id: trial for trial in bench.trials}
+    assert [(by_id[id_].partition.parts, by_id[id_].repeat) for _, id_ in told.started] == [(1, 0), (2, 0), (2, 1)]
+    assert [record.config["repeat"] for record in told.records] == [0, 0, 1]
+    assert not any(record.flags for record in told.records)  # the fake ranks' scores are the same
+    _, more = bench.run()
+    assert [(by_id[id_].partition.parts, by_id[id_].repeat) for _, id_ in more.started] == [(1, 1)]

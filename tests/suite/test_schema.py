@@ -38,7 +38,7 @@ def test_a_trial_keeps_its_id() -> None:
 
 def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -> None:
     config = json.loads(GOLDEN.model_dump_json()) | {"network": "none"}
-    assert (config.pop("timing"), config.pop("traffic")) == ("plain", "count")
+    assert (config.pop("timing"), config.pop("traffic"), config.pop("repeat")) == ("plain", "count", 0)
     assert (config.pop("plugin"), config.pop("plugins")) == (None, {})
     for section in ("model", "partition"):
         assert config[section].pop("options") == {}

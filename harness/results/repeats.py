@@ -1,0 +1,66 @@
+"""Repeats: runs of one trial with the same seed. Their times are independent, their scores are the same bits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from harness.results.record import Json, Record, read_record, whole_config
+from harness.suite.schema import TrialConfig
+
+BITS = ("checksum", "final_loss", "final_val", "final_test", "best_val", "test_at_best_val")
+SAME = ("machine", "threads", "packages", "commit", "dirty", "python")  # of the environment: else bits may differ
+
+
+def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -> pd.DataFrame:
+    """Return rows of `load_results` with one a trial for all of its repeats, in its first one's place.
+
+    Numbers are means over the repeats that ended well, all else is the first of those; `runs`: how many they are, a
+    column that there is if there are repeats.
+    """
+    if not results["repeat"].any():
+        return results
+    pairs = zip(results["suite"], results["trial"], strict=True)
+    key = results["suite"] + [_without_repeat(records[pair].config) for pair in pairs]
+    rows = []
+    for _, own in results.groupby(key, sort=False):
+        own = own.sort_values("repeat", kind="stable")
+        well = own[own["status"] == "ok"]
+        counted = well if len(well) else own
+        first = counted.iloc[[0]].copy()
+        if len(well) > 1:
+            for name in map(str, own.select_dtypes("number")):
+                if name not in ("seed", "parts", "repeat"):
+                    first[name] = well[name].mean()
+            first["flags"] = "; ".join(dict.fromkeys(filter(None, well["flags"])))
+        rows.append(first.assign(runs=len(counted), place=own.index.min()))
+    return pd.concat(rows).sort_values("place").drop(columns="place").reset_index(drop=True)
+
+
+def _without_repeat(config: Json) -> str:
+    return json.dumps(whole_config(config) | {"repeat": None}, sort_keys=True)
+
+
+def unlike(record: Record, trial: TrialConfig, directory: Path, repeats: int) -> list[str]:
+    """Return a flag if the scores or weights of a trial are not the same bits as those of another of its repeats.
+
+    `directory`: the suite's results; `repeats`: how many to look for. Runs on other machines, with other threads or
+    other code are not compared.
+    """
+    if record.status != "ok":
+        return []
+    for number in range(repeats):
+        path = directory / trial.model_copy(update={"repeat": number}).id / "record.json"
+        if number == trial.repeat or not path.is_file():
+            continue
+        other = read_record(path)
+        if other.status != "ok" or any(other.environment.get(key) != record.environment.get(key) for key in SAME):
+            continue
+        mine, its = record.result, other.result
+        if differ := [name for name in BITS if mine.get(name) != its.get(name)]:
+            what = ", ".join(f"{name} {its.get(name)} and {mine.get(name)}" for name in differ)
+            return [f"repeat: not the same bits as repeat {number}, on the same machine: {what}"]
+    return []

@@ -1,0 +1,90 @@
+"""Repeats in results: one row with their means, and a flag where their bits differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.results.frames import load_inputs, load_results
+from harness.results.record import Record
+from harness.results.repeats import unlike
+from harness.results.store import ResultStore
+from harness.suite.expand import expand
+from harness.suite.schema import Suite, TrialConfig
+
+HERE = {"machine": "aaaaaaaa", "threads": 2, "commit": "c0", "packages": {"torch": "2"}}
+
+
+def runs() -> list[TrialConfig]:
+    sections = {"name": "demo", "datasets": ["sbm"], "methods": ["full", "bns-gcn"], "repeat": 3, "device": "cpu"}
+    return expand(Suite.model_validate(sections))
+
+
+@pytest.fixture
+def write(tmp_path: Path, make_record):
+    def write_one(trial: TrialConfig, seconds: float, checksum: str = "f00d", **fields: Any) -> Record:
+        result = {"epoch_time_s": seconds, "checksum": checksum, "final_test": 0.5, "noisy": False}
+        config = trial.model_dump(mode="json")
+        record = make_record(trial.id, **{"config": config, "result": result, "environment": HERE} | fields)
+        ResultStore(tmp_path, "demo").commit(trial.id, record, [], "")
+        return record
+
+    return write_one
+
+
+def test_a_trial_has_the_means_of_its_repeats(write, tmp_path: Path) -> None:
+    a0, a1, a2, b0, *_ = runs()
+    for trial, seconds in ((a1, 3.0), (a0, 1.0), (a2, 5.0), (b0, 7.0)):
+        write(trial, seconds, flags=[f"load: {seconds}"] if trial in (a1, a2) else [])
+    assert sorted(load_results(tmp_path)["repeat"]) == [0, 0, 1, 2]
+    results = load_inputs(tmp_path).results.set_index("trial")
+    assert results["epoch_time_s"].to_dict() == {a0.id: 3.0, b0.id: 7.0}
+    assert results["runs"].to_dict() == {a0.id: 3, b0.id: 1}
+    assert results.loc[a0.id, ["seed", "parts", "repeat", "final_test"]].tolist() == [0, 1, 0, 0.5]
+    assert results.loc[a0.id, "flags"] == "load: 3.0; load: 5.0"
+    assert len(load_inputs(tmp_path).records) == 4
+
+
+def test_repeats_that_failed_do_not_count_unless_all_did(write, tmp_path: Path) -> None:
+    a0, a1, a2, b0, b1, _ = runs()
+    write(a0, 1.0, status="oom", reason="too big", result={})
+    write(a1, 3.0)
+    write(a2, 4.0)
+    write(b0, 1.0, status="oom", reason="too big", result={})
+    write(b1, 1.0, status="error", reason="fell", result={})
+    results = load_inputs(tmp_path).results.set_index("trial")
+    assert results["epoch_time_s"].dropna().to_dict() == {a1.id: 3.5}
+    assert results["status"].to_dict() == {a1.id: "ok", b0.id: "oom"}
+
+
+def test_records_older_than_repeats_are_first_ones(write, tmp_path: Path) -> None:
+    a0, a1, *_ = runs()
+    config = a0.model_dump(mode="json")
+    del config["repeat"]
+    write(a0, 1.0, config=config)
+    write(a1, 3.0)
+    assert load_inputs(tmp_path).results["epoch_time_s"].tolist() == [2.0]
+
+
+def test_other_bits_on_the_same_machine_are_a_flag(write, tmp_path: Path) -> None:
+    a0, a1, a2, *_ = runs()
+    write(a0, 1.0)
+    same, other = write(a1, 9.0), write(a2, 1.0, checksum="beef")
+    assert unlike(same, a1, tmp_path / "demo", 2) == []
+    [flag] = unlike(other, a2, tmp_path / "demo", 3)
+    assert flag == "repeat: not the same bits as repeat 0, on the same machine: checksum f00d and beef"
+
+
+@pytest.mark.parametrize("differs", [{"machine": "bbbbbbbb"}, {"threads": 1}, {"commit": "c1"}])
+def test_bits_elsewhere_may_differ(write, tmp_path: Path, differs: dict[str, Any]) -> None:
+    a0, a1, *_ = runs()
+    write(a0, 1.0)
+    assert unlike(write(a1, 1.0, checksum="beef", environment=HERE | differs), a1, tmp_path / "demo", 2) == []
+
+
+def test_a_repeat_that_failed_has_no_bits(write, tmp_path: Path) -> None:
+    a0, a1, *_ = runs()
+    write(a0, 1.0, status="oom", reason="too big", result={})
+    assert unlike(write(a1, 1.0), a1, tmp_path / "demo", 2) == []
