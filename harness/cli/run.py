@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,7 +92,7 @@ def plan(
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     set_ = overrides_of(set_, repeat, interleave)
-    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard)
+    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard, Kept(results, build=False))
     machines = _machines(executor_of(executor, slurm, False, None), slurm, node_count(nnodes or "1"))
     planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
@@ -229,7 +230,7 @@ def run(
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     asked = statuses_of(retry), fresh, use_data_dir(data_dir)
     options = RunOptions(*asked, warm=warm, request=request, wait=not no_wait, jobs=share or 1, together=together)
-    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard)
+    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard, Kept(results))
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
@@ -393,10 +394,28 @@ def _check_writable(directory: Path) -> None:
         raise UserError(what, file=directory, key="--results", fix="name another directory") from error
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Results that a suite may have; `build`: data are prepared where that tells whether they are of today's data."""
+
+    results: Path
+    build: bool = True
+
+
 def _select(
-    file: SuiteFile, overrides: Set, device: Device, only: Only, data_dir: DataDir, plugins: Plugin, shard: Shard = None
+    file: SuiteFile,
+    overrides: Set,
+    device: Device,
+    only: Only,
+    data_dir: DataDir,
+    plugins: Plugin,
+    shard: Shard = None,
+    kept: Kept | None = None,
 ) -> tuple[Suite, list[TrialConfig]]:
-    """Load a suite and return it with the trials that the options select; at least one."""
+    """Load a suite and return it with the trials that the options select; at least one.
+
+    Those that have records of other data among the results that are `kept` are other trials.
+    """
     from harness.registry import find_plugins, whole_entries
     from harness.suite.expand import expand, older_names
     from harness.suite.load import load_suite
@@ -408,6 +427,14 @@ def _select(
         find_plugins(more)  # a mistake in them is none of the suite's
         suite = suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
     every = expand(suite, device=device_of(device), data_dir=data_dir)
+    if kept is not None:
+        from harness.launch.data_changes import on_todays_data
+        from harness.results.store import ResultStore
+
+        store = ResultStore(kept.results, suite.name)
+        every, said = on_todays_data(every, store, data_dir, build=kept.build)
+        for line in said:
+            typer.echo(f"note: {line}")
     for line in older_names(suite):
         typer.echo(f"note: {line}", err=True)
     options = {key for trial in every for key in trial.method.options}

@@ -26,7 +26,7 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, locked
+from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, fingerprint, locked
 from harness.errors import DataError, DataUnavailable, UserError, nearest
 from harness.spec import DatasetSpec
 
@@ -150,6 +150,15 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
     return target if (target / "meta.json").is_file() else None
 
 
+def prepared_name(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None) -> str | None:
+    """Return the name that the prepared directory has or will have; None where there are no files to prepare it from.
+
+    Two names are of two versions of the tool, sets of options, or files (by place, size and time of change).
+    """
+    *_, source, target = _located(spec, data_dir, cache)
+    return target.name if source is not None or spec.name in generators() else None
+
+
 def _located(
     spec: DatasetSpec, data_dir: Path | None, cache: Path | None
 ) -> tuple[Path, DatasetInfo, DataSource | None, Path]:
@@ -177,6 +186,7 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
             check_graph(graph, source.path if source else spec.name, symmetric=True)
             fill_graph(graph, work)
             normalize_features(work / "features.npy", info.normalize, graph.train_mask)
+            fingerprint(work)
     except DataError:
         if source is not None and source.downloaded:
             shutil.rmtree(source.path, ignore_errors=True)

@@ -10,13 +10,14 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import mmap
 import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
@@ -164,9 +165,55 @@ def _read_into(stream: IO[bytes], view: memoryview) -> int:
     return done
 
 
+def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
+    """Return the SHA-256 of what files of a directory contain, those of `names` that are there, in that order.
+
+    It is kept in the directory's file `kept`, and read from there while sizes and times of change are the same.
+    """
+    known = known_hash(directory, names, kept)
+    if known is not None:
+        return known
+    joined = "".join(hash_file(path) for path in _there(directory, names))
+    digest = hashlib.sha256(joined.encode()).hexdigest()
+    if os.access(directory, os.W_OK):
+        replace_text(directory / kept, json.dumps({"stat": _stat(directory, names), "hash": digest}))
+    return digest
+
+
+def known_hash(directory: Path, names: Sequence[str], kept: str) -> str | None:
+    """Return the `content_hash` that is kept; None if there is none, or the files have changed."""
+    try:
+        remembered = json.loads((directory / kept).read_text())
+        return str(remembered["hash"]) if remembered["stat"] == _stat(directory, names) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # absent, or damaged: it is only a shortcut
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file, whole or not at all."""
+    staging = path.with_name(f".{path.name}-{os.getpid()}")
+    staging.write_text(text)
+    os.replace(staging, path)
+
+
+def _there(directory: Path, names: Sequence[str]) -> list[Path]:
+    return [directory / name for name in names if (directory / name).exists()]
+
+
+def _stat(directory: Path, names: Sequence[str]) -> dict[str, list[int]]:
+    return {path.name: [s.st_size, s.st_mtime_ns] for path in _there(directory, names) for s in [path.stat()]}
+
+
 FORMAT_VERSION = 1
 _ARRAYS = ("indptr", "indices", "features", "labels", "train_mask", "val_mask", "test_mask")
 _OPTIONAL = "weights"
+FINGERPRINT_DIGITS = 16
 _META: dict[str, type] = {"name": str, "num_classes": int, "multilabel": bool, "origin": str, "note": str}
 
 
@@ -255,6 +302,12 @@ def _is_file(array: Any, path: Path) -> bool:
     # A slice of a memory map keeps the file's name, but its base is the map it was cut from.
     whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
     return whole and os.path.realpath(str(array.filename)) == os.path.realpath(path)
+
+
+def fingerprint(directory: Path) -> str:
+    """Return hex digits that say what a prepared graph contains: structure, features, labels, split, weights."""
+    names = [f"{name}.npy" for name in (*_ARRAYS, _OPTIONAL)]
+    return content_hash(directory, names, "fingerprint.json")[:FINGERPRINT_DIGITS]
 
 
 def open_graph(directory: Path) -> GraphData:

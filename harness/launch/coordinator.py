@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from harness.launch.rendezvous import (
     address_towards,
     backend_of,
     blocks,
-    fingerprint,
     interface_of,
     plan_of,
     session_key,
@@ -72,7 +71,6 @@ class Coordinator:
     ranks: OneMachine
     _calls: int = 0
     _complete: bool = False  # all nodes were there at the end of the last trial
-    _graphs: dict[Path, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = self.client.cluster.nodes
@@ -113,7 +111,7 @@ class Coordinator:
             progress.trial_stage(f"waiting for {self.nodes} nodes at {cluster.endpoint}")
         self._calls += 1
         channel = TrialChannel(self.client, f"{self.suite}.{trial.id}.{self._id}-{self._calls}")
-        self.client.put(CALL, {"trial": trial.id, "run": channel.run})
+        self.client.put(CALL, {"trial": trial.of_any_data.id, "run": channel.run})
         try:
             workers = self.gather(channel)
             if workers is None:
@@ -181,7 +179,7 @@ class Coordinator:
         return merged([own, *map(unpacked, ends)], hardware)
 
     def _differing(self, ready: Sequence[Mapping[str, Any]], inputs: TrialInputs) -> list[RankFailure]:
-        own = fingerprint(inputs, self._graphs)
+        own = inputs.fingerprint
         what = "prepared other data than node 0: its graph or its partition differs (same files, same versions?)"
         return [
             RankFailure(None, "error", what, node=node) for node, word in enumerate(ready, 1) if word["hash"] != own

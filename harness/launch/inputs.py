@@ -25,6 +25,12 @@ class TrialInputs:
     inductive: bool
     dataset: dict[str, Any]
     partition: list[dict[str, Any]]
+    partition_fingerprint: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return hex digits of the graph's content and of the part of each of its nodes."""
+        return f"{self.dataset['fingerprint']}.{self.partition_fingerprint}"
 
 
 def is_inductive(trial: TrialConfig) -> bool:
@@ -83,7 +89,7 @@ class InputCache:
 
     def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
-        from harness.data.partition.store import ensure_partitioned, partition_table
+        from harness.data.partition.store import ensure_partitioned, partition_fingerprint, partition_table
 
         graph = self._graph(trial, tell)
         inductive = is_inductive(trial)
@@ -94,7 +100,8 @@ class InputCache:
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
         views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source)
         table = partition_table(views.train)
-        return TrialInputs(graph, views.train, views.full, inductive, _describe(graph), table)
+        fingerprint = partition_fingerprint(views)
+        return TrialInputs(graph, views.train, views.full, inductive, _describe(graph), table, fingerprint)
 
     def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
         from harness.data.registry import prepare
@@ -113,7 +120,7 @@ class InputCache:
 
 
 def _describe(directory: Path) -> dict[str, Any]:
-    from harness.data.store import open_graph
+    from harness.data.store import fingerprint, open_graph
 
     graph = open_graph(directory)
     return {
@@ -126,6 +133,8 @@ def _describe(directory: Path) -> dict[str, Any]:
         "origin": graph.origin,
         "note": graph.note,
         "train_nodes": int(graph.train_mask.sum()),
+        "prepared": directory.name,
+        "fingerprint": fingerprint(directory),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -16,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
@@ -24,7 +22,6 @@ import torch
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from harness.errors import UserError
-from harness.launch.inputs import TrialInputs
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
@@ -378,7 +375,7 @@ def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> di
         },
         "suite": suite.name,
         "timeouts": suite.timeouts.model_dump(mode="json"),
-        "trials": {trial.id: trial.label for trial in trials},
+        "trials": {trial.of_any_data.id: trial.of_any_data.label for trial in trials},
         "node_timeout_s": cluster.node_timeout_s,
     }
 
@@ -423,22 +420,3 @@ def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[r
     alone = all(info.gpus >= len(share) for info, share in zip(infos, shares, strict=True))
     alone &= len({info.address for info in infos}) == len(infos)
     return "nccl" if trial.device == "cuda" and alone else "gloo"
-
-
-def fingerprint(inputs: TrialInputs, graphs: dict[Path, str]) -> str:
-    """Return a hash of the trial's graph and of the part of each of its nodes.
-
-    `graphs` remembers the hashes of graphs, all of whose files are read.
-    """
-    if inputs.graph not in graphs:
-        graphs[inputs.graph] = _hash(sorted(inputs.graph.glob("*.npy")))
-    views = dict.fromkeys([inputs.train_view, inputs.full_view])
-    return f"{graphs[inputs.graph]} {_hash([view / 'parts.npy' for view in views])}"
-
-
-def _hash(files: Sequence[Path]) -> str:
-    whole = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as stream:
-            whole.update(path.name.encode() + hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()[:32]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from harness.errors import DataUnavailable, UserError
 from harness.launch.ahead import compile_ahead
+from harness.launch.data_changes import on_todays_data
 from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
 from harness.launch.local import WORKER, GroupResult, OnProgress, run_group
@@ -284,6 +285,7 @@ class TrialRunner:
             environment=environment,
             dataset=inputs.dataset if inputs else {"name": trial.dataset.name},
             partition=inputs.partition if inputs else [],
+            partition_fingerprint=inputs.partition_fingerprint if inputs else None,
             result=outcome.result,
             ranks=without_epochs(group.ranks),
         )
@@ -383,7 +385,9 @@ def run_suite(
         store.clean(leases)
         clean_namespaces()
         device = trials[0].device if trials else None
-        write_suite(store.directory, kept(suite, expand(suite, device=device, data_dir=options.data_dir)))
+        every = expand(suite, device=device, data_dir=options.data_dir)
+        today, _ = on_todays_data(every, store, options.data_dir, options.cache, build=False)
+        write_suite(store.directory, kept(suite, today))
         request = request_of(trials, store, leases, options)
         queue = TrialQueue(store, leases, Seats(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))

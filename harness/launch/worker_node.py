@@ -8,7 +8,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from harness.launch.rendezvous import (
     StoreClient,
     TrialChannel,
     check_plan,
-    fingerprint,
     interface_of,
     plan_of,
     session_key,
@@ -60,7 +59,9 @@ def take_part(
             ranks.compile(trials, show)
             inputs = InputCache(options.data_dir, options.cache)
             info = NodeInfo.here(session, client.address)
-            return WorkerNode(client, {trial.id: trial for trial in trials}, ranks, inputs, info, show).take_part()
+            return WorkerNode(
+                client, {trial.of_any_data.id: trial for trial in trials}, ranks, inputs, info, show
+            ).take_part()
     except CoordinatorLost as lost:
         show(f"{lost}; this node ends")
         return FAILED
@@ -94,7 +95,6 @@ class WorkerNode:
     inputs: InputCache
     info: NodeInfo
     show: Callable[[str], None]
-    _graphs: dict[Path, str] = field(default_factory=dict)
     _asked: float = 0.0
 
     def take_part(self) -> int:
@@ -144,7 +144,7 @@ class WorkerNode:
     def _prepare(self, trial: TrialConfig, found: list[TrialInputs]) -> dict[str, Any]:
         self.ranks.expect(trial)
         found.append(self.inputs.get(trial, lambda text: self.show(f"    {text}")))
-        return {"hash": fingerprint(found[0], self._graphs)}
+        return {"hash": found[0].fingerprint}
 
     def _train(
         self, channel: TrialChannel, node: int, trial: TrialConfig, inputs: TrialInputs, go: dict[str, Any]

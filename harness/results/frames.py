@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -166,6 +167,21 @@ class ResultInputs:
         """The metrics that the records' methods declare."""
         found = {name: each for record in self.records.values() for name, each in declared_metrics(record).items()}
         return list(found.values())
+
+    @functools.cached_property
+    def _data(self) -> dict[RecordKey, str]:
+        """What tells data apart, by trial, of data sets with several contents or partitions under one name."""
+        kinds: dict[str, dict[RecordKey, str]] = {}
+        for key, record in self.records.items():
+            about = json.dumps([key[0], record.config.get("dataset"), record.config.get("partition")], sort_keys=True)
+            own = f"{record.dataset.get('fingerprint')}.{record.partition_fingerprint}"
+            kinds.setdefault(about, {})[key] = own if record.dataset.get("fingerprint") else ""
+        several = [found for found in kinds.values() if len(set(filter(None, found.values()))) > 1]
+        return {key: own for found in several for key, own in found.items()}
+
+    def data(self, row: Mapping[Any, Any]) -> str:
+        """Return what tells a trial's data from other data of its name; "" where there is one content only."""
+        return self._data.get((str(row["suite"]), str(row["trial"])), "")
 
     def config(self, row: Mapping[Any, Any]) -> Mapping[str, Any]:
         """Return the resolved configuration of a row of `results`, empty without its record."""

@@ -45,6 +45,7 @@ class Record(BaseModel):
     environment: Json = Field(default_factory=dict)
     dataset: Json = Field(default_factory=dict, description="name, origin, note, nodes, edges, ...")
     partition: list[Json] = Field(default_factory=list, description="a row a part, see partition_table")
+    partition_fingerprint: str | None = Field(None, description="of the part of each node; the data set's: `dataset`")
     result: Json = Field(default_factory=dict, description="what `results.reduce` returns")
     ranks: list[Json] = Field(default_factory=list, description="what each rank wrote, without its epochs")
 

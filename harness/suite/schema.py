@@ -195,6 +195,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "timing": "plain",
     "traffic": "count",
     "repeat": 0,
+    "data": None,
     "dataset.options.split": "public",
     "dataset.options.train": 0.6,
     "model.heads": 4,
@@ -244,6 +245,9 @@ class TrialConfig(Spec):
     traffic: TrafficMode = "count"
     seed: int = Field(ge=0)
     repeat: int = Field(0, ge=0, description="which run of the same trial; what is drawn does not depend on it")
+    data: str | None = Field(
+        None, description="fingerprints of data set and partition, where another trial is like it on other data"
+    )
     device: Literal["cpu", "cuda"]
     varied: tuple[str, ...] = Field(
         (), exclude=True, description="keys of train that the suite has several values of; for labels only"
@@ -253,6 +257,11 @@ class TrialConfig(Spec):
     def sources(self) -> dict[str, PluginSource]:
         """Where the code is, by kind, of what is not the tool's own."""
         return dict(self.plugins) | ({} if self.plugin is None else {"method": self.plugin})
+
+    @property
+    def of_any_data(self) -> TrialConfig:
+        """The trial as its suite has it."""
+        return self if self.data is None else self.model_copy(update={"data": None})
 
     @property
     def id(self) -> str:
@@ -292,7 +301,7 @@ class TrialConfig(Spec):
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network is None else f" {self.network.label}"
         train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
-        run = f" repeat={self.repeat}" if self.repeat else ""
+        run = (f" data={self.data[:8]}" if self.data else "") + (f" repeat={self.repeat}" if self.repeat else "")
         parts = f"P={self.partition.parts}{how}"
         return f"{dataset} {self.model.label} {method} {parts}{network}{train}{run} seed={self.seed}"
 

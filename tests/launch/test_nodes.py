@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from harness.data.partition.store import PartitionPaths, partition_fingerprint
+from harness.data.store import fingerprint
 from harness.errors import UserError
 from harness.launch.coordinator import merged
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.local import GroupResult, RankFailure
 from harness.launch.process import placements_of
-from harness.launch.rendezvous import NodeInfo, backend_of, blocks, check_plan, fingerprint
+from harness.launch.rendezvous import NodeInfo, backend_of, blocks, check_plan
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 
@@ -99,7 +101,8 @@ def test_fingerprint_sees_parts_and_features(tmp_path: Path) -> None:
         np.save(graph / "features.npy", [1.0, feature])
         np.save(view / "parts.npy", [0, part])
         (graph / "meta.json").write_text(name)  # may name the directory it was made from
-        return fingerprint(TrialInputs(graph, view, view, False, {}, []), {})
+        parts = partition_fingerprint(PartitionPaths(view, view))
+        return TrialInputs(graph, view, view, False, {"fingerprint": fingerprint(graph)}, [], parts).fingerprint
 
     assert write("a", 1, 2.0) == write("b", 1, 2.0)
     assert len({write("c", 1, 2.0), write("d", 0, 2.0), write("e", 1, 3.0)}) == 3

@@ -45,7 +45,7 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     assert (config["train"].pop("schedule"), config["train"].pop("schedule_options")) == ("constant", {})
     assert config["train"].pop("optimizer_options") == {}
     assert (config["train"].pop("pos_weight"), config["train"].pop("sampled_eval")) == (1, False)
-    assert config["train"].pop("products") == "auto"
+    assert (config["train"].pop("products"), config.pop("data")) == ("auto", None)
     assert config["train"].pop("final_eval") is True
     assert config["train"].pop("cores") is None
     assert (config["model"].pop("heads"), config["model"].pop("order")) == (4, 2)

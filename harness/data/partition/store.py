@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from harness.data.graph import GraphData
 from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
 from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
-from harness.data.store import atomic_directory, cache_root, locked, open_graph
+from harness.data.store import (
+    FINGERPRINT_DIGITS,
+    atomic_directory,
+    cache_root,
+    content_hash,
+    hash_file,
+    known_hash,
+    locked,
+    open_graph,
+    replace_text,
+)
 from harness.errors import DataError, UserError
 from harness.spec import PartitionSpec, PluginSource
 
@@ -81,7 +91,7 @@ def find_partitioned(
     None also for a graph whose hash nobody has computed yet (which reads the whole topology).
     """
     graph_dir = graph_dir.resolve()
-    if _remembered_hash(graph_dir) is None:
+    if known_hash(graph_dir, HASHED, HASH_FILE) is None:
         return None
     paths = _paths(_target(graph_dir, spec, inductive, cache, source), inductive)
     return paths if (paths.full / META).is_file() else None
@@ -91,6 +101,11 @@ def _keep_seconds(built: Path, seconds: float) -> None:
     """Keep in the views what making them took, for the trials that find them."""
     for meta in built.glob(f"*/{META}"):
         _replace_text(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
+
+
+def partition_fingerprint(paths: PartitionPaths) -> str:
+    """Return hex digits that say which part each node of the data set is in."""
+    return content_hash(paths.full, ["parts.npy"], "fingerprint.json")[:FINGERPRINT_DIGITS]
 
 
 def partition_table(view_dir: Path) -> list[dict[str, Any]]:
@@ -155,56 +170,23 @@ def _target(
     else:
         what |= {key: getattr(spec, key) for key in found.reads}
         if "file" in found.reads:
-            what["file"] = _hash_file(spec.file) if spec.file and spec.file.is_file() else None
+            what["file"] = hash_file(spec.file) if spec.file and spec.file.is_file() else None
         if spec.options:
             what["options"] = spec.options
         if source is not None:
             what["code"] = source.sha256
     if inductive:
         what["inductive"] = spec.balance  # extend_parts balances with every method
-    what |= {"topology": _topology_hash(graph_dir), "format": FORMAT}
+    what |= {"topology": content_hash(graph_dir, HASHED, HASH_FILE), "format": FORMAT}
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
     return (cache or cache_root()).resolve() / "partitions" / key
-
-
-def _topology_hash(graph_dir: Path) -> str:
-    """Hash of the files a partition depends on; remembered beside them while they are unchanged."""
-    remembered = _remembered_hash(graph_dir)
-    if remembered is not None:
-        return remembered
-    joined = "".join(_hash_file(path) for path in _hashed(graph_dir))
-    digest = hashlib.sha256(joined.encode()).hexdigest()
-    if os.access(graph_dir, os.W_OK):
-        _replace_text(graph_dir / HASH_FILE, json.dumps({"stat": _hashed_stat(graph_dir), "hash": digest}))
-    return digest
-
-
-def _remembered_hash(graph_dir: Path) -> str | None:
-    try:
-        remembered = json.loads((graph_dir / HASH_FILE).read_text())
-        return str(remembered["hash"]) if remembered["stat"] == _hashed_stat(graph_dir) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # absent, or damaged: it is only a shortcut
-
-
-def _hashed(graph_dir: Path) -> list[Path]:
-    return [graph_dir / name for name in HASHED if (graph_dir / name).exists()]
-
-
-def _hashed_stat(graph_dir: Path) -> dict[str, list[int]]:
-    return {path.name: [s.st_size, s.st_mtime_ns] for path in _hashed(graph_dir) for s in [path.stat()]}
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _point_at(view_dir: Path, topology: Path) -> None:
     """Keep the view's absolute path right when the cache or the graph has moved."""
     meta = _read_meta(view_dir)
     if meta["topology"] != str(topology):
-        _replace_text(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
+        replace_text(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
 
 
 def _read_meta(view_dir: Path) -> dict[str, Any]:
@@ -218,9 +200,3 @@ def _read_meta(view_dir: Path) -> dict[str, Any]:
     except (ValueError, AttributeError) as error:
         raise DataError("damaged partition", file=path, fix=f"delete {view_dir.parent}") from error
     return meta
-
-
-def _replace_text(path: Path, text: str) -> None:
-    staging = path.with_name(f".{path.name}-{os.getpid()}")
-    staging.write_text(text)
-    os.replace(staging, path)

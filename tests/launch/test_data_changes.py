@@ -1,0 +1,150 @@
+"""Changed data under the same name are another trial; the same data are not, wherever they lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from launch.tiny import TESTS, Silent, write_ring
+
+from harness.launch.data_changes import on_todays_data
+from harness.launch.runner import RunOptions, run_suite
+from harness.results.record import read_record
+from harness.results.store import ResultStore, read_suite
+from harness.suite.expand import expand
+from harness.suite.schema import Suite, TrialConfig
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Bench:
+    """A suite of one data set, run with fake ranks."""
+
+    def __init__(self, home: Path, **sections: Any) -> None:
+        own: dict[str, Any] = {"name": "tiny", "datasets": ["ring"], "methods": ["full"], "device": "cpu"}
+        own |= {"train": {"epochs": 10, "threads": 1}, "partition": {"parts": 2, "method": "chunk"}}
+        self.suite = Suite.model_validate(own | sections)
+        self.home, self.data, self.cache = home, home / "data", home / "cache"
+        write_ring(self.data)
+        self.store = ResultStore(home / "results", "tiny")
+
+    def trials(self, *, build: bool = True) -> tuple[list[TrialConfig], list[str]]:
+        every = expand(self.suite, data_dir=self.data)
+        return on_todays_data(every, self.store, self.data, self.cache, build=build)
+
+    def run(self) -> list[str]:
+        """Run what is left and return what was said."""
+        trials, said = self.trials()
+        options = RunOptions(data_dir=self.data, cache=self.cache, worker="launch.fake_worker", warm=False)
+        assert run_suite(self.suite, trials, self.store, options, Silent()) == 0
+        return said
+
+    def change(self, **arrays: Any) -> None:
+        """Write the file anew, some of its arrays changed, at another time."""
+        file = self.data / "ring.npz"
+        with np.load(file) as old:
+            content = {name: arrays[name](old[name]) if name in arrays else old[name] for name in old.files}
+        before = file.stat().st_mtime_ns
+        np.savez(file, **content)
+        os.utime(file, ns=(before + 10**9, before + 10**9))
+
+    def records(self) -> dict[str, Any]:
+        return {path.parent.name: read_record(path) for path in self.store.directory.glob("*/record.json")}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+    return Bench(tmp_path)
+
+
+def test_changed_features_are_another_trial(bench: Bench) -> None:
+    assert bench.run() == []
+    [(first, record)] = bench.records().items()
+    assert len(record.dataset["fingerprint"]) == len(record.partition_fingerprint) == 16
+    bench.change(feat=lambda rows: rows + 1)
+    [planned], [line] = bench.trials(build=False)
+    assert planned.id == first
+    assert line == "'ring' has other files than when 1 finished trial ran: a run looks whether they contain the same"
+    assert bench.run() == [
+        "1 finished trial ran on other data or another partition of 'ring': kept, and run again as other trials"
+    ]
+    (second,) = bench.records().keys() - {first}
+    assert bench.records()[first] == record
+    new = bench.records()[second]
+    assert new.dataset["fingerprint"] != record.dataset["fingerprint"]
+    assert new.partition_fingerprint == record.partition_fingerprint
+    assert new.config["data"] == f"{new.dataset['fingerprint']}.{new.partition_fingerprint}"
+    assert " data=" in new.label
+    [trial], _ = bench.trials()
+    assert trial.id == second  # done, too
+    assert [kept.id for kept in read_suite(bench.store.directory / "suite.json").trials] == [second]
+
+
+def test_data_that_are_as_they_were_have_their_results_again(bench: Bench) -> None:
+    before = (bench.data / "ring.npz").read_bytes()
+    bench.run()
+    (first,) = bench.records()
+    bench.change(label=lambda own: 1 - own)
+    bench.run()
+    assert len(bench.records()) == 2
+    (bench.data / "ring.npz").write_bytes(before)
+    [trial], said = bench.trials()
+    assert (trial.id, said) == (first, [])
+
+
+def test_the_same_content_in_other_files_is_the_same_data(bench: Bench) -> None:
+    bench.run()
+    bench.change()
+    shutil.rmtree(bench.cache)
+    assert bench.run() == []
+    assert len(bench.records()) == 1
+
+
+def test_finished_trials_stand_when_their_data_are_gone(bench: Bench) -> None:
+    bench.run()
+    shutil.rmtree(bench.cache)
+    trials, said = bench.trials()
+    assert ([trial.data for trial in trials], said) == ([None], [])
+    assert not bench.cache.exists()  # the files are those of the record: nothing was read
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_generated_data_are_known_by_what_generated_them(tmp_path: Path, bench: Bench, cache: bool) -> None:
+    bench.suite = Bench(tmp_path, datasets=[{"sbm": {"nodes": 60}}]).suite
+    bench.run()
+    if not cache:
+        shutil.rmtree(bench.cache)
+    trials, said = bench.trials()
+    assert ([trial.data for trial in trials], said) == ([None], [])
+    assert bench.cache.exists() is cache
+
+
+def test_another_partition_in_a_file_of_the_same_name_is_another_trial(tmp_path: Path, bench: Bench) -> None:
+    parts = tmp_path / "parts.npy"
+    np.save(parts, np.arange(12) % 2)
+    bench.suite = Bench(tmp_path, partition={"parts": 2, "method": "file", "file": str(parts)}).suite
+    bench.run()
+    (first,) = bench.records()
+    np.save(parts, np.arange(12) // 6)
+    assert len(bench.run()) == 1
+    (second,) = bench.records().keys() - {first}
+    records = bench.records()
+    assert records[first].dataset["fingerprint"] == records[second].dataset["fingerprint"]
+    assert records[first].partition_fingerprint != records[second].partition_fingerprint
+
+
+def test_records_older_than_fingerprints_are_kept_and_said_to_be(bench: Bench) -> None:
+    bench.run()
+    (first,) = bench.records()
+    path = bench.store.directory / first / "record.json"
+    record = read_record(path)
+    dataset = {key: value for key, value in record.dataset.items() if key not in ("fingerprint", "prepared")}
+    path.write_text(record.model_copy(update={"dataset": dataset, "partition_fingerprint": None}).to_json())
+    bench.change(feat=lambda rows: rows + 1)
+    assert bench.run() == ["older than fingerprints of data, and taken to be of today's: 1 finished trial"]
+    assert list(bench.records()) == [first]
