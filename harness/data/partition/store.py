@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +99,7 @@ def find_partitioned(
 def _keep_seconds(built: Path, seconds: float) -> None:
     """Keep in the views what making them took, for the trials that find them."""
     for meta in built.glob(f"*/{META}"):
-        _replace_text(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
+        replace_text(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
 
 
 def partition_fingerprint(paths: PartitionPaths) -> str:
