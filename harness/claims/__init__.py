@@ -418,14 +418,14 @@ class Judged:
     others: int
 
 
-def judge(results: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequence[Metric] = ()) -> list[Judged]:
-    """Evaluate the claims of suites on results (a frame as of `load_results`, with what methods declare).
+def judge(runs: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequence[Metric] = ()) -> list[Judged]:
+    """Evaluate the claims of suites on runs (as of `ResultInputs`, with what methods declare).
 
     Suites without claims, and without a record, are left out.
     """
     judged = []
     for name, suite in sorted(suites.items()):
-        own = results[results["suite"] == name]
+        own = runs[runs["suite"] == name]
         if suite.claims and len(own):
             verdicts = evaluate(suite.claims, own, suite.trials, declared)
             ids, known = {trial.id for trial in suite.trials if not trial.repeat}, set(own["trial"])
@@ -442,7 +442,7 @@ def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] =
     """
     inputs = load_inputs(directories)
     given = {suite.name: suite for suite in suites}
-    return judge(inputs.results, given or kept_suites(inputs.directories), inputs.declared)
+    return judge(inputs.runs, given or kept_suites(inputs.directories), inputs.declared)
 
 
 def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:

@@ -116,13 +116,13 @@ class ForkServer:
         Args:
             argument: of the module.
             env: the rank's whole environment.
-            placement: its network namespace and its cores.
+            placement: its network namespace, its cores, and whether it gets pages of its own.
             log, stdin: file descriptors of its output and its input.
 
         Raises:
             NoWarmStart: the server cannot fork it.
         """
-        where = {"namespace": placement.namespace, "cores": placement.cores, "cwd": os.getcwd()}
+        where = {key: getattr(placement, key) for key in ("namespace", "cores", "own_pages")} | {"cwd": os.getcwd()}
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
             self.wait()

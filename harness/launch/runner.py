@@ -174,7 +174,7 @@ class OneMachine:
         limit = self.timeouts.collective_s
         return run_group(
             write_job(trial, inputs, out, limit, threads=threads, cores=own, rendezvous=rendezvous),
-            [self.seat.placed(placement, own) for placement in placements],
+            [replace(self.seat.placed(placement, own), own_pages=trial.timing != "off") for placement in placements],
             out,
             threads=threads,
             timeout_s=self.timeouts.trial_s,

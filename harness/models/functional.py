@@ -9,7 +9,7 @@ import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 
@@ -53,6 +53,38 @@ class RecurringRows:
 
 
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch's over the last dimension of `x` [rows, width], the same bits with any number of threads.
+
+    On a CPU torch sums the gradients of weight and bias by thread; here they are sums of columns, which it does not
+    split.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised rows, scaled and shifted."""
+        if x.device.type == "cpu" and torch.is_grad_enabled():
+            result: Tensor = _LayerNorm.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+            return result
+        return super().forward(x)
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        out, mean, inverse = torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
+        ctx.save_for_backward(x, weight, bias, mean, inverse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        to_x, _, _ = torch.ops.aten.native_layer_norm_backward(
+            grad, x, x.shape[1:], mean, inverse, weight, bias, [ctx.needs_input_grad[0], False, False]
+        )
+        return to_x, (grad * ((x - mean) * inverse)).sum(0), grad.sum(0), None
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

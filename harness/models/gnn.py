@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from harness.errors import UserError
 from harness.graph.block import Block, Propagation
-from harness.models.functional import Linear, dropout, relu_dropout
+from harness.models.functional import LayerNorm, Linear, dropout, relu_dropout
 from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues
 from harness.models.spec import ModelSpec, Products
 from harness.spec import PluginSource
@@ -59,7 +59,7 @@ class GNN(nn.Module):
         )
         self.linear_layers = nn.ModuleList(_Linear(widths[i], widths[i + 1]) for i in range(spec.layers, total))
         self.norms = nn.ModuleList(
-            nn.LayerNorm(width) if spec.norm == "layer" else nn.Identity() for width in widths[1:-1]
+            LayerNorm(width) if spec.norm == "layer" else nn.Identity() for width in widths[1:-1]
         )
         self.double()
         generator = torch.Generator().manual_seed(seed)

@@ -149,7 +149,7 @@ def make_report(
         failures=failure_table(sections),
         overview=overview_table(sections),
         networks=networks,
-        claims=tuple(map(claims_table, judge(inputs.results, known, inputs.declared))),
+        claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
         shown=[finish() for finish in begun],
     )
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -137,7 +137,8 @@ class Section:
     """Trials that differ in method, number of parts and seed only, so that they may be compared.
 
     `frame` holds all of them whatever their status, `ok` those that ended well; both have a column
-    `variant` (a variant's `key`) and those of `record_values`. `badge` says what the data are if not the
+    `variant` (a variant's `key`) and those of `record_values`. `repeats`: the runs that rows of `frame` are
+    means of, see `ResultInputs.runs`; None where each is of one. `badge` says what the data are if not the
     real set; `declared`: the metrics that the methods declare, by column.
     """
 
@@ -150,6 +151,7 @@ class Section:
     facts: tuple[tuple[str, str], ...]
     metric: str
     frame: pd.DataFrame
+    repeats: pd.DataFrame | None
     epochs: pd.DataFrame
     parts: tuple[int, ...]
     variants: tuple[Variant, ...]
@@ -196,6 +198,11 @@ class Section:
     def tried(self, parts: int) -> tuple[Variant, ...]:
         """Return the variants that were to run on a number of parts, whatever became of them."""
         return tuple(variant for variant in self.variants if (variant, parts) in self._all_cells)
+
+    def runs_of(self, variant: Variant, parts: int) -> pd.DataFrame:
+        """Return the runs of a variant at a number of parts whose values count: of each seed one or more."""
+        means = self.select(variant, parts)
+        return means if self.repeats is None else self.repeats[self.repeats["trial"].isin(means["trial"])]
 
     def select(self, variant: Variant, parts: int, *, ok: bool = True) -> pd.DataFrame:
         """Return the trials (one a seed) of a variant at a number of parts."""
@@ -265,7 +272,7 @@ def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
     results["variant"] = [variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)]
     own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])
     results = results.join(own)
-    groups = _group(ResultInputs(results, inputs.epochs, inputs.records), ignoring)
+    groups = _group(replace(inputs, results=results), ignoring)
     extras = _extras([setting for setting, _ in groups])
     taken: set[str] = set()
     sections = [
@@ -314,6 +321,7 @@ def _section(
         facts=(*_facts(setting), *((f"all {method}", options) for method, options in common.items())),
         metric=_metric(records),
         frame=frame,
+        repeats=inputs.runs[inputs.runs["suite"] == setting["suite"]] if "runs" in frame else None,
         epochs=inputs.epochs[mine],
         parts=tuple(sorted(int(p) for p in frame["parts"].dropna().unique())),
         variants=own,

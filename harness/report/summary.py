@@ -95,7 +95,7 @@ def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> W
     found = _Against(section, parts, "test_at_best_val", best, others)
     stat = values_of(section, "test_at_best_val")[best, parts]
     count = len(_by_seed(section, best, parts, "test_at_best_val"))
-    what, text = f"Best test {section.metric}", f"{best.label}, {percent(stat)} % ({_seeds(count)})"
+    what, text = f"Best test {section.metric}", f"{best.label}, {percent(stat)} % ({_number(count, 'seed')})"
     behind = f"{100 * (scores[best] - scores[others[0]]):.2f}"
     if behind == "0.00":
         return Win(what, f"{text}; {others[0].label} has as much.", best)
@@ -120,6 +120,7 @@ class _Against:
         metric = section.metric_of(column)
         cells = {v: cell for v in others if (cell := _pairs(section, parts, metric, best, v))}
         found, self.risk = against_best(list(cells.values()), metric)
+        self.unit = "run" if metric.machine and section.repeats is not None else "seed"
         self.best, self.metric, self.found = best, metric, dict(zip(cells, found, strict=True))
 
     def ratio(self, other: Variant, means: Mapping[Variant, float]) -> float:
@@ -133,12 +134,12 @@ class _Against:
         """Write the interval of a ratio, or of a difference in points."""
         found = self.found.get(other)
         if found is None or found.low is None or found.high is None:
-            return "of one seed" if found else "of no seed in common"
+            return f"of one {self.unit}" if found else "of no seed in common"
         if self.metric.difference:
             low, high = -100 * found.high, -100 * found.low
         else:
             low, high = math.exp(found.low), math.exp(found.high)
-        return f"95 % interval {low:.2f} to {high:.2f} over {_seeds(found.pairs)}"
+        return f"95 % interval {low:.2f} to {high:.2f} over {_number(found.pairs, self.unit)}"
 
     def ties(self) -> str:
         """Say what the best cannot be told from, and what it takes; "" if it is the best beyond doubt."""
@@ -147,7 +148,7 @@ class _Against:
             return ""
         first = self.found[tied[0]]
         others = f" and {len(tied) - 1} more" if len(tied) > 1 else ""
-        return f" Cannot be told from {tied[0].label}{others}: {needed(first, self.metric, self.risk, unit='seed')}."
+        return f" Cannot be told from {tied[0].label}{others}: {needed(first, self.metric, self.risk, unit=self.unit)}."
 
 
 def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: Variant) -> Pairs | None:
@@ -155,7 +156,8 @@ def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: V
 
     Runs of one seed are pairs where the machine is in the values (times), else their mean is one.
     """
-    a, b = (_runs(section.select(variant, parts), metric) for variant in (best, other))
+    trials = section.runs_of if metric.machine else section.select
+    a, b = (_runs(trials(variant, parts), metric) for variant in (best, other))
     shared = a.index.intersection(b.index)
     values = np.array([side.loc[shared, metric.name].to_numpy(dtype=np.float64) for side in (a, b)])
     if not metric.difference:
@@ -184,8 +186,8 @@ def _by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.
     return trials.set_index("seed")[column].dropna().groupby(level=0).mean()
 
 
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"{count} seeds"
+def _number(count: int, unit: str) -> str:
+    return f"one {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def overview_table(sections: list[Section]) -> Table:

@@ -146,13 +146,15 @@ _TRIAL = ["suite", "trial"]  # what a trial is known by
 class ResultInputs:
     """Everything a report shows.
 
-    `results`: one row a trial, the means of its repeats; `epochs`: one row an epoch and rank (columns as in
+    `results`: one row a trial, the means of its repeats; `runs`: one row a repeat, with the `trial` of its row in
+    `results`; `epochs`: one row an epoch and rank (columns as in
     `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer; `directories`: where they
     were read; `repeated`: how many trials were in several of them, each with other metrics (the one that started last
     is shown).
     """
 
     results: pd.DataFrame
+    runs: pd.DataFrame
     epochs: pd.DataFrame
     records: Mapping[RecordKey, Record] = field(default_factory=dict)
     directories: tuple[Path, ...] = ()
@@ -209,9 +211,11 @@ def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
         each.epochs[[from_place[key] == i for key in zip(*(each.epochs[c] for c in _TRIAL), strict=True)]]
         for i, each in enumerate(own)
     ]
+    shown = last.drop(columns="place").reset_index(drop=True)
     return _averaged(
         ResultInputs(
-            last.drop(columns="place").reset_index(drop=True),
+            shown,
+            shown,
             pd.concat(epochs, ignore_index=True),
             {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
             places,
@@ -221,7 +225,8 @@ def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
 
 
 def _averaged(inputs: ResultInputs) -> ResultInputs:
-    return replace(inputs, results=averaged(inputs.results, inputs.records))
+    results, runs = averaged(inputs.results, inputs.records)
+    return replace(inputs, results=results, runs=runs)
 
 
 def _load_one(place: Path) -> ResultInputs:
@@ -231,4 +236,4 @@ def _load_one(place: Path) -> ResultInputs:
     if results.empty:
         raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
     records = (read_at(home) for home in record_places(place))
-    return ResultInputs(results, load_epochs(place), {(r.suite, r.trial): r for r in records}, (place,))
+    return ResultInputs(results, results, load_epochs(place), {(r.suite, r.trial): r for r in records}, (place,))

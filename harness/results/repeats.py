@@ -15,17 +15,17 @@ BITS = ("checksum", "final_loss", "final_val", "final_test", "best_val", "test_a
 SAME = ("machine", "threads", "packages", "commit", "dirty", "python")  # of the environment: else bits may differ
 
 
-def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -> pd.DataFrame:
-    """Return rows of `load_results` with one a trial for all of its repeats, in its first one's place.
+def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return rows of `load_results` with one a trial for all of its repeats, in its first one's place; and the runs.
 
     Numbers are means over the repeats that ended well, all else is the first of those; `runs`: how many they are, a
-    column that there is if there are repeats.
+    column that there is if there are repeats. The runs are the rows of these repeats, each with the `trial` of its row.
     """
     if not results["repeat"].any():
-        return results
+        return results, results
     pairs = zip(results["suite"], results["trial"], strict=True)
     key = results["suite"] + [_without_repeat(records[pair].config) for pair in pairs]
-    rows = []
+    rows, runs = [], []
     for _, own in results.groupby(key, sort=False):
         own = own.sort_values("repeat", kind="stable")
         well = own[own["status"] == "ok"]
@@ -37,7 +37,9 @@ def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -
                     first[name] = well[name].mean()
             first["flags"] = "; ".join(dict.fromkeys(filter(None, well["flags"])))
         rows.append(first.assign(runs=len(counted), place=own.index.min()))
-    return pd.concat(rows).sort_values("place").drop(columns="place").reset_index(drop=True)
+        runs.append(counted.assign(trial=first["trial"].iloc[0]))
+    every = pd.concat(rows).sort_values("place").drop(columns="place").reset_index(drop=True)
+    return every, pd.concat(runs, ignore_index=True)
 
 
 def _without_repeat(config: Json) -> str:

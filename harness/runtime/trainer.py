@@ -153,7 +153,7 @@ class Trainer:
             [self.flat.values], lr=self.spec.lr, weight_decay=self.spec.weight_decay
         )
         self.progress = EarlyStopping(self.spec)
-        self.kernels: Versions = {}
+        self.kernels: Versions | None = None  # called in a rehearsal; none after it is new
         self.eval_s = 0.0
 
     def rehearse(self) -> None:
@@ -204,8 +204,7 @@ class Trainer:
             if self.progress.stopped:
                 break
         self.method.close()
-        if late := {kernel: of for kernel, of in loaded().items() if of != self.kernels.get(kernel)}:
-            self.report.flag("compile", f"called for the first time after set-up: {', '.join(sorted(late))}")
+        self._flag_late_kernels()
         sent = self.look_back()
         summary = self.progress.summary(self.report.epochs) | {
             "checksum": self.check_replicas(len(self.report.epochs) - 1),
@@ -214,6 +213,13 @@ class Trainer:
         }
         self.report.finish(summary, self.eval_s, usage=self.usage.report(), wire=sent)
         self.report.progress(event="done")
+
+    def _flag_late_kernels(self) -> None:
+        known = self.kernels
+        if known is None:
+            return
+        if late := [kernel for kernel, of in loaded().items() if of != known.get(kernel)]:
+            self.report.flag("compile", f"called for the first time after set-up: {', '.join(sorted(late))}")
 
     def begin(self) -> None:
         """Begin to follow what the rank uses and sends: set-up is over."""
@@ -385,9 +391,9 @@ def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Train
             gc.collect()  # or there would be the memory of two methods
             worker.start_over()
             trainer = Trainer(worker, report, usage)
+        trainer.kernels = loaded()
     worker.found, worker.spans.seconds, worker.clock.beside = found, {}, {}  # without what the rehearsal added
     report.setup(worker, trainer.method, seconds | {"compile": imported_s + time.perf_counter() - start}, told)
-    trainer.kernels = loaded()
     worker.comm.barrier()  # or the first epoch would begin with a wait for the slowest
     return trainer
 

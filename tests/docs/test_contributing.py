@@ -28,6 +28,7 @@ methods:
   - bns-gcn: {rate: 0.5, scaled: [true, false]}
   - by-degree
 device: cpu
+timing: "off"
 """
 OLD = SUITE.replace(", scaled: [true, false]", "").replace("plugins: [by_degree.py]", "").replace("  - by-degree\n", "")
 OLD = OLD.replace("gin", "gcn").replace("ldg", "random")

@@ -33,6 +33,7 @@ partition: {parts: PARTS}
 methods: ['METHOD']
 seeds: SEEDS
 device: cpu
+timing: 'off'
 timeouts: {trial_s: 100, collective_s: 60}
 """
 

@@ -23,6 +23,7 @@ partition: {parts: 2}
 methods: METHODS
 seeds: SEEDS
 device: cpu
+timing: 'off'
 timeouts: {trial_s: 60, collective_s: 30}
 """
 

@@ -21,6 +21,7 @@ model: {layers: 2, hidden: 8}
 train: {epochs: 1, threads: 1}
 methods: [full]
 device: cpu
+timing: 'off'
 """
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

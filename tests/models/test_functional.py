@@ -4,7 +4,7 @@ import psutil
 import pytest
 import torch
 
-from harness.models.functional import KEPT_KERNELS, Linear, RecurringRows, drop_values, dropout, relu_dropout
+from harness.models.functional import KEPT_KERNELS, LayerNorm, Linear, RecurringRows, drop_values, dropout, relu_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -136,3 +136,41 @@ def test_lost_values_are_a_share_that_depends_on_the_seed_alone() -> None:
     for seed in (2**62 + 4, 5):  # all bits of the seed count: the masks are as good as independent
         both = (kept & (drop_values(x.clone(), rate, seed) != 0)).double().mean().item()
         assert both == pytest.approx((1 - rate) ** 2, abs=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_layer_norm_is_torchs(dtype: torch.dtype, rows: int) -> None:
+    torch.manual_seed(0)
+    own, plain = (module(24, dtype=dtype) for module in (LayerNorm, torch.nn.LayerNorm))
+    x, direction = torch.randn(rows, 24, dtype=dtype) * 3 + 1, torch.randn(rows, 24, dtype=dtype)
+    found = []
+    for module in (own, plain):
+        with torch.no_grad():
+            module.weight.copy_(torch.linspace(-1, 2, 24))
+            module.bias.copy_(torch.linspace(3, -1, 24))
+        inputs = x.clone().requires_grad_()
+        out = module(inputs)
+        out.backward(direction)
+        found.append([out, inputs.grad, module.weight.grad, module.bias.grad])
+    tolerance = {"rtol": 1e-4, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, **tolerance)
+    with torch.no_grad():
+        assert torch.equal(own(x), found[0][0])
+
+
+def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
+    torch.manual_seed(0)
+    x, direction = torch.randn(5000, 48), torch.randn(5000, 48)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            norm, inputs = LayerNorm(48), x.clone().requires_grad_()
+            norm(inputs).backward(direction)
+            found.append(torch.cat([inputs.grad.reshape(-1), norm.weight.grad, norm.bias.grad]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

@@ -23,6 +23,7 @@ train: {epochs: 8, lr: 0.01, eval_every: 0, threads: 1}
 partition: {parts: 2}
 methods: [full]
 device: cpu
+timing: 'off'
 """
 
 

@@ -24,6 +24,7 @@ partition: {{parts: [1, 2], method: random}}
 methods: [full, {{bns-gcn: {{rate: 0}}}}]
 exclude: [{{method: bns-gcn, parts: 1}}]
 device: cpu
+timing: 'off'
 """
 SETTINGS = {"ppi_go": (64, 55), "ogbn_arxiv": (32, 20)}  # hidden width, epochs
 SCORES = ["best_val", "test_at_best_val"]

@@ -16,7 +16,13 @@ SAMPLING = {"full": 0.0, "bns-gcn": 0.015}  # what sampling may cost
 
 @pytest.fixture(scope="module")
 def results(runs: Runs) -> pd.DataFrame:
-    settings = [f"train.epochs={EPOCHS}", "train.threads=1", "seeds=[0, 1]", "exclude=[{method: bns-gcn, parts: 1}]"]
+    settings = [
+        f"train.epochs={EPOCHS}",
+        "train.threads=1",
+        "timing=off",
+        "seeds=[0, 1]",
+        "exclude=[{method: bns-gcn, parts: 1}]",
+    ]
     return runs.run(SUITES / "planetoid.yaml", "dataset=cora|citeseer", settings)
 
 

@@ -78,7 +78,8 @@ def test_runs_of_one_seed_count_for_times(write: Write) -> None:
     seconds = section.frame["variant"].map({v.key: 1.0 + i for i, v in enumerate(section.variants)})
     at_once = section.frame.assign(started="2026-01-01T00:00:00+00:00", test_at_best_val=seconds / 10)
     runs = [at_once.assign(epoch_time_s=seconds * (1 + noise)) for noise in (0.0, 0.01, -0.01)]
-    found = wins(replace(section, frame=pd.concat(runs, ignore_index=True)))
+    found = wins(replace(section, frame=at_once.assign(epoch_time_s=seconds), repeats=pd.concat(runs)))
+    assert "over 3 runs" in found["Fastest epoch"].text
     assert "Cannot" not in found["Fastest epoch"].text
     assert "Cannot" in found["Best test accuracy"].text
 

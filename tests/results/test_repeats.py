@@ -88,3 +88,14 @@ def test_a_repeat_that_failed_has_no_bits(write, tmp_path: Path) -> None:
     a0, a1, *_ = runs()
     write(a0, 1.0, status="oom", reason="too big", result={})
     assert unlike(write(a1, 1.0), a1, tmp_path / "demo", 2) == []
+
+
+def test_runs_are_known_by_their_row(write, tmp_path: Path) -> None:
+    """Claims and winners count each run of a trial."""
+    a0, a1, a2, b0, *_ = runs()
+    for trial, seconds in ((a1, 3.0), (a0, 1.0), (b0, 7.0)):
+        write(trial, seconds)
+    write(a2, 5.0, status="oom", reason="too big", result={})
+    inputs = load_inputs(tmp_path)
+    found = inputs.runs.groupby("trial")["epoch_time_s"].apply(sorted).to_dict()
+    assert found == {a0.id: [1.0, 3.0], b0.id: [7.0]}
