@@ -194,6 +194,10 @@ class View:
         labels = torch.from_numpy(np.array(self._graph.labels[self._nodes]))
         return labels.to(self._device, self._dtype if self._graph.multilabel else torch.int64)
 
+    def trains(self, nodes: Ints) -> NDArray[np.bool_]:
+        """Return which nodes of the view are training nodes."""
+        return np.asarray(self._graph.train_mask[self.nodes[nodes]])
+
     @cached_property
     def rows(self) -> dict[str, Tensor]:
         """Inner rows (int64, ascending) of the labelled nodes of each split."""

@@ -78,13 +78,15 @@ class _LayerNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight, bias, mean, inverse = ctx.saved_tensors
-        grad = grads[0].contiguous()
+        grad, to_weight = grads[0].contiguous(), None
+        if ctx.needs_input_grad[1]:
+            to_weight = (x - mean).mul_(inverse).mul_(grad).sum(0)  # gone before there is a gradient of x
         to_x, _, _ = torch.ops.aten.native_layer_norm_backward(
             grad, x, x.shape[1:], mean, inverse, weight, bias, [ctx.needs_input_grad[0], False, False]
         )
-        return to_x, (grad * ((x - mean) * inverse)).sum(0), grad.sum(0), None
+        return to_x, to_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

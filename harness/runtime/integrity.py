@@ -47,6 +47,7 @@ class Integrity:
     def __init__(self, model: nn.Module, values: nn.Parameter) -> None:
         self.broken: str | None = None
         self._model, self._values, self._parameters = model, values, list(model.parameters())
+        self._spec = getattr(model, "spec", None)
         self._places, self._versions = self._seen_places(), self._seen_versions()
         self._sum, self._first = self._seen_sum(), True
         self._labels: Tensor | None = None
@@ -57,7 +58,12 @@ class Integrity:
 
         `rule`: the one that other weights break: by what happened in between.
         """
-        if model is not self._model or [id(p) for p in model.parameters()] != [id(p) for p in self._parameters]:
+        if (
+            model is not self._model
+            or [id(p) for p in model.parameters()] != [id(p) for p in self._parameters]
+            or "forward" in vars(model)
+            or getattr(model, "spec", None) != self._spec
+        ):
             self.violated(MODEL)
         elif self._seen_places() != self._places:
             self.violated(REPLACED)
@@ -119,9 +125,10 @@ Nodes = NDArray[np.int64] | None
 class Inputs:
     """Holds rows that the first layer reads against the data set's features, a few of one step of each epoch.
 
-    Whose rows they are, `Step.nodes` says, or they are the inner nodes'; others are not looked at. A value may be 0: it
-    was left out. Rows of `Step.aggregated` are held against those that the worker remembers of its aggregation. Which
-    step and which rows depends on the run, not on the seed: nothing is drawn from training's generators.
+    And looks up a few rows of its loss among the training nodes. Whose rows they are, `Step.nodes` says, or they
+    are the inner nodes'; others are not looked at. A value may be 0: it was left out. Rows of `Step.aggregated` are
+    held against those that the worker remembers of its aggregation. Which step and which rows depends on the run, not
+    on the seed: nothing is drawn from training's generators.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -129,12 +136,15 @@ class Inputs:
         self._random = random.Random(f"{worker.job.attempt} {worker.rank}")
         self._step, self._steps, self._chosen = 0, 0, 0
         self._taken: list[tuple[Tensor, Callable[[], Tensor]]] = []
+        self._learnt: list[tuple[Tensor, Nodes]] = []
 
     def of(self, step: Step) -> tuple[Rows, Rows | None]:
         """Return the step's inputs and aggregated inputs, which are looked at when they are read, in a chosen step."""
         number, self._step = self._step, self._step + 1
         if number != self._chosen:
             return step.inputs, step.aggregated
+
+        self._take_loss(step)
 
         def seen(rows: Rows, take: Callable[[Tensor, Nodes], None]) -> Rows:
             if isinstance(rows, Tensor):
@@ -150,12 +160,29 @@ class Inputs:
         aggregated = None if step.aggregated is None else seen(step.aggregated, self._take_aggregated)
         return seen(step.inputs, self._take_features), aggregated
 
-    def ends_epoch(self) -> bool:
-        """Return whether all rows of this epoch were what they are to be."""
+    def ends_epoch(self) -> str | None:
+        """Return the rule that a row of this epoch broke; None if all were what they are to be."""
         taken, self._taken = self._taken, []
+        learnt, self._learnt = self._learnt, []
         self._steps, self._step = self._step, 0
         self._chosen = self._random.randrange(max(1, self._steps))
-        return all(_left_out_or_equal(rows.cpu(), want()) for rows, want in taken)
+        if not all(_left_out_or_equal(rows.cpu(), want()) for rows, want in taken):
+            return INPUTS
+        return None if all(self._trained_on(rows.cpu().numpy(), nodes) for rows, nodes in learnt) else LABELS
+
+    def _take_loss(self, step: Step) -> None:
+        rows = step.loss.rows
+        known = step.nodes is not None or step.blocks[-1].num_dst == self._worker.partition.num_inner
+        if known and rows.numel() and rows.dtype == torch.int64:
+            self._learnt.append(
+                (_rows(rows, [self._random.randrange(rows.numel()) for _ in range(LOOKED_AT)]), step.nodes)
+            )
+
+    def _trained_on(self, rows: NDArray[np.int64], nodes: Nodes) -> bool:
+        """Return whether destinations, which come first among the sources, are training nodes."""
+        view = self._worker.view
+        own = np.asarray(self._worker.partition.inner)[rows] if nodes is None else nodes[rows]
+        return bool(view.trains(own).all())
 
     def _take_features(self, rows: Tensor, nodes: Nodes) -> None:
         worker = self._worker

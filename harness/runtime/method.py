@@ -207,6 +207,7 @@ class FullGraphMethod(Method[FullGraphOptionsT]):
 
     def __init__(self, worker: Worker, options: FullGraphOptionsT) -> None:
         super().__init__(worker, options)
+        _ = worker.features  # read in set-up, as by methods of other families
         self.aggregated = worker.aggregate_features() if options.precompute else None
 
     def step_on(self, block: Block, exchange: Exchange | None, **others: Any) -> Step:

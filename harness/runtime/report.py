@@ -57,17 +57,17 @@ class RankReport:
     def setup(
         self, worker: Worker, method: Method[Any], seconds: Mapping[str, float], told: Mapping[str, float | None]
     ) -> None:
-        """Record what is known before the first epoch.
+        """Record what is known once the method is made.
 
-        `seconds`: what that took, by span, `compile` apart from the set-up; `told`: the method's `setup_metrics`.
+        `seconds`: what that took, by span; `told`: the method's `setup_metrics`.
         """
         partition = worker.partition
         self._worker, self._method = worker, method
         self._data |= {
-            "setup_s": (setup_s := sum(s for span, s in seconds.items() if span != "compile")),
-            "compile_s": seconds.get("compile"),
-            "spans": {"setup": {span: s for span, s in seconds.items() if span != "compile"}},
-            "found": worker.found,
+            "setup_s": (setup_s := sum(seconds.values())),
+            "compile_s": None,
+            "spans": {"setup": dict(seconds)},
+            "found": worker.found.copy(),
             "backend": dist.get_backend() if worker.world > 1 else None,
             "link": describe(worker.interface) if worker.interface else None,
             "inner": partition.num_inner,
@@ -78,6 +78,11 @@ class RankReport:
             "setup": dict(told),
         }
         self.progress(event="setup", setup_s=setup_s)
+
+    def rehearsed(self, method: Method[Any], seconds: float) -> None:
+        """Record what a rehearsal took, after which the training has another `method`."""
+        self._method = method
+        self._data["compile_s"] = seconds
 
     def progress(self, **event: Any) -> None:
         """Tell the launcher how far the trial is (rank 0 only)."""

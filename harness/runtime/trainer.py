@@ -18,7 +18,7 @@ from harness.graph.kernels import Versions, loaded
 from harness.metrics import HOST_PHASES
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
-from harness.runtime.integrity import BETWEEN, EVALUATION, INPUTS, LABELS, RULES, SETUP, Inputs, Integrity
+from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
@@ -129,7 +129,7 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
     return each.sum() / max(loss.total, 1)
 
 
-REHEARSED_S = 2.0  # after so many seconds a rehearsal takes no further step
+REHEARSED_S = 2.0  # so many seconds after its first step a rehearsal takes no further one
 
 
 class Trainer:
@@ -156,10 +156,11 @@ class Trainer:
         self.kernels: Versions | None = None  # called in a rehearsal; none after it is new
         self.eval_s = 0.0
 
-    def rehearse(self) -> None:
+    def rehearse(self) -> bool:
         """Do once what a training does, so that nothing is compiled, connected or allocated first in an epoch.
 
-        Neither this trainer nor its method is of use then, see `set_up`. Every rank must call.
+        Neither this trainer nor its method is of use then, see `set_up`. Every rank must call. Returns whether it
+        came to its end: steps that last are not repeated.
         """
         worker = self.worker
         if self.spec.scored:
@@ -168,14 +169,17 @@ class Trainer:
                 if self.spec.sampled_eval:
                     self.method.sampled_scores()
         worker.model.train()
-        end = time.perf_counter() + REHEARSED_S
+        end, whole = math.inf, True  # the first step compiles, and says nothing of the others
         with worker.clock.epoch(aligned=worker.job.config.timing == "breakdown"):
             for step in self.method.rehearsal():
                 self._take(step)
                 late = torch.tensor([time.perf_counter() > end], device=worker.device)
                 if any(worker.comm.all_gather(late)):
-                    break  # what is called first in a later step is little beside such steps
+                    whole = False  # what is called first in a later step is little beside such steps
+                    break
+                end = min(end, time.perf_counter() + REHEARSED_S)
         self.method.close()
+        return whole
 
     def run(self) -> None:
         """Train to the end, evaluate as the suite says, and report.
@@ -261,8 +265,8 @@ class Trainer:
             if worker.check is not None:
                 self.method.synchronize()  # or the interface's counters would miss what is under way
         self.integrity.ends_epoch()
-        if not self.inputs.ends_epoch():
-            self.integrity.violated(INPUTS)
+        if (rule := self.inputs.ends_epoch()) is not None:
+            self.integrity.violated(rule)
         self.usage.epoch(timed.wall_s, timed.cpu_s)
         loss, after = float(weighted) / rows if rows else math.nan, worker.traffic.sent()
         if not math.isfinite(loss):
@@ -317,7 +321,7 @@ class Trainer:
 
     def _evaluate(self, row: dict[str, Any]) -> None:
         start, spans = time.perf_counter(), self.worker.spans
-        with self.usage.evaluation(), self.worker.meters.paused():
+        with self.usage.evaluation(), self.worker.meters.paused(), self.worker.apart():
             with spans("eval"):
                 scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
             with spans("sampled eval"):
@@ -383,17 +387,18 @@ def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Train
         trainer = Trainer(worker, report)
     usage = trainer.usage  # it has seen what threads there were before any method
     seconds, found, told = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
+    report.setup(worker, trainer.method, seconds, told)
     start = time.perf_counter()
     if worker.job.config.timing != "off":
         with worker.traffic.during("compile"):
-            trainer.rehearse()
+            whole = trainer.rehearse()
             del trainer
             gc.collect()  # or there would be the memory of two methods
             worker.start_over()
             trainer = Trainer(worker, report, usage)
-        trainer.kernels = loaded()
+        trainer.kernels = loaded() if whole else None
     worker.found, worker.spans.seconds, worker.clock.beside = found, {}, {}  # without what the rehearsal added
-    report.setup(worker, trainer.method, seconds | {"compile": imported_s + time.perf_counter() - start}, told)
+    report.rehearsed(trainer.method, imported_s + time.perf_counter() - start)
     worker.comm.barrier()  # or the first epoch would begin with a wait for the slowest
     return trainer
 

@@ -87,7 +87,7 @@ class Worker:
         """
         config = self.job.config
         if vars(self).pop("features", None) is not None:
-            assert self.features  # read again here, not in an epoch
+            _ = self.features  # read again here, not in an epoch
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])
         self.model = GNN(
@@ -101,6 +101,18 @@ class Worker:
         ).to(self.device)
         self.rng = np.random.default_rng((config.seed, self.rank))
         torch.manual_seed(int(np.random.SeedSequence((config.seed, self.rank)).generate_state(1)[0]))
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Leave all generators as they were: what happens beside the training draws none of its numbers."""
+        states = random.getstate(), np.random.get_state(), self.rng.bit_generator.state
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            try:
+                yield
+            finally:
+                random.setstate(states[0])
+                np.random.set_state(states[1])
+                self.rng.bit_generator.state = states[2]
 
     def open_view(self, path: Path, rank: int) -> View:
         """Return the part of `rank` of a partitioned graph."""

@@ -26,6 +26,8 @@ from harness.runtime.usage import Usage
 MODEL = ModelSpec(name="sage", layers=2, hidden=8)
 CAUGHT = {
     "AllNodes": "the loss reads rows that are no training nodes",
+    "AllNodesFromFiles": "the loss reads rows that are no training nodes",
+    "OwnForward": "the model is not the suite's",
     "Narrower": "the model is not the suite's",
     "Ahead": "the method's set-up changed the weights",
     "WhileEvaluated": "an evaluation changed the weights",
@@ -54,7 +56,7 @@ def run(name: str, tmp_path: Path, *, multilabel: bool = False, **train: Any) ->
     graph = random_graph(3, multilabel=multilabel)
     data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
     spec = TrainSpec(**{"epochs": 3, "threads": 1, "eval_every": 1, "sampled_eval": True} | train)
-    options = {"fanouts": 3, "batch_size": 8} if name in ("WhileEvaluated", "Scaled") else {}
+    options = {"fanouts": 3, "batch_size": 8} if name in ("WhileEvaluated", "Scaled", "Drawing") else {}
     return run_to_the_end(0, 1, Case(data, f"support.cheats:{name}", options, MODEL, spec))
 
 
@@ -76,6 +78,13 @@ def test_an_honest_method_is_not_caught(tmp_path: Path, one_thread: None) -> Non
     assert (found["status"], found["reason"], found["flags"]) == ("ok", None, [])
     assert found["usage"]["main_cpu_s"] > 0
     assert found["usage"]["children_cpu_s"] == 0
+
+
+def test_draws_of_an_evaluation_are_none_of_the_trainings(tmp_path: Path) -> None:
+    (tmp_path / "never").mkdir()
+    (tmp_path / "often").mkdir()
+    often, never = (run("Drawing", tmp_path / each, eval_every=k) for each, k in (("often", 1), ("never", 0)))
+    assert often["summary"]["checksum"] == never["summary"]["checksum"]
 
 
 @pytest.fixture
