@@ -227,7 +227,7 @@ def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dic
     if not config:
         columns.append("dataset_note")
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
-    setting["data"] = inputs.data(row)
+    setting["data"], setting["partition.content"] = inputs.data(row)
     setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
     for key, value in flatten(config).items():
         is_default = key in LATER and value == LATER[key]  # older records do not have these keys

@@ -138,6 +138,12 @@ def _get(config: dict[str, Any], section: str, key: str) -> Any:
     return inner.get(key) if isinstance(inner, dict) else None
 
 
+def _where_several(kinds: Mapping[str, Mapping[RecordKey, str]]) -> dict[RecordKey, str]:
+    """Return the fingerprints of those kinds that have more than one, not counting unknown ones ("")."""
+    several = [found for found in kinds.values() if len(set(found.values()) - {""}) > 1]
+    return {key: own for found in several for key, own in found.items()}
+
+
 RecordKey = tuple[str, str]
 _TRIAL = ["suite", "trial"]  # what a trial is known by
 
@@ -171,19 +177,23 @@ class ResultInputs:
         return list(found.values())
 
     @functools.cached_property
-    def _data(self) -> dict[RecordKey, str]:
-        """What tells data apart, by trial, of data sets with several contents or partitions under one name."""
-        kinds: dict[str, dict[RecordKey, str]] = {}
+    def _data(self) -> tuple[dict[RecordKey, str], dict[RecordKey, str]]:
+        """What tells data apart, by trial, of data sets and of partitions with several contents under one name."""
+        graphs: dict[str, dict[RecordKey, str]] = {}
+        parts: dict[str, dict[RecordKey, str]] = {}
         for key, record in self.records.items():
-            about = json.dumps([key[0], record.config.get("dataset"), record.config.get("partition")], sort_keys=True)
-            own = f"{record.dataset.get('fingerprint')}.{record.partition_fingerprint}"
-            kinds.setdefault(about, {})[key] = own if record.dataset.get("fingerprint") else ""
-        several = [found for found in kinds.values() if len(set(filter(None, found.values()))) > 1]
-        return {key: own for found in several for key, own in found.items()}
+            graph, of = record.dataset.get("fingerprint"), json.dumps([key[0], record.config.get("dataset")])
+            graphs.setdefault(of, {})[key] = graph or ""
+            inductive = _get(record.config, "train", "inductive")
+            split = json.dumps([of, graph, record.config.get("partition"), inductive])
+            parts.setdefault(split, {})[key] = (graph and record.partition_fingerprint) or ""
+        return _where_several(graphs), _where_several(parts)
 
-    def data(self, row: Mapping[Any, Any]) -> str:
-        """Return what tells a trial's data from other data of its name; "" where there is one content only."""
-        return self._data.get((str(row["suite"]), str(row["trial"])), "")
+    def data(self, row: Mapping[Any, Any]) -> tuple[str, str]:
+        """Return what tells a trial's data set and partition from others of their names; "" of one content only."""
+        graphs, parts = self._data
+        key = str(row["suite"]), str(row["trial"])
+        return graphs.get(key, ""), parts.get(key, "")
 
     def config(self, row: Mapping[Any, Any]) -> Mapping[str, Any]:
         """Return the resolved configuration of a row of `results`, empty without its record."""

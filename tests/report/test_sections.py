@@ -17,6 +17,7 @@ from harness.report.sections import find_variants, make_sections
 from harness.report.views.convergence import mean_curve, trial_curve
 from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_inputs
+from harness.results.store import read_at, record_places
 from harness.results.text import show_value
 from harness.runtime.method import METHODS as REGISTERED
 
@@ -100,6 +101,30 @@ def test_different_settings_are_never_averaged(tmp_path: Path) -> None:
         "partitioner=random, train.epochs=30": (1, 2),
     }
     assert len({section.anchor for section in sections.values()}) == 3
+
+
+def test_contents_of_one_name_stand_apart_each_with_all_its_numbers_of_parts(tmp_path: Path) -> None:
+    """A partition has other fingerprints for other numbers of parts, and where training sees less."""
+
+    def write(graph: str, split: str = "", parts: tuple[int, ...] = (1, 2, 4), **settings: Any) -> None:
+        write_results(tmp_path, methods=METHODS[:1], parts=parts, seeds=(0,), **settings)
+        for place in record_places(tmp_path):
+            record = read_at(place)
+            if record.partition_fingerprint is None:
+                now = {"fingerprint": graph}, f"{graph}{split}{record.config['partition']}"
+                new = {"dataset": record.dataset | now[0], "partition_fingerprint": now[1]}
+                (place / "record.json").write_text(record.model_copy(update=new).to_json())
+
+    def sections() -> dict[str, tuple[int, ...]]:
+        return {section.extra: section.parts for section in make_sections(load_inputs(tmp_path))}
+
+    write("v1")
+    write("v1", "seen", train={"inductive": True})
+    assert set(sections().values()) == {(1, 2, 4)}
+    write("v2", settings={"data": "v2.p"})
+    assert sorted(sections().values()) == [(1, 2, 4)] * 3
+    write("v2", "anew", (2,), settings={"data": "v2.q"})
+    assert sorted(sections().values()) == [(1, 2), (1, 2), (1, 2, 4), (1, 2, 4), (1, 4)]
 
 
 def test_one_part_has_no_network_and_stands_beside_those_of_each(tmp_path: Path) -> None:
