@@ -19,7 +19,7 @@ from harness.metrics import Formula, Metric, find_metric
 from harness.results import contrast
 from harness.results.contrast import RISK, Contrast, difference_reach, mean_reach
 from harness.results.frames import load_inputs
-from harness.results.record import flatten
+from harness.results.record import Record, flatten
 from harness.results.stats import Interval
 from harness.results.store import KeptSuite, kept, kept_suites
 from harness.results.text import join_unique, text
@@ -446,7 +446,7 @@ def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] =
 
 
 def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:
-    """Return the suite of a file with the trials that it has on the device that the results are of.
+    """Return the suite of a file with the trials that it has on the device, and on the data, that ran last.
 
     UserError if there is a mistake in the suite, or no record under its name.
     """
@@ -454,10 +454,24 @@ def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) 
     from harness.suite.load import load_suite
 
     suite = load_suite(file)
-    frame = load_inputs(results).results
+    inputs = load_inputs(results)
+    frame = inputs.results
     devices = frame.loc[frame["suite"] == suite.name, "device"].unique()
     if not len(devices):
         there = ", ".join(sorted(frame["suite"].unique())) or "none"
         raise UserError(f"no results of suite '{suite.name}'", file=file, fix=f"suites there: {there}")
     trials = [trial for device in devices for trial in expand(suite, device=str(device), data_dir=data_dir)]
-    return kept(suite, trials)
+    return kept(suite, _on_last_data(trials, [r for (name, _), r in inputs.records.items() if name == suite.name]))
+
+
+def _on_last_data(trials: Sequence[TrialConfig], records: Sequence[Record]) -> list[TrialConfig]:
+    """Return the trials as those of the data that they, or others that read the same, ran on last."""
+    started = {record.trial: record.started for record in records}
+    names = sorted({record.config.get("data") or "" for record in records} | {""})
+    last: dict[str, tuple[str, str]] = {}
+    reads = [f"{trial.dataset.model_dump_json()} {trial.partition.model_dump_json()}" for trial in trials]
+    for trial, what in zip(trials, reads, strict=True):
+        ids = (trial.model_copy(update={"data": name or None}).id for name in names)
+        found = max((started.get(id_, ""), name) for id_, name in zip(ids, names, strict=True))
+        last[what] = max(last.get(what, ("", "")), found if found[0] else ("", ""))
+    return [trial.model_copy(update={"data": last[what][1] or None}) for trial, what in zip(trials, reads, strict=True)]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from report.fake import write_results
 
+from harness.claims import suite_of
 from harness.cli import main
 from harness.results.record import read_record
 from harness.results.store import KeptSuite, ResultStore, write_suite
@@ -126,3 +127,11 @@ def test_results_without_a_kept_suite_are_held_against_its_file(
     assert code == 0  # of one seed nothing is sure
     assert out.startswith("own: 1 claim: 1 indicated against; 1 of 2 trials run\n")
     assert "why:      not sure: one seed; 1 of 2 seeds (not run)" in out
+    anew = config.model_copy(update={"data": "v2.p"})
+    own |= {"trial": anew.id, "config": anew.model_dump(mode="json"), "started": "2999-01-01T00:00:00+00:00"}
+    own |= {"dataset": {"name": "digits", "fingerprint": "v2"}, "partition_fingerprint": "p"}
+    store.commit(anew.id, read_record(any_of_them).model_copy(update=own), [], "")
+    out = check("--suite", "own.yaml")[1]
+    assert out.startswith("own: 1 claim: 1 indicated against; 1 of 2 trials run, 1 ")  # another: that of older data
+    kept = suite_of(Path("own.yaml"), [Path("results")])
+    assert [trial.data for trial in kept.trials] == ["v2.p", "v2.p"]
