@@ -101,6 +101,7 @@ def _left_out(found: Pairing, ok: Sequence[Pair]) -> list[str]:
         if p not in ok:
             statuses = (f"{side}: {_status(t)}" for side, t in (("A", p.before), ("B", p.after)))
             notes.append(f"not compared: {p.after.record.label} ({', '.join(statuses)})")
+    notes += [f"not compared: {p.after.record.label} (ran on other data)" for p in found.other_data]
     for side, trials in (("A", found.only_before), ("B", found.only_after)):
         if trials:
             more = f" and {len(trials) - 1} more" if len(trials) > 1 else ""

@@ -51,12 +51,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Pairs, what sets their sides apart on purpose, and what has no partner."""
+    """Pairs, those on other data, what sets their sides apart on purpose, and what has no partner."""
 
     pairs: tuple[Pair, ...]
     apart: tuple[str, ...]  # keys of the configuration
     only_before: tuple[Trial, ...]
     only_after: tuple[Trial, ...]
+    other_data: tuple[Pair, ...] = ()  # of one name, known to differ: they are none of `pairs`
 
 
 def load_trials(directory: Path) -> list[Trial]:
@@ -84,11 +85,12 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     """Pair trials by their ids; where no id is on both sides, by all that does not set the sides apart.
 
     A key sets the sides apart if no value of it is on both, e.g. the method where one side is `full` and the
-    other `bns-gcn`. UserError if several trials fit one, or nothing fits.
+    other `bns-gcn`. What data sets contain under one name, and parts of one partition, must be the same.
+    UserError if several trials fit one, or nothing fits.
     """
     ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
     mine, yours = ([whole_config(trial.record.config) for trial in side] for side in (before, after))
-    keys = [] if ids else sorted({key for config in (*mine, *yours) for key in config})
+    keys = [] if ids else sorted({key for config in (*mine, *yours) for key in config} - {"data"})
     apart = tuple(key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours})
 
     def name(trial: Trial) -> str:
@@ -99,8 +101,20 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     pairs = tuple(Pair(partners[key], trial) for key, trial in others.items() if key in partners)
     if not pairs:
         raise UserError("no trial is on both sides", fix="compare results of one suite")
+    other_data = tuple(each for each in pairs if _other_data(each))
+    pairs = tuple(each for each in pairs if each not in other_data)
+    if not pairs:
+        raise UserError("all trials that are on both sides ran on other data", fix="run both on the same data")
     only_before = tuple(trial for key, trial in partners.items() if key not in others)
-    return Pairing(pairs, apart, only_before, tuple(trial for key, trial in others.items() if key not in partners))
+    only_after = tuple(trial for key, trial in others.items() if key not in partners)
+    return Pairing(pairs, apart, only_before, only_after, other_data)
+
+
+def _other_data(pair: Pair) -> bool:
+    """Return whether the sides are known to have read other data, or other parts, under the same names."""
+    one, other = pair.before.record, pair.after.record
+    named = all(one.config.get(key) == other.config.get(key) for key in ("dataset", "partition"))
+    return named and None not in (one.data, other.data) and one.data != other.data
 
 
 def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -110,6 +124,7 @@ def group_seeds(pairs: Sequence[Pair]) -> list[list[Pair]]:
         config = whole_config(each.after.record.config)
         config.pop("seed", None)
         config.pop("repeat", None)
+        config["data"] = each.after.record.data
         cells.setdefault(json.dumps(config, sort_keys=True), []).append(each)
     return list(cells.values())
 

@@ -59,6 +59,12 @@ class Record(BaseModel):
         renamed = {RENAMED.get(key, key): value for key, value in options.items()}
         return config | {"method": config["method"] | {"options": renamed}}
 
+    @property
+    def data(self) -> str | None:
+        """Fingerprints of data set and partition as in a trial's `data`; None where the record does not have them."""
+        graph = self.dataset.get("fingerprint")
+        return f"{graph}.{self.partition_fingerprint or ''}" if graph else None
+
     def to_json(self) -> str:
         """Return the record as strict JSON: what is not finite becomes null."""
         return json.dumps(finite(self.model_dump(mode="python")), indent=1, allow_nan=False) + "\n"

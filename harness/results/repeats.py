@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from harness.results.record import Json, Record, read_record, whole_config
+from harness.results.record import Record, read_record, whole_config
 from harness.suite.schema import TrialConfig
 
 BITS = ("checksum", "final_loss", "final_val", "final_test", "best_val", "test_at_best_val")
@@ -24,7 +24,7 @@ def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -
     if not results["repeat"].any():
         return results, results
     pairs = zip(results["suite"], results["trial"], strict=True)
-    key = results["suite"] + [_without_repeat(records[pair].config) for pair in pairs]
+    key = results["suite"] + _without_repeat([records[pair] for pair in pairs])
     rows, runs = [], []
     for _, own in results.groupby(key, sort=False):
         own = own.sort_values("repeat", kind="stable")
@@ -42,15 +42,23 @@ def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -
     return every, pd.concat(runs, ignore_index=True)
 
 
-def _without_repeat(config: Json) -> str:
-    return json.dumps(whole_config(config) | {"repeat": None}, sort_keys=True)
+def _without_repeat(records: Sequence[Record]) -> list[str]:
+    """Return what the repeats of a trial share: configuration and content of the data.
+
+    A record that does not say its data (it ended before these were read, or is old) is taken to be of the last that do.
+    """
+    own = [
+        json.dumps(whole_config(record.config) | {"repeat": None, "data": None}, sort_keys=True) for record in records
+    ]
+    data = {config: record.data for config, record in zip(own, records, strict=True) if record.data}
+    return [f"{config} {record.data or data.get(config)}" for config, record in zip(own, records, strict=True)]
 
 
 def unlike(record: Record, trial: TrialConfig, directory: Path, repeats: int) -> list[str]:
     """Return a flag if the scores or weights of a trial are not the same bits as those of another of its repeats.
 
-    `directory`: the suite's results; `repeats`: how many to look for. Runs on other machines, with other threads or
-    other code are not compared.
+    `directory`: the suite's results; `repeats`: how many to look for. Runs on other machines or data, with other
+    threads or other code are not compared.
     """
     if record.status != "ok":
         return []
@@ -59,7 +67,9 @@ def unlike(record: Record, trial: TrialConfig, directory: Path, repeats: int) ->
         if number == trial.repeat or not path.is_file():
             continue
         other = read_record(path)
-        if other.status != "ok" or any(other.environment.get(key) != record.environment.get(key) for key in SAME):
+        if other.status != "ok" or other.data != record.data:
+            continue
+        if any(other.environment.get(key) != record.environment.get(key) for key in SAME):
             continue
         mine, its = record.result, other.result
         if differ := [name for name in BITS if mine.get(name) != its.get(name)]:

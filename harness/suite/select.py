@@ -208,10 +208,10 @@ def _select(trials: Sequence[TrialConfig], where: str, selector: Selector) -> li
 
 
 def _cells(trials: Sequence[TrialConfig]) -> list[Cell]:
-    """Group trials that differ in their seed only."""
+    """Group trials that differ in their seed only; those of a suite are all of today's data."""
     cells: dict[str, list[TrialConfig]] = {}
     for trial in trials:
-        cells.setdefault(trial.model_copy(update={"seed": 0}).id, []).append(trial)
+        cells.setdefault(trial.model_copy(update={"seed": 0, "data": None}).id, []).append(trial)
     return [tuple(cell) for cell in cells.values()]
 
 

@@ -82,6 +82,22 @@ def test_times_of_other_machines_are_refused(before: Path, tmp_path: Path, run: 
     assert "warning: driver: unknown -> 550" in out
 
 
+def test_trials_on_other_data_are_not_compared(before: Path, tmp_path: Path, run: Run) -> None:
+    """Each side was run where no record was: the ids say nothing of the data."""
+    prints = {"partition_fingerprint": "p"}
+    one = changed(before, tmp_path / "one", dataset={"name": "digits", "fingerprint": "v1"}, **prints)
+    other = changed(before, tmp_path / "other", dataset={"name": "digits", "fingerprint": "v2"}, **prints)
+    code, _, err = run("compare", one, other)
+    assert (code, "all trials that are on both sides ran on other data" in err) == (2, True)
+    record = read_at(record_places(one)[0])
+    same = record.model_copy(update={"dataset": record.dataset | {"fingerprint": "v2"}})
+    ResultStore(one, "demo").commit(record.trial, same, [], "")
+    code, out, _ = run("compare", one, other)
+    assert code == 0
+    assert out.count("(ran on other data)") == 3
+    assert f"not compared: {record.label}" not in out
+
+
 def test_a_trial_that_fails_now_fails(before: Path, tmp_path: Path, run: Run) -> None:
     after = changed(before, tmp_path / "b")
     place = record_places(after)[0]

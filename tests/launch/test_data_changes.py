@@ -25,12 +25,16 @@ class Bench:
     """A suite of one data set, run with fake ranks."""
 
     def __init__(self, home: Path, **sections: Any) -> None:
-        own: dict[str, Any] = {"name": "tiny", "datasets": ["ring"], "methods": ["full"], "device": "cpu"}
-        own |= {"train": {"epochs": 10, "threads": 1}, "partition": {"parts": 2, "method": "chunk"}}
-        self.suite = Suite.model_validate(own | sections)
+        self.suite = self.suite_of(**sections)
         self.home, self.data, self.cache = home, home / "data", home / "cache"
         write_ring(self.data)
         self.store = ResultStore(home / "results", "tiny")
+
+    @staticmethod
+    def suite_of(**sections: Any) -> Suite:
+        own: dict[str, Any] = {"name": "tiny", "datasets": ["ring"], "methods": ["full"], "device": "cpu"}
+        own |= {"train": {"epochs": 10, "threads": 1}, "partition": {"parts": 2, "method": "chunk"}}
+        return Suite.model_validate(own | sections)
 
     def trials(self, *, build: bool = True) -> tuple[list[TrialConfig], list[str]]:
         every = expand(self.suite, data_dir=self.data)
@@ -85,6 +89,18 @@ def test_changed_features_are_another_trial(bench: Bench) -> None:
     assert [kept.id for kept in read_suite(bench.store.directory / "suite.json").trials] == [second]
 
 
+def test_seeds_that_had_not_run_join_those_on_todays_data(bench: Bench) -> None:
+    """Seeds 0 to 2 are one cell of the claims and of reports, whichever of them ran before the data changed."""
+    bench.run()
+    (first,) = bench.records()
+    bench.change(feat=lambda rows: rows + 1)
+    bench.suite = Bench.suite_of(seeds=[0, 1, 2], methods=["full", "graphsage"])
+    bench.run()
+    todays = {record.config["data"] for trial, record in bench.records().items() if trial != first}
+    assert todays == {bench.records()[bench.trials()[0][0].id].data}
+    assert len(bench.records()) == 1 + 6
+
+
 def test_data_that_are_as_they_were_have_their_results_again(bench: Bench) -> None:
     before = (bench.data / "ring.npz").read_bytes()
     bench.run()
@@ -114,8 +130,8 @@ def test_finished_trials_stand_when_their_data_are_gone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_generated_data_are_known_by_what_generated_them(tmp_path: Path, bench: Bench, cache: bool) -> None:
-    bench.suite = Bench(tmp_path, datasets=[{"sbm": {"nodes": 60}}]).suite
+def test_generated_data_are_known_by_what_generated_them(bench: Bench, cache: bool) -> None:
+    bench.suite = Bench.suite_of(datasets=[{"sbm": {"nodes": 60}}])
     bench.run()
     if not cache:
         shutil.rmtree(bench.cache)
@@ -127,7 +143,7 @@ def test_generated_data_are_known_by_what_generated_them(tmp_path: Path, bench: 
 def test_another_partition_in_a_file_of_the_same_name_is_another_trial(tmp_path: Path, bench: Bench) -> None:
     parts = tmp_path / "parts.npy"
     np.save(parts, np.arange(12) % 2)
-    bench.suite = Bench(tmp_path, partition={"parts": 2, "method": "file", "file": str(parts)}).suite
+    bench.suite = Bench.suite_of(partition={"parts": 2, "method": "file", "file": str(parts)})
     bench.run()
     (first,) = bench.records()
     np.save(parts, np.arange(12) // 6)

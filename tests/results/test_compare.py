@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 
 from harness.errors import UserError
 from harness.metrics import Metric, as_declared, find_metric
-from harness.results.compare import Compared, Pair, Trial, busier, compare, differences, metric_of, pair
+from harness.results.compare import Compared, Pair, Trial, busier, compare, differences, group_seeds, metric_of, pair
 from harness.results.record import Record
 
 
@@ -35,6 +35,22 @@ def make(make_record):
         return Trial(record, Path("nowhere"))
 
     return make_trial
+
+
+def test_seeds_are_grouped_by_what_their_data_contain(make) -> None:
+    """Seed 0 ran before and after its data changed, seed 1 only after: its configuration does not say so."""
+    said = [(0, None, "v1"), (0, "v2.p", "v2"), (1, None, "v2")]
+    trials = []
+    for seed, data, graph in said:
+        record = make(0, seed).record
+        now = {
+            "dataset": {"fingerprint": graph},
+            "partition_fingerprint": "p",
+            "config": record.config | {"data": data},
+        }
+        trials.append(Trial(record.model_copy(update=now), Path("nowhere")))
+    cells = group_seeds([Pair(trial, trial) for trial in trials])
+    assert [[pair.after for pair in cell] for cell in cells] == [trials[:1], trials[1:]]
 
 
 def suites(

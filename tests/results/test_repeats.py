@@ -68,6 +68,20 @@ def test_records_older_than_repeats_are_first_ones(write, tmp_path: Path) -> Non
     assert load_inputs(tmp_path).results["epoch_time_s"].tolist() == [2.0]
 
 
+def test_repeats_on_other_data_are_another_trial(write, tmp_path: Path) -> None:
+    """The first repeat ran before the data changed, and again after it; the second after it only."""
+    a0, a1, a2, *_ = runs()
+    was, now = ({"dataset": {"fingerprint": data}, "partition_fingerprint": "p"} for data in ("v1", "v2"))
+    again = a0.model_copy(update={"data": "v2.p"})
+    write(a0, 1.0, "f00d", **was)
+    write(again, 3.0, "beef", **now)
+    new = write(a1, 5.0, "beef", **now)
+    write(a2, 9.0, status="error", reason="fell", result={}, dataset={})
+    assert unlike(new, a1, tmp_path / "demo", 2) == []
+    results = load_inputs(tmp_path).results.set_index("trial")
+    assert results["epoch_time_s"].to_dict() == {a0.id: 1.0, again.id: 4.0}
+
+
 def test_other_bits_on_the_same_machine_are_a_flag(write, tmp_path: Path) -> None:
     a0, a1, a2, *_ = runs()
     write(a0, 1.0)

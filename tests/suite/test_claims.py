@@ -174,3 +174,11 @@ def test_what_an_override_takes_away_is_no_mistake_of_the_claim(read) -> None:
     assert read(claim, "methods=[bns-gcn]")[1]
     with pytest.raises(UserError, match="unknown column"):
         read(claim.replace("eval_s", "evals"), "methods=[bns-gcn]")
+
+
+def test_seeds_are_one_cell_though_only_some_of_them_ran_on_older_data(read) -> None:
+    suite, trials = read(CLAIM.format("epoch_time_s", "{method: bns-gcn}", LEAST + "\n    over: {method: full}"))
+    now = [trial if trial.seed else trial.model_copy(update={"data": "v2.p"}) for trial in trials]
+    rows = rows_of(suite.claims[0], now)
+    assert len(rows) == len(rows_of(suite.claims[0], trials))
+    assert {len(cell) for row in rows for cell in row} == {2}
