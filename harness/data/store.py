@@ -175,7 +175,7 @@ def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
         return known
     joined = "".join(hash_file(path) for path in _there(directory, names))
     digest = hashlib.sha256(joined.encode()).hexdigest()
-    if os.access(directory, os.W_OK):
+    with contextlib.suppress(OSError):  # it is only a shortcut: the directory may be read-only, or full
         replace_text(directory / kept, json.dumps({"stat": _stat(directory, names), "hash": digest}))
     return digest
 
@@ -196,10 +196,15 @@ def hash_file(path: Path) -> str:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a small file, whole or not at all."""
-    staging = path.with_name(f".{path.name}-{os.getpid()}")
-    staging.write_text(text)
-    os.replace(staging, path)
+    """Write a small file, whole or not at all; other hosts and containers may write it, too."""
+    staging = path.with_name(f".{path.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    try:
+        staging.write_text(text)
+        os.replace(staging, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            staging.unlink(missing_ok=True)
+        raise
 
 
 def _there(directory: Path, names: Sequence[str]) -> list[Path]:

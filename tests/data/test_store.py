@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from harness.data.graph import GraphData
-from harness.data.store import atomic_directory, cache_root, locked, open_graph, write_graph
+from harness.data.store import atomic_directory, cache_root, locked, open_graph, replace_text, write_graph
 from harness.errors import DataError
 
 
@@ -145,6 +145,21 @@ def test_of_two_put_in_place_at_once_one_stays_whole(tmp_path: Path, monkeypatch
         monkeypatch.setattr(Path, "rename", overtaken)
     assert (target / "file").read_text() == "theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_two_with_one_process_id_write_a_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts and containers that share a directory do not share process ids."""
+    file, replace = tmp_path / "x", os.replace
+
+    def overtaken(*paths: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        replace_text(file, "theirs")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", overtaken)
+    replace_text(file, "mine")
+    assert file.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EIO])
