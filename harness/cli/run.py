@@ -50,6 +50,8 @@ from harness.cli.options import (
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.launch.executors.submission import Submission
     from harness.launch.memory import Capacity
     from harness.launch.planner import PlannedTrial
@@ -427,19 +429,25 @@ def _select(
         find_plugins(more)  # a mistake in them is none of the suite's
         suite = suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
     every = expand(suite, device=device_of(device), data_dir=data_dir)
+    options = {key for trial in every for key in trial.method.options}
+    first, step = (0, 1) if shard is None else shard_of(shard)
+
+    def asked(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+        """Return those that are asked for, by the ids of today's data or, alike on all nodes, of any."""
+        return [t for t in trials if only is None or any(matches(own, only, options) for own in (t, t.of_any_data))]
+
     if kept is not None:
         from harness.launch.data_changes import on_todays_data
         from harness.results.store import ResultStore
 
         store = ResultStore(kept.results, suite.name)
-        every, said = on_todays_data(every, store, data_dir, build=kept.build)
+        wanted = asked(every)[first::step]
+        every, said = on_todays_data(every, store, data_dir, build=kept.build, wanted=wanted, tell=typer.echo)
         for line in said:
             typer.echo(f"note: {line}")
     for line in older_names(suite):
         typer.echo(f"note: {line}", err=True)
-    options = {key for trial in every for key in trial.method.options}
-    trials = [trial for trial in every if only is None or matches(trial, only, options)]
-    first, step = (0, 1) if shard is None else shard_of(shard)
+    trials = asked(every)
     if not trials:
         what = f"none of the {len(every)} trials matches '{only}'" if only else "the suite has no trials"
         raise UserError(what, file=file, key="--only" if only else None, fix=f"see `harness plan {file}`")

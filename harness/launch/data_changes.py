@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,17 +28,21 @@ def on_todays_data(
     cache: Path | None = None,
     *,
     build: bool = True,
+    wanted: Collection[TrialConfig] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[TrialConfig], list[str]]:
     """Return the trials, those with a record of other data as trials of today's, and a line for each thing to be said.
 
     Looks at what is prepared already. `build`: data whose files are not those that a record is of are prepared, to see
-    whether their content is; a partition that is given by a file is made, too.
+    whether their content is, and partitions of changed data, or given by a file, are made; for those trials only that
+    are `wanted` (None: all). `tell` shows a line before something is made.
     """
     told = {path.name.partition(".")[0]: path / "record.json" for path in records_under(store.directory)}
     records = {trial.id: found for trial in trials if trial.id in told and (found := _read(told[trial.id]))}
     if not records:
         return list(trials), []
-    look = _Look(data_dir, cache, build)
+    making = (trials if wanted is None else wanted) if build else ()
+    look = _Look(data_dir, cache, {t.dataset.model_dump_json() for t in making}, {_reads(t) for t in making}, tell)
     settled = [look.settled(trial, records[trial.id]) if trial.id in records else trial for trial in trials]
     # Of trials that read the same, those without a record are told apart from older ones too: seeds stay one cell.
     new = {_reads(trial): trial.data for trial in settled if trial.data}
@@ -66,7 +70,9 @@ def _read(path: Path) -> dict[str, Any] | None:
 class _Look:
     data_dir: Path | None
     cache: Path | None
-    build: bool
+    graphs: Set[str]  # data sets that may be prepared
+    splits: Set[Hashable]  # what trials read whose partition may be made
+    tell: Callable[[str], None]
     _changed: Counter[str] = field(default_factory=Counter)
     _unknown: Counter[str] = field(default_factory=Counter)
     _old: int = 0
@@ -82,7 +88,7 @@ class _Look:
             for name, count in sorted(self._changed.items())
         ]
         said += [
-            f"'{name}' has other files than when {_trials(count)} ran: a run looks whether they contain the same"
+            f"'{name}' has other files or parts than when {_trials(count)} ran: a run looks whether they are the same"
             for name, count in sorted(self._unknown.items())
         ]
         if self._old:
@@ -101,8 +107,11 @@ class _Look:
         now = self._once(("graph", graph), lambda: _fingerprint(graph)), self._partition(trial, graph)
         if now[0] == was[0] and (now[1] is None or now[1] == was[1]):
             return trial
+        if now[1] is None and _reads(trial) not in self.splits:
+            self._unknown[trial.dataset.name] += 1
+            return trial
         try:
-            data = self._inputs.get(trial, _quiet).fingerprint
+            data = f"{now[0]}.{now[1]}" if now[1] else self._inputs.get(trial, self.tell).fingerprint
         except (DataUnavailable, UserError):
             return trial  # it is skipped, or fails, as any other
         self._changed[trial.dataset.name] += 1
@@ -122,11 +131,13 @@ class _Look:
         same_files = name in (None, record["dataset"].get("prepared")) or spec.name in generators()
         if found is not None or same_files:
             return found
-        if not self.build:
+        if spec.model_dump_json() not in self.graphs:
             self._unknown[spec.name] += 1
             return None
         try:
             key = "prepare", spec.model_dump_json()
+            if key not in self._known:
+                self.tell(f"preparing {spec.name}")
             return self._once(key, lambda: prepare(spec, data_dir=data_dir, cache=cache))
         except (DataUnavailable, UserError):
             return None
@@ -140,7 +151,7 @@ class _Look:
 
         def look() -> str | None:
             paths = find_partitioned(graph, spec, inductive=inductive, cache=cache, source=source)
-            if paths is None and self.build and spec.file is not None:
+            if paths is None and _reads(trial) in self.splits and spec.file is not None:
                 paths = ensure_partitioned(graph, spec, inductive=inductive, cache=cache, source=source)
             return partition_fingerprint(paths) if paths else None
 
@@ -160,10 +171,6 @@ def _fingerprint(graph: Path) -> str:
     from harness.data.store import fingerprint
 
     return fingerprint(graph)
-
-
-def _quiet(event: object) -> None:
-    pass
 
 
 def _trials(count: int) -> str:

@@ -86,6 +86,8 @@ class InputCache:
     cache: Path | None = None
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
+    _described: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    _fingerprints: dict[Path, str] = field(default_factory=dict)
 
     def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
@@ -100,8 +102,13 @@ class InputCache:
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
         views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source)
         table = partition_table(views.train)
-        fingerprint = partition_fingerprint(views)
-        return TrialInputs(graph, views.train, views.full, inductive, _describe(graph), table, fingerprint)
+        # Where nothing can be kept beside the files, all of them are read for their fingerprint.
+        if graph not in self._described:
+            self._described[graph] = _describe(graph)
+        if views.full not in self._fingerprints:
+            self._fingerprints[views.full] = partition_fingerprint(views)
+        told = self._described[graph], table, self._fingerprints[views.full]
+        return TrialInputs(graph, views.train, views.full, inductive, *told)
 
     def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
         from harness.data.registry import prepare

@@ -61,9 +61,9 @@ class Record(BaseModel):
 
     @property
     def data(self) -> str | None:
-        """Fingerprints of data set and partition as in a trial's `data`; None where the record does not have them."""
+        """Fingerprints of data set and partition as in a trial's `data`; None where the record does not say them."""
         graph = self.dataset.get("fingerprint")
-        return f"{graph}.{self.partition_fingerprint or ''}" if graph else None
+        return f"{graph}.{self.partition_fingerprint or ''}" if graph else self.config.get("data")
 
     def to_json(self) -> str:
         """Return the record as strict JSON: what is not finite becomes null."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launch.tiny import write_suite
@@ -15,6 +16,9 @@ from launch.tiny import write_suite
 from harness.cli import main
 from harness.launch import runner as runner_module
 from harness.launch.memory import Capacity
+from harness.suite.expand import expand
+from harness.suite.load import load_suite
+from harness.suite.schema import TrialConfig
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(90)
@@ -105,6 +109,25 @@ def test_run_plan_and_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert out.startswith("6 trials, 3 done already, 3 to run\n[4/6] ")
     _, out, _ = harness(capsys, "plan", "tiny.yaml")
     assert out.count("done (ok)") == 6
+
+
+def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker node without the results knows no other ids. Only what is asked for is looked at in new files."""
+    trial = expand(load_suite(Path("tiny.yaml")))[1]
+    changed = trial.model_copy(update={"data": "v2.p"})
+    wanted: list[list[str]] = []
+
+    def look(trials: list[TrialConfig], *rest: object, **options: Any) -> tuple[list[TrialConfig], list[str]]:
+        wanted.append([own.id for own in options["wanted"]])
+        return [changed if own.id == trial.id else own for own in trials], []
+
+    monkeypatch.setattr("harness.launch.data_changes.on_todays_data", look)
+    for own in (trial, changed):
+        code, out, _ = harness(capsys, "plan", "tiny.yaml", "--only", f"id={own.id}")
+        assert (code, out.splitlines()[1].split()[0]) == (0, changed.id)
+    assert wanted == [[trial.id], []]
 
 
 def test_failed_trials_are_exit_code_1(

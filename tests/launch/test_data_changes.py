@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 from launch.tiny import TESTS, Silent, write_ring
 
+from harness.data import store
 from harness.launch.data_changes import on_todays_data
+from harness.launch.inputs import InputCache
 from harness.launch.runner import RunOptions, run_suite
 from harness.results.record import read_record
 from harness.results.store import ResultStore, read_suite
@@ -60,6 +63,14 @@ class Bench:
         return {path.parent.name: read_record(path) for path in self.store.directory.glob("*/record.json")}
 
 
+class Unwanted:
+    calls = 0
+
+    def __call__(self, *arguments: object, **options: object) -> Path:
+        self.calls += 1
+        raise AssertionError
+
+
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
@@ -73,7 +84,9 @@ def test_changed_features_are_another_trial(bench: Bench) -> None:
     bench.change(feat=lambda rows: rows + 1)
     [planned], [line] = bench.trials(build=False)
     assert planned.id == first
-    assert line == "'ring' has other files than when 1 finished trial ran: a run looks whether they contain the same"
+    assert (
+        line == "'ring' has other files or parts than when 1 finished trial ran: a run looks whether they are the same"
+    )
     assert bench.run() == [
         "1 finished trial ran on other data or another partition of 'ring': kept, and run again as other trials"
     ]
@@ -99,6 +112,32 @@ def test_seeds_that_had_not_run_join_those_on_todays_data(bench: Bench) -> None:
     todays = {record.config["data"] for trial, record in bench.records().items() if trial != first}
     assert todays == {bench.records()[bench.trials()[0][0].id].data}
     assert len(bench.records()) == 1 + 6
+
+
+def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The changed data set is prepared already, by a trial of other parts; of these there is no partition yet."""
+    bench.suite = Bench.suite_of(partition={"parts": [2, 3], "method": "chunk"})
+    bench.run()
+    bench.change(**dict.fromkeys(("train_mask", "val_mask", "test_mask"), lambda nodes: np.roll(nodes, 1)))
+    every = expand(bench.suite, data_dir=bench.data)
+    told: list[str] = []
+
+    def look(**options: Any) -> list[str | None]:
+        trials, _ = on_todays_data(every, bench.store, bench.data, bench.cache, tell=told.append, **options)
+        return [trial.data and trial.data[:16] for trial in trials]
+
+    monkeypatch.setattr("harness.data.registry.prepare", fail := Unwanted())
+    assert look(wanted=[]) == look(build=False) == [None, None]
+    monkeypatch.undo()
+    assert (fail.calls, told) == (0, [])
+    first, second = look(wanted=every[:1])
+    assert (len(first or ""), second) == (16, None)
+    assert told.pop() == "partitioning ring into 2 (chunk)"
+    made = sorted(bench.cache.rglob("*"))
+    assert look(build=False) == look(wanted=every[:1]) == [first, None]
+    assert sorted(bench.cache.rglob("*")) == made
+    assert look() == [first, first]
+    assert told[-1] == "partitioning ring into 3 (chunk)"
 
 
 def test_data_that_are_as_they_were_have_their_results_again(bench: Bench) -> None:
@@ -164,3 +203,23 @@ def test_records_older_than_fingerprints_are_kept_and_said_to_be(bench: Bench) -
     bench.change(feat=lambda rows: rows + 1)
     assert bench.run() == ["older than fingerprints of data, and taken to be of today's: 1 finished trial"]
     assert list(bench.records()) == [first]
+
+
+def test_all_is_read_once_for_fingerprints_that_cannot_be_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    [trial] = expand(bench.suite, data_dir=bench.data)
+    kept = InputCache(bench.data, bench.cache).get(trial, print).fingerprint
+    files = list(bench.cache.rglob("fingerprint.json"))
+    assert len(files) == 2
+    for file in files:
+        file.unlink()
+    read: list[Path] = []
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, path)
+
+    monkeypatch.setattr(store, "replace_text", full)
+    monkeypatch.setattr(store, "hash_file", lambda path, hash_=store.hash_file: read.append(path) or hash_(path))
+    inputs = InputCache(bench.data, bench.cache)
+    assert {inputs.get(trial, print).fingerprint for _ in range(3)} == {kept}
+    assert sorted(set(read)) == sorted(read)
+    assert any(path.name == "features.npy" for path in read)
