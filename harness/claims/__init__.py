@@ -26,7 +26,7 @@ from harness.results.text import join_unique, text
 from harness.suite.schema import Claim, Expect, TrialConfig
 from harness.suite.select import Cell, Row, pairs_of
 
-Run = tuple[int, int]  # a seed, and which of its runs
+Run = tuple[int, int]  # a seed, and which of its repeats
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ class Results:
             if not known:
                 lacking.append(str(values[-1]) if values else "not run")
             elif timed:
-                found |= {(trial.seed, i): value for i, (value, _) in enumerate(known)}
-                rows |= {(trial.seed, i): row for i, (_, row) in enumerate(known)}
+                by_run = {(trial.seed, int(row.get("repeat") or 0)): (value, row) for value, row in known}
+                found |= {run: value for run, (value, _) in by_run.items()}
+                rows |= {run: row for run, (_, row) in by_run.items()}
             else:
                 found[trial.seed, 0], rows[trial.seed, 0] = float(np.mean([v for v, _ in known])), known[0][1]
         why = join_unique(lacking)
@@ -427,6 +428,8 @@ def judge(runs: pd.DataFrame, suites: Mapping[str, KeptSuite], declared: Sequenc
     for name, suite in sorted(suites.items()):
         own = runs[runs["suite"] == name]
         if suite.claims and len(own):
+            first = {trial.id: trial.model_copy(update={"repeat": 0}).id for trial in suite.trials}
+            own = own.assign(trial=own["trial"].map(lambda id_, first=first: first.get(id_, id_)))
             verdicts = evaluate(suite.claims, own, suite.trials, declared)
             ids, known = {trial.id for trial in suite.trials if not trial.repeat}, set(own["trial"])
             counts = len(ids), len(ids & known), len(known - ids)

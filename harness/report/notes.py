@@ -171,8 +171,12 @@ def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
     else:
         yield Note("All trials ended well", f"({trials(len(results))}).")
     if "runs" in results:
-        runs = int(results["runs"].sum())
-        yield Note(f"Repeats: {trials(len(results))} ran {runs} times.", "Numbers are means over a trial's runs.")
+        number = len(inputs.runs[["suite", "trial"]].drop_duplicates())
+        yield Note(
+            f"Repeats: {trials(number)} ran {len(inputs.runs)} times.",
+            "Numbers are means over a trial's runs that ended well; epochs, figures by rank and of networks are those "
+            "of the first.",
+        )
     if inputs.repeated:
         yield Note(
             f"In several of the directories: {trials(inputs.repeated)}.", "Shown is the one that started last of each."

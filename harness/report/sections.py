@@ -202,7 +202,9 @@ class Section:
     def runs_of(self, variant: Variant, parts: int) -> pd.DataFrame:
         """Return the runs of a variant at a number of parts whose values count: of each seed one or more."""
         means = self.select(variant, parts)
-        return means if self.repeats is None else self.repeats[self.repeats["trial"].isin(means["trial"])]
+        if self.repeats is None:
+            return means
+        return self.repeats[self.repeats["trial"].isin(means["trial"]) & (self.repeats["status"] == "ok")]
 
     def select(self, variant: Variant, parts: int, *, ok: bool = True) -> pd.DataFrame:
         """Return the trials (one a seed) of a variant at a number of parts."""

@@ -171,13 +171,14 @@ def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: V
 
 
 def _runs(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return a metric of runs, when they began and their reference, by seed and run of it."""
+    """Return a metric of runs, when they began and their reference, by seed and repeat."""
     known = trials[trials[metric.name].notna()].sort_values("started", kind="stable")
-    known = known.reindex(columns=["seed", metric.name, "started", "reference_s"])
+    known = known.reindex(columns=["seed", "repeat", metric.name, "started", "reference_s"])
     if not metric.machine:
         first = known.groupby("seed").first()
         return first.assign(**{metric.name: known.groupby("seed")[metric.name].mean()})
-    return known.assign(run=known.groupby("seed").cumcount()).set_index(["seed", "run"])
+    known = known.fillna({"repeat": 0})
+    return known.assign(run=known.groupby(["seed", "repeat"]).cumcount()).set_index(["seed", "repeat", "run"])
 
 
 def _by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.Series[float]:

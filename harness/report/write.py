@@ -73,6 +73,8 @@ def _markdown(report: Drawn, inputs: ResultInputs) -> Files:
 def _csv(report: Drawn, inputs: ResultInputs) -> Files:
     """Yield what the report is made from, and the numbers that each figure shows."""
     yield "results.csv", to_csv(inputs.results)
+    if "runs" in inputs.results:
+        yield "runs.csv", to_csv(inputs.runs)
     yield "epochs.csv", to_csv(inputs.epochs)
     for picture in report("screen").pictures:
         yield f"figures/{picture.name}.csv", to_csv(picture.data)

@@ -16,30 +16,30 @@ SAME = ("machine", "threads", "packages", "commit", "dirty", "python")  # of the
 
 
 def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return rows of `load_results` with one a trial for all of its repeats, in its first one's place; and the runs.
+    """Return rows of `load_results` with one a trial for its repeats that ended well; and all runs.
 
-    Numbers are means over the repeats that ended well, all else is the first of those; `runs`: how many they are, a
-    column that there is if there are repeats. The runs are the rows of these repeats, each with the `trial` of its row.
+    Numbers of a row are means over these repeats, all else is the first one's; it stands in the place of the first
+    repeat. Every other run keeps a row. `runs`: how many a row has, a column that there is if there are repeats. The
+    runs have the `trial` of their trial's row, the first where all failed.
     """
     if not results["repeat"].any():
         return results, results
     pairs = zip(results["suite"], results["trial"], strict=True)
     key = results["suite"] + _without_repeat([records[pair] for pair in pairs])
-    rows, runs = [], []
-    for _, own in results.groupby(key, sort=False):
-        own = own.sort_values("repeat", kind="stable")
-        well = own[own["status"] == "ok"]
-        counted = well if len(well) else own
-        first = counted.iloc[[0]].copy()
-        if len(well) > 1:
-            for name in map(str, own.select_dtypes("number")):
-                if name not in ("seed", "parts", "repeat"):
-                    first[name] = well[name].mean()
-            first["flags"] = "; ".join(dict.fromkeys(filter(None, well["flags"])))
-        rows.append(first.assign(runs=len(counted), place=own.index.min()))
-        runs.append(counted.assign(trial=first["trial"].iloc[0]))
-    every = pd.concat(rows).sort_values("place").drop(columns="place").reset_index(drop=True)
-    return every, pd.concat(runs, ignore_index=True)
+    known = results.assign(cell=pd.factorize(key)[0], place=range(len(results)))
+    known["place"] = known.groupby("cell")["place"].transform("min")
+    known = known.sort_values(["place", "repeat"], kind="stable")
+    ok = known["status"] == "ok"
+    well = known[ok].groupby("cell", sort=False)
+    means = known[ok].drop_duplicates("cell").set_index("cell")
+    numbers = [name for name in means.select_dtypes("number") if name not in ("seed", "parts", "repeat", "place")]
+    means[numbers] = well[numbers].mean()
+    means["flags"] = well["flags"].agg(lambda flags: "; ".join(dict.fromkeys(filter(None, flags))))
+    rows = pd.concat([means.assign(runs=well.size()), known[~ok].assign(runs=1)])
+    rows = rows.sort_values(["place", "repeat"], kind="stable").drop(columns=["cell", "place"]).reset_index(drop=True)
+    first = known.assign(failed=~ok).sort_values("failed", kind="stable").drop_duplicates("cell")
+    runs = known.assign(trial=known["cell"].map(first.set_index("cell")["trial"]))
+    return rows, runs.drop(columns=["cell", "place"]).reset_index(drop=True)
 
 
 def _without_repeat(records: Sequence[Record]) -> list[str]:

@@ -156,15 +156,20 @@ def test_one_seed_indicates_and_several_decide() -> None:
     assert judged(sent, by_method("bytes_feature", whole=[10.0], sampled=[6.0])).state == "fails"
 
 
+STARTED = "2026-01-01T00:00:00+00:00"
+
+
 def test_runs_of_one_seed_count_for_times_and_not_for_scores() -> None:
     """Scores of one seed are the same bits each time."""
     figures = [
-        (trial(name), {"epoch_time_s": seconds + noise, "best_val": score, "started": "2026-01-01T00:00:00+00:00"})
+        (trial(name), {"epoch_time_s": seconds + noise, "best_val": score, "repeat": repeat, "started": STARTED})
         for name, seconds, score in (("whole", 2.0, 0.8), ("sampled", 1.0, 0.9))
-        for noise in (0.0, 0.01, -0.01, 0.02)
+        for repeat, noise in enumerate((0.0, 0.01, -0.01, 0.02))
     ]
     time = claim("epoch_time_s", {"at_least": 1.8}, WHOLE, over=SAMPLED)
     assert judged(time, figures).state == "holds"
+    by_seed = [figures[0], figures[2], *figures[5:]]  # whole's 0 and 2, sampled's 1 to 3: one is a pair
+    assert judged(time, by_seed).why == "not sure: one seed"
     score = claim("best_val", {"at_most": 0}, WHOLE, over=SAMPLED, by="difference")
     assert (judged(score, figures).state, judged(score, figures).why) == ("indicated", "not sure: one seed")
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from harness.claims import judge
 from harness.results.frames import load_inputs, load_results
 from harness.results.record import Record
 from harness.results.repeats import unlike
-from harness.results.store import ResultStore
+from harness.results.store import KeptSuite, ResultStore
 from harness.suite.expand import expand
-from harness.suite.schema import Suite, TrialConfig
+from harness.suite.schema import Claim, Suite, TrialConfig
 
 HERE = {"machine": "aaaaaaaa", "threads": 2, "commit": "c0", "packages": {"torch": "2"}}
 
@@ -47,7 +48,7 @@ def test_a_trial_has_the_means_of_its_repeats(write, tmp_path: Path) -> None:
     assert len(load_inputs(tmp_path).records) == 4
 
 
-def test_repeats_that_failed_do_not_count_unless_all_did(write, tmp_path: Path) -> None:
+def test_repeats_that_failed_do_not_count_and_keep_their_rows(write, tmp_path: Path) -> None:
     a0, a1, a2, b0, b1, _ = runs()
     write(a0, 1.0, status="oom", reason="too big", result={})
     write(a1, 3.0)
@@ -56,7 +57,8 @@ def test_repeats_that_failed_do_not_count_unless_all_did(write, tmp_path: Path) 
     write(b1, 1.0, status="error", reason="fell", result={})
     results = load_inputs(tmp_path).results.set_index("trial")
     assert results["epoch_time_s"].dropna().to_dict() == {a1.id: 3.5}
-    assert results["status"].to_dict() == {a1.id: "ok", b0.id: "oom"}
+    assert results["status"].to_dict() == {a0.id: "oom", a1.id: "ok", b0.id: "oom", b1.id: "error"}
+    assert results["runs"].to_dict() == {a0.id: 1, a1.id: 2, b0.id: 1, b1.id: 1}
 
 
 def test_records_older_than_repeats_are_first_ones(write, tmp_path: Path) -> None:
@@ -111,5 +113,16 @@ def test_runs_are_known_by_their_row(write, tmp_path: Path) -> None:
         write(trial, seconds)
     write(a2, 5.0, status="oom", reason="too big", result={})
     inputs = load_inputs(tmp_path)
-    found = inputs.runs.groupby("trial")["epoch_time_s"].apply(sorted).to_dict()
+    found = inputs.runs.groupby("trial")["epoch_time_s"].apply(lambda own: sorted(own.dropna())).to_dict()
     assert found == {a0.id: [1.0, 3.0], b0.id: [7.0]}
+    assert len(inputs.runs) == 4
+
+
+def test_claims_find_a_trial_whose_first_run_failed(write, tmp_path: Path) -> None:
+    _, a1, a2, *_ = runs()
+    write(a1, 3.0)
+    write(a2, 3.1)
+    one = {"name": "c", "source": "s", "metric": "epoch_time_s", "of": {"method": "full"}, "expect": {"at_most": 9}}
+    suite = KeptSuite(suite={}, name="demo", claims=(Claim.model_validate(one),), trials=tuple(runs()))
+    [judged] = judge(load_inputs(tmp_path).runs, {"demo": suite})
+    assert (judged.verdicts[0].state, judged.finished, judged.others) == ("holds", 1, 0)
