@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from harness.metrics import Metric
     from harness.results.compare import Compared, Pair, Pairing, Trial
+    from harness.results.contrast import Drift
 
 
 def compare(
@@ -125,15 +127,29 @@ def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: st
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
         typer.echo(f"intervals hold with 95 % for all {len(rows)} trials and their mean together")
-    typer.echo({"none": "", "turns": IN_TURNS, "reference": BY_REFERENCE, "unknown": NOT_KNOWN}[whole.drift], nl=False)
+    for line in drift_lines([row.drift for row in rows] if len(rows) > 1 else [], whole.drift):
+        typer.echo(line)
 
 
-IN_TURNS = "A and B ran in turns: pairs take the machine's drift out\n"
-BY_REFERENCE = "B / A is without the machine's drift, as the reference workload tells it\n"
-NOT_KNOWN = (
-    "A and B did not run in turns, nor was the reference workload measured often enough: intervals allow for a "
-    "drift of 10 % (run them with --repeat and --interleave)\n"
-)
+DRIFTS: dict[Drift, str] = {
+    "none": "",
+    "turns": "A and B ran in turns: pairs take the machine's drift out",
+    "reference": "B / A is without the machine's drift, as the reference workload tells it",
+    "unknown": (
+        "A and B did not run in turns, nor was the reference workload measured often enough: intervals allow for a "
+        "drift of 10 % (for K = 0, 1, ... run A, then B, with --repeat N --only repeat=K)"
+    ),
+}
+
+
+def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
+    """Return what became of the machine's drift in each of several trials, and in all together: a line if it is one."""
+    of = {whole: [f"all {len(trials)}"]}
+    for drift, count in Counter(trials).items():
+        of.setdefault(drift, []).append("each trial" if count == len(trials) else f"{count} of {len(trials)} trials")
+    if len(of) == 1:
+        return [DRIFTS[whole]] if DRIFTS[whole] else []
+    return [f"{' and '.join(names)}: {DRIFTS[drift]}" for drift, names in of.items() if DRIFTS[drift]]
 
 
 def _verdict(row: Compared) -> str:

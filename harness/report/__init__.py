@@ -31,10 +31,10 @@ def write_report(
     `results`: results roots, suites' directories or single trials', one or several; a trial that is in
     several of them is taken from where it started last. `out` (default: `reports/<names of results>`)
     receives, by format: `html`: `index.html` (figures inside, nothing loaded from elsewhere); `md`:
-    `report.md` with `figures/*.svg`; `csv`: `results.csv` (of repeats `runs.csv`, too), `epochs.csv` and `figures/*.csv`;
-    `latex`: a file a table; `pdf-figures`: the figures for print. `suites`: whose claims are held against the results, beside
-    those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose views the report has,
-    too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many processes beside this one
+    `report.md` with `figures/*.svg`; `csv`: `results.csv` (of repeats `runs.csv`, too), `epochs.csv` and
+    `figures/*.csv`; `latex`: a file a table; `pdf-figures`: the figures for print. `suites`: whose claims are held
+    against the results, beside those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose
+    views the report has, too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many processes beside this one
     may draw figures. Files of those names are replaced, others
     are left alone.
     Raises `UserError` if there is no trial to report, or no such format.

@@ -44,9 +44,10 @@ class Pair:
 
     @property
     def label(self) -> str:
-        """What the trial is called, without its seed."""
+        """What the trial is called, without its seed and repeat."""
         record = self.after.record
-        return record.label.removesuffix(f" seed={record.config.get('seed')}")
+        label = record.label.removesuffix(f" seed={record.config.get('seed')}")
+        return label.removesuffix(f" repeat={record.config.get('repeat')}")
 
 
 @dataclass(frozen=True)
@@ -199,10 +200,11 @@ def _comparable(pair: Pair, metric: Metric) -> bool:
 def _cell(pairs: Sequence[Pair], metric: Metric) -> Pairs:
     sides = [[pair.before for pair in pairs], [pair.after for pair in pairs]]
     values = np.array([[trial.value(metric.name) for trial in side] for side in sides])
-    if metric.difference:  # runs of one seed have the same scores: they are no repeats
+    if not metric.machine:  # runs of one seed have the same scores and sizes: they are no repeats
         seeds = np.array([trial.record.config.get("seed") or 0 for trial in sides[0]])
-        changes = values[1] - values[0]
-        return Pairs(np.array([changes[seeds == seed].mean() for seed in dict.fromkeys(seeds.tolist())]))
+        values = np.array([values[:, seeds == seed].mean(axis=1) for seed in dict.fromkeys(seeds.tolist())]).T
+        unknown = np.full(values.shape, math.nan)
+        return Pairs.of(metric, values, unknown, unknown)
     started = [[moment(trial.record.started) for trial in side] for side in sides]
     references = [[trial.record.environment.get("reference_s") or math.nan for trial in side] for side in sides]
     return Pairs.of(metric, values, np.array(started), np.array(references))
@@ -221,7 +223,9 @@ def _judged(metric: Metric, pairs: Sequence[Pair], found: Estimate, risk: float,
         interval = Interval(shown(found.size), shown(found.low), shown(found.high))
     same = before == after
     unsure = not same and not found.sure
-    needs = needed(found, metric, risk, worth, epochs=_epochs_variance(pairs[0], metric)) if unsure else ""
+    unit = "run" if metric.machine else "seed"
+    epochs = _epochs_variance(pairs[0], metric)
+    needs = needed(found, metric, risk, worth, unit=unit, epochs=epochs) if unsure else ""
     return Compared(
         pairs[0].label,
         len(pairs),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from harness.cli.compare import DRIFTS, drift_lines
 from harness.errors import UserError
 from harness.metrics import Metric, as_declared, find_metric
 from harness.results.compare import Compared, Pair, Trial, busier, compare, differences, group_seeds, metric_of, pair
@@ -206,7 +207,7 @@ def test_bytes_are_exact_and_scores_need_seeds(make) -> None:
     assert (more.verdict, more.worse, more.change) == ("more", True, pytest.approx(1.001))
     one = of("best_val", [0.9], [0.8])
     assert (one.verdict, one.interval, one.worse) == ("cannot tell", None, False)
-    assert one.needs == "needs at least 2 more runs of each side"
+    assert one.needs == "needs at least 2 more seeds of each side"
     several = of("best_val", [0.9, 0.91, 0.92], [0.8, 0.812, 0.818])
     assert (several.verdict, several.worse, several.change) == ("worse", True, pytest.approx(-0.1))
     assert of("best_val", [0.9, 0.91], [0.92, 0.89]).verdict == "cannot tell"
@@ -218,6 +219,23 @@ def test_repeats_of_a_seed_are_no_seeds(make) -> None:
     pairs = [Pair(make(0, best_val=0.9), make(0, best_val=0.8)) for _ in range(5)]
     [row], _ = compare(pairs, find_metric("best_val"))
     assert (row.verdict, row.interval) == ("cannot tell", None)
+    peaks = [Pair(make(0, peak_memory_bytes=1e9), make(0, peak_memory_bytes=1e9 + 1e6 * i)) for i in range(1, 5)]
+    [row], _ = compare(peaks, find_metric("peak_memory_bytes"))
+    assert (row.verdict, row.interval, row.trials) == ("cannot tell", None, 4)
+    assert "seeds of each side" in row.needs
+
+
+def test_a_row_of_all_repeats_is_not_called_by_one(make_record) -> None:
+    trial = Trial(make_record(label="full repeat=1 seed=0", config={"seed": 0, "repeat": 1}), Path("nowhere"))
+    assert Pair(trial, trial).label == "full"
+
+
+def test_each_kind_of_drift_has_its_line() -> None:
+    assert drift_lines([], "turns") == drift_lines(["turns"] * 3, "turns") == [DRIFTS["turns"]]
+    assert drift_lines(["none"] * 2, "none") == []
+    several = drift_lines(["turns", "turns", "unknown"], "unknown")
+    assert several == [f"all 3 and 1 of 3 trials: {DRIFTS['unknown']}", f"2 of 3 trials: {DRIFTS['turns']}"]
+    assert drift_lines(["unknown"] * 2, "reference")[1].startswith("each trial: A and B did not run in turns")
 
 
 def test_a_score_of_one_seed_that_changed_in_one_of_several_cells_is_not_called(make) -> None:
