@@ -329,7 +329,7 @@ def _table() -> Iterable[Metric]:
         "rank's time / them")
     yield Metric("steps", steps, heading="Steps", epoch_doc="updates of the weights")
     yield _time("step_time_s", steps, "Time of a step")
-    yield _time("reference_s", "what the reference workload took on the machine, last before the trial",
+    yield _time("reference_s", "what the reference workload took on the machine, nearest to the trial's middle",
         "Reference workload")
 
 

@@ -152,7 +152,7 @@ class Methods:
         unknown = np.full((2, self.seeds), np.nan)
         metric = SCORE if self.score else TIME
         pairs = [Pairs.of(metric, values[[best, i]], starts[[best, i]].astype(float), unknown) for i in others]
-        return all(found.sure and metric.worse(found.size) for found in against_best(pairs, metric)[0])
+        return all(found.sure and metric.worse(found.size) for found in against_best(pairs, metric, len(pairs))[0])
 
 
 def won(methods: Methods, count: int) -> float:

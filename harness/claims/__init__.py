@@ -140,6 +140,8 @@ class Sureness:
         reach = 0.0 if self.metric.exact and len(values) == 1 else mean_reach(values, self.risk)
         if reach is None or cell.value is None:
             return None
+        if self.metric.machine:  # at another time the machine may be faster or slower
+            reach += contrast.DRIFT * abs(cell.value)
         return Interval(cell.value, cell.value - reach, cell.value + reach)
 
     def against(self, of: Measured, over: Measured, by: By) -> Interval | None:
@@ -212,6 +214,7 @@ def against(of: Measured, over: Measured, by: By) -> float | None:
 
 State = Literal["holds", "indicated", "indicated against", "fails", "not measured"]
 WORST: tuple[State, ...] = ("fails", "indicated against", "indicated", "holds")
+NO_RATIO = "not sure: ratios of values of 0 and below have no interval"
 TWIN = "twin"  # as data set, and as origin of a record's data
 
 
@@ -233,6 +236,11 @@ class Finding:
     state: State
     why: str = ""
     sure: bool | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is not sure for want of a second run."""
+        return self.sure is None and self.state != "not measured" and NO_RATIO not in self.why
 
 
 @dataclass(frozen=True)
@@ -300,6 +308,8 @@ def _finding(claim: Claim, row: Row | UserError, results: Results, unit: str, su
     interval = sureness.interval(cells[0]) if by is None else sureness.against(cells[0], cells[1], by)
     value = value if interval is None else interval.centre
     low, high = _bounds(claim.expect)
+    if by == "ratio" and interval is None and min(len(cell.by_run) for cell in cells) > 1:
+        lacking = join_unique([lacking, NO_RATIO])
     shown = with_interval(value, interval if len(cells[0].by_run) > 1 else None, unit, (low, high))
     return Finding("", values, value, interval, shown, *decide(value, interval, low, high, lacking))
 
@@ -353,6 +363,8 @@ def _ordered(claim: Claim, cells: Sequence[Measured], lacking: str, unit: str, s
             room = slack * abs(before.value)
             right = after.value >= before.value - room if rises else after.value <= before.value + room
             interval = each.against(after, before, "ratio") if min(before.value, after.value) > 0 else None
+            if interval is None and min(len(before.by_run), len(after.by_run)) > 1:
+                lacking = join_unique([lacking, NO_RATIO])
             known.append(_sure(interval, low, high))
             states.append(_state(right, bool(known[-1])))
     values = tuple(cell.value for cell in cells)
@@ -392,7 +404,7 @@ def _why(rows: Sequence[Finding], state: State) -> str:
     if unsure := sum(row.sure is False for row in deciding):
         of = "the interval" if len(measured) == 1 else f"the interval of {unsure} of {len(deciding)}"
         limits.append(f"not sure: {of} reaches past the bound")
-    if single := sum(row.sure is None for row in deciding):
+    if single := sum(row.single for row in deciding):
         of = "" if len(measured) == 1 else f" of {single} of {len(deciding)}"
         limits.append(f"not sure: one seed{of}")
     if missing:

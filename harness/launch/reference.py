@@ -50,18 +50,21 @@ class Reference:
 
     directory: Path
     _last: Measurement | None = field(init=False)
+    _tried: datetime | None = field(init=False)  # when it was measured last, or that failed
     _run: Callable[[], Measurement | None] | None = None  # of the trials since
 
     def __post_init__(self) -> None:
-        own = [each for each in measurements(self.directory) if each.machine == machine()]
+        here = machine(), len(usable_cores())
+        own = [each for each in measurements(self.directory) if (each.machine, each.cores) == here]
         self._last = own[-1] if own else None
+        self._tried = own[-1].when if own else None
 
-    def before(self, run: Callable[[], Measurement | None]) -> float | None:
-        """Return the seconds that a trial's record has, measured now by `run` if the last time is too long ago."""
-        if self._last is None or not timedelta() <= datetime.now(UTC) - self._last.when < EVERY:
+    def before(self, run: Callable[[], Measurement | None]) -> Measurement | None:
+        """Return what a trial's record has, measured now by `run` if the last time is too long ago."""
+        if self._tried is None or not timedelta() <= datetime.now(UTC) - self._tried < EVERY:
             self._measure(run)
         self._run = run
-        return self._last.seconds if self._last else None
+        return self._last
 
     def after(self, quiet: AbstractContextManager[bool]) -> None:
         """Measure once more, when the run is over, if trials have run since and the machine is quiet."""
@@ -72,7 +75,9 @@ class Reference:
                 self._measure(self._run)
 
     def _measure(self, run: Callable[[], Measurement | None]) -> None:
-        self._last, self._run = run(), None
-        if self._last is not None:
-            with suppress(OSError):  # a full disk: the trial goes on
+        self._last, self._run = None, None
+        with suppress(OSError):  # a full disk: the trial goes on
+            self._last = run()
+            if self._last is not None:
                 note(self.directory, [self._last])
+        self._tried = datetime.now(UTC)

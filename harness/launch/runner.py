@@ -148,8 +148,8 @@ class OneMachine:
             return 0, len(trials)
 
     def measure(self, trial: TrialConfig) -> Measurement | None:
-        """Run the reference workload; None for a trial on a GPU, of whose speed that tells nothing."""
-        if self.worker != WORKER or trial.device != "cpu":
+        """Run the reference workload."""
+        if self.worker != WORKER:
             return None
         return run_reference(self.threads(trial), warm=self.warm)
 
@@ -195,7 +195,7 @@ class TrialOutcome:
     log: str = ""
     result: dict[str, Any] = field(default_factory=dict)
     inputs: TrialInputs | None = None
-    reference_s: float | None = None
+    reference: Measurement | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,8 @@ class TrialRunner:
                 outcome.log += traceback.format_exc()
         turn.taken.stand()
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
-        environment["reference_s"] = outcome.reference_s
+        environment["reference_s"] = outcome.reference and outcome.reference.seconds
+        environment["reference_cores"] = outcome.reference and outcome.reference.cores
         record = self._record(trial, outcome, started, environment)
         differ = unlike(record, trial, self.store.directory, self.suite.repeat)
         record = record.model_copy(update={"flags": [*record.flags, *differ]})
@@ -250,8 +251,8 @@ class TrialRunner:
             return
         machines.expect(trial)
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
-        if turn.taken.alone:
-            outcome.reference_s = self.reference.before(lambda: machines.measure(trial))
+        if turn.taken.alone and trial.device == "cpu":
+            outcome.reference = self.reference.before(lambda: machines.measure(trial))
         out = self.store.stage(trial.id)
         try:
             group = machines.run(trial, outcome.inputs, out, progress)
@@ -396,7 +397,8 @@ def run_suite(
             reference = Reference(store.directory)
             runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases, reference)
             _run_queue(queue, runner, shown, len(trials), options.wait)
-            reference.after(queue.seats.quiet())
+            with suppress(KeyboardInterrupt):  # all trials have ended
+                reference.after(queue.seats.quiet())
         except KeyboardInterrupt:
             return INTERRUPTED
     statuses = store.finished()

@@ -34,9 +34,8 @@ def write_report(
     `report.md` with `figures/*.svg`; `csv`: `results.csv` (of repeats `runs.csv`, too), `epochs.csv` and
     `figures/*.csv`; `latex`: a file a table; `pdf-figures`: the figures for print. `suites`: whose claims are held
     against the results, beside those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose
-    views the report has, too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many processes beside this one
-    may draw figures. Files of those names are replaced, others
-    are left alone.
+    views the report has, too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many
+    processes beside this one may draw figures. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
     from harness.report.beside import painters

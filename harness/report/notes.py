@@ -126,7 +126,7 @@ def _environments(inputs: ResultInputs) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for record in inputs.records.values():
         for key, value in record.environment.items():
-            if key == REFERENCE:  # differs from trial to trial
+            if key in (REFERENCE, "reference_cores"):  # differs from trial to trial
                 continue
             if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
                 value = dict(enumerate(value))

@@ -119,7 +119,8 @@ class _Against:
     def __init__(self, section: Section, parts: int, column: str, best: Variant, others: Sequence[Variant]) -> None:
         metric = section.metric_of(column)
         cells = {v: cell for v in others if (cell := _pairs(section, parts, metric, best, v))}
-        found, self.risk = against_best(list(cells.values()), metric)
+        found, self.risk = against_best(list(cells.values()), metric, len(others))
+        self.others = others
         self.unit = "run" if metric.machine and section.repeats is not None else "seed"
         self.best, self.metric, self.found = best, metric, dict(zip(cells, found, strict=True))
 
@@ -143,12 +144,18 @@ class _Against:
 
     def ties(self) -> str:
         """Say what the best cannot be told from, and what it takes; "" if it is the best beyond doubt."""
-        tied = [v for v, found in self.found.items() if not (found.sure and self.metric.worse(found.size))]
+        tied = [v for v in self.others if not self._behind(v)]
         if not tied:
             return ""
-        first = self.found[tied[0]]
+        first = self.found.get(tied[0])
         others = f" and {len(tied) - 1} more" if len(tied) > 1 else ""
-        return f" Cannot be told from {tied[0].label}{others}: {needed(first, self.metric, self.risk, unit=self.unit)}."
+        needs = needed(first, self.metric, self.risk, unit=self.unit) if first else "no seed in common"
+        return f" Cannot be told from {tied[0].label}{others}: {needs}."
+
+    def _behind(self, other: Variant) -> bool:
+        """Return whether a variant is surely behind; one without a pair is if the metric is exact."""
+        found = self.found.get(other)
+        return found.sure and self.metric.worse(found.size) if found else self.metric.exact
 
 
 def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: Variant) -> Pairs | None:
@@ -230,8 +237,9 @@ MARKS: dict[State, str] = {
 BAD: tuple[State, ...] = ("fails", "indicated against")
 ON_TWIN = "on a twin: says nothing of the paper's absolute numbers"
 RULE = (
-    "Value [interval over seeds, 95 % for all rows of a claim together]. Holds, fails: the whole interval is on one "
-    "side of the bound; indicated, indicated against: the value is, but of one seed, or the interval reaches past it. "
+    "Value [interval over seeds, of times over their repeats too, 95 % for all rows of a claim together]. Holds, "
+    "fails: the whole interval is on one side of the bound; indicated, indicated against: the value is, but of one "
+    "seed (of times: one run), or the interval reaches past it. "
     "Of several trials or pairs each has a row: a claim is what the worst of them is."
 )
 
@@ -281,7 +289,7 @@ def _words(text: str, note: str = "") -> Cell:
 
 def _why(row: Finding) -> str:
     unsure = "not sure: the interval reaches past the bound" if row.sure is False else ""
-    single = "not sure: one seed" if row.sure is None and row.state != "not measured" else ""
+    single = "not sure: one seed" if row.single else ""
     return "; ".join(part for part in (unsure, single, row.why) if part)
 
 

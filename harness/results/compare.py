@@ -13,10 +13,10 @@ import numpy as np
 from harness.errors import UserError
 from harness.metrics import Metric, find_metric
 from harness.results.contrast import RISK, Contrast, Drift, Estimate, Pairs, moment, needed, share_of_risk
-from harness.results.frames import declared_metrics, row_of
+from harness.results.frames import declared_metrics, read_all, row_of
 from harness.results.record import Json, Record, whole_config
 from harness.results.stats import Interval
-from harness.results.store import read_at, record_places
+from harness.results.store import record_places
 
 ABSENT = "(absent)"  # of a key that a configuration lacks
 NORMAL = 1.96
@@ -66,7 +66,8 @@ def load_trials(directory: Path) -> list[Trial]:
 
     Of two records of one trial (of two suites) the later is taken. UserError if there is none.
     """
-    found = [Trial(read_at(place), place) for place in record_places(directory)]
+    places = record_places(directory)
+    found = [Trial(record, place) for record, place in zip(read_all(places), places, strict=True)]
     if not found:
         raise UserError("holds no finished trial", file=directory, fix="run `harness run SUITE` first")
     ordered = sorted(found, key=lambda trial: (trial.record.started, trial.record.trial))
@@ -207,7 +208,9 @@ def _cell(pairs: Sequence[Pair], metric: Metric) -> Pairs:
         return Pairs.of(metric, values, unknown, unknown)
     started = [[moment(trial.record.started) for trial in side] for side in sides]
     references = [[trial.record.environment.get("reference_s") or math.nan for trial in side] for side in sides]
-    return Pairs.of(metric, values, np.array(started), np.array(references))
+    cores = [[trial.record.environment.get("reference_cores") for trial in side] for side in sides]
+    alike = np.array([a == b for a, b in zip(*cores, strict=True)])  # else they are times of other work
+    return Pairs.of(metric, values, np.array(started), np.where(alike, references, math.nan))
 
 
 def _judged(metric: Metric, pairs: Sequence[Pair], found: Estimate, risk: float, worth: float | None) -> Compared:
@@ -251,7 +254,7 @@ def _epochs_variance(pair: Pair, metric: Metric) -> float:
 CODE = ("harness", "commit", "dirty")
 # Of two containers on one machine `machine` differs; these do not.
 HARDWARE = ("cpu", "cores", "logical_cores", "memory_gib", "gpus", "nodes")
-APART = ("packages", "memory_bytes", "machine", "reference_s")  # not compared as they are
+APART = ("packages", "memory_bytes", "machine", "reference_s", "reference_cores")  # not compared as they are
 ALIKE = 0.1  # reruns on a quiet machine differ by less than this in the processor that ranks get
 
 

@@ -298,13 +298,14 @@ def moment(started: object) -> float:
     return datetime.fromisoformat(started).timestamp() if isinstance(started, str) else math.nan
 
 
-def against_best(pairs: Sequence[Pairs], metric: Metric) -> tuple[list[Estimate], float]:
+def against_best(pairs: Sequence[Pairs], metric: Metric, others: int) -> tuple[list[Estimate], float]:
     """Return how far others are from the best, each as B with the best as A, and the risk of each interval.
 
-    That of all of them together is `RISK` for whichever is the best (Bonferroni, in place of Hsu's constants for
-    comparisons with the best: The American Statistician 38(2), 1984): it is so surely if all are surely worse.
+    `others`: how many there are, those without a pair included. The risk of all of them together is `RISK` for
+    whichever is the best (Bonferroni, in place of Hsu's constants for comparisons with the best: The American
+    Statistician 38(2), 1984): it is so surely if all are surely worse.
     """
-    contrast, risk = Contrast(pairs, metric, common=True), RISK / max(1, len(pairs))
+    contrast, risk = Contrast(pairs, metric, common=True), RISK / max(1, others)
     return [contrast.row(i, risk) for i in range(len(pairs))], risk
 
 

@@ -15,6 +15,7 @@ from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.projection import network_label
 from harness.results.record import Json, Record
+from harness.results.reference import at_middle, measurements
 from harness.results.repeats import averaged
 from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
 
@@ -27,12 +28,18 @@ def load_results(path: Path | str) -> pd.DataFrame:
     such columns from records that are older than them). A metric that a trial lacks is NaN (None for text).
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
-    records = [read_at(place) for place in record_places(Path(path))]
+    records = read_all(record_places(Path(path)))
     rows = [row_of(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
     extra = dict.fromkeys(key for row in rows for key in row if key not in METRICS)
     frame = pd.DataFrame(rows, columns=[*METRICS, *extra])
     numbers = [column for column in frame.columns if column not in METRICS or METRICS[column].value == "number"]
     return frame.assign(**{column: pd.to_numeric(frame[column]) for column in numbers}).copy()  # in one piece
+
+
+def read_all(places: Sequence[Path]) -> list[Record]:
+    """Read the records in directories, each with the reference workload's time nearest to its trial."""
+    known = {suite: measurements(suite) for suite in {place.parent for place in places}}
+    return [at_middle(read_at(place), known[place.parent]) for place in places]
 
 
 def load_epochs(path: Path | str) -> pd.DataFrame:

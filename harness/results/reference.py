@@ -10,13 +10,14 @@ import os
 import platform
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from harness.data.store import locked
+from harness.results.record import Record
 
 FILE = "reference.jsonl"
 
@@ -55,6 +56,23 @@ def measurements(folder: Path) -> list[Measurement]:
     """
     home = folder.resolve().parent if (folder / "record.json").is_file() else folder
     return _ordered(each for path in [home / FILE, *home.glob(f"*/{FILE}")] for each in _read(path))
+
+
+def at_middle(record: Record, known: Sequence[Measurement]) -> Record:
+    """Return a trial's record with the `reference_s` that was measured nearest to the middle of the trial.
+
+    That is the last before it, which the record has, or a later one of `known`, oldest first. It is never a mean of
+    two: runs that share a measurement share its error, which `results.contrast` counts.
+    """
+    own = [each for each in known if each.seconds == record.environment.get("reference_s")]
+    if not own:
+        return record
+    last = own[-1]
+    begun = max(datetime.fromisoformat(record.started), last.when)
+    middle = begun + timedelta(seconds=(record.wall_s or 0.0) / 2)
+    later = [e for e in known if (e.machine, e.cores) == (last.machine, last.cores) and e.when >= last.when]
+    nearest = min(later, key=lambda each: abs(each.when - middle))
+    return record.model_copy(update={"environment": record.environment | {"reference_s": nearest.seconds}})
 
 
 def note(directory: Path, new: Sequence[Measurement]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.errors import UserError
 from harness.results.record import Record, read_record, whole_config
 from harness.suite.schema import TrialConfig
 
@@ -32,7 +33,7 @@ def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -
     ok = known["status"] == "ok"
     well = known[ok].groupby("cell", sort=False)
     means = known[ok].drop_duplicates("cell").set_index("cell")
-    numbers = [name for name in means.select_dtypes("number") if name not in ("seed", "parts", "repeat", "place")]
+    numbers = [n for n in map(str, means.select_dtypes("number")) if n not in ("seed", "parts", "repeat", "place")]
     means[numbers] = well[numbers].mean()
     means["flags"] = well["flags"].agg(lambda flags: "; ".join(dict.fromkeys(filter(None, flags))))
     rows = pd.concat([means.assign(runs=well.size()), known[~ok].assign(runs=1)])
@@ -57,16 +58,19 @@ def _without_repeat(records: Sequence[Record]) -> list[str]:
 def unlike(record: Record, trial: TrialConfig, directory: Path, repeats: int) -> list[str]:
     """Return a flag if the scores or weights of a trial are not the same bits as those of another of its repeats.
 
-    `directory`: the suite's results; `repeats`: how many to look for. Runs on other machines or data, with other
-    threads or other code are not compared.
+    `directory`: the suite's results; `repeats`: how many to look for. Runs on GPUs, on other machines or data, with
+    other threads or other code are not compared.
     """
-    if record.status != "ok":
+    if record.status != "ok" or trial.device != "cpu":  # on a GPU sums are taken in any order
         return []
     for number in range(repeats):
         path = directory / trial.model_copy(update={"repeat": number}).id / "record.json"
         if number == trial.repeat or not path.is_file():
             continue
-        other = read_record(path)
+        try:
+            other = read_record(path)
+        except UserError:  # damaged: who reads the results is told
+            continue
         if other.status != "ok" or other.data != record.data:
             continue
         if any(other.environment.get(key) != record.environment.get(key) for key in SAME):

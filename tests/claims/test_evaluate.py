@@ -8,7 +8,7 @@ import pytest
 from claims.made import claim, frame, trial
 from scipy import stats as scipy_stats
 
-from harness.claims import Verdict, evaluate
+from harness.claims import NO_RATIO, Verdict, evaluate
 from harness.metrics import Metric
 from harness.suite.schema import Claim, TrialConfig
 
@@ -97,6 +97,18 @@ def test_an_order_holds_step_by_step(direction: str, tolerance: float, values: A
     assert verdict.expected.startswith(sign.join(("rate=0.1", "rate=0.2", "rate=0.3")))
 
 
+def test_an_order_through_zero_is_not_said_to_lack_seeds() -> None:
+    order = {"order": [{"parts": 2}, {"parts": 4}], "direction": "increasing"}
+    one = claim("stat_kept", order, WHOLE)
+
+    def why(seeds: int) -> str:
+        sizes = [(trial("whole", s, parts=p), {"stat_kept": p - 2.0}) for p in (2, 4) for s in range(seeds)]
+        return judged(one, sizes).why
+
+    assert "one seed" in why(1)
+    assert why(3) == NO_RATIO
+
+
 def test_what_was_not_run_or_failed_is_said_and_the_rest_counts() -> None:
     figures: Figures = [
         (trial("whole", parts=2), {"epoch_time_s": 2.0}),
@@ -170,6 +182,8 @@ def test_runs_of_one_seed_count_for_times_and_not_for_scores() -> None:
     assert judged(time, figures).state == "holds"
     by_seed = [figures[0], figures[2], *figures[5:]]  # whole's 0 and 2, sampled's 1 to 3: one is a pair
     assert judged(time, by_seed).why == "not sure: one seed"
+    for bound, state in ((2.05, "indicated"), (2.5, "holds")):  # the machine may be 10 % slower at another time
+        assert judged(claim("epoch_time_s", {"at_most": bound}, WHOLE), figures).state == state
     score = claim("best_val", {"at_most": 0}, WHOLE, over=SAMPLED, by="difference")
     assert (judged(score, figures).state, judged(score, figures).why) == ("indicated", "not sure: one seed")
 

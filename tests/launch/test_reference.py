@@ -12,9 +12,12 @@ from threading import BrokenBarrierError
 import pytest
 
 from harness.launch import reference as module
+from harness.launch.inputs import usable_cores
 from harness.launch.reference import EVERY, Reference
 from harness.results.reference import Measurement, machine, measurements, note
 from harness.runtime.reference import measure
+
+CORES = len(usable_cores())
 
 
 class Machine:
@@ -25,13 +28,17 @@ class Machine:
 
     def run(self) -> Measurement | None:
         self.count += 1
-        return Measurement(machine=machine(), when=self.now, seconds=self.count, cores=2)
+        return Measurement(machine=machine(), when=self.now, seconds=self.count, cores=CORES)
 
     def broken(self) -> None:
         self.count += 1
 
     def wait(self, **since: float) -> None:
         self.now += timedelta(**since)
+
+
+def seconds(found: Measurement | None) -> float | None:
+    return found and found.seconds
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_it_is_run_first_then_every_few_minutes_and_last(clock: Machine, tmp_path: Path) -> None:
     reference, seen = Reference(tmp_path), []
     for _ in range(3):
-        seen.append(reference.before(clock.run))
+        seen.append(seconds(reference.before(clock.run)))
         clock.wait(seconds=EVERY.total_seconds() * 0.6)
     assert seen == [1, 1, 2]
     reference.after(nullcontext(True))
@@ -64,9 +71,14 @@ def test_a_run_goes_on_with_the_last_time_of_one_just_before(clock: Machine, tmp
     note(tmp_path, [other])
     clock.wait(seconds=2)
     again = Reference(tmp_path)
-    assert again.before(clock.run) == 1
+    assert seconds(again.before(clock.run)) == 1
     clock.wait(days=1)
-    assert again.before(clock.run) == 2
+    assert seconds(again.before(clock.run)) == 2
+
+
+def test_a_time_of_other_cores_is_another_workloads(clock: Machine, tmp_path: Path) -> None:
+    note(tmp_path, [Measurement(machine=machine(), when=clock.now, seconds=99, cores=CORES + 1)])
+    assert seconds(Reference(tmp_path).before(clock.run)) == 1
 
 
 def test_nothing_is_measured_beside_trials_or_where_none_ran(clock: Machine, tmp_path: Path) -> None:
@@ -82,7 +94,16 @@ def test_a_workload_that_fails_leaves_no_time(clock: Machine, tmp_path: Path) ->
     reference = Reference(tmp_path)
     assert reference.before(clock.broken) is None
     assert measurements(tmp_path) == []
-    assert reference.before(clock.run) == 2  # tried again with the next trial
+    assert reference.before(clock.run) is None
+    clock.wait(seconds=EVERY.total_seconds())
+    assert seconds(reference.before(clock.run)) == 2  # it may take long to fail
+
+
+def test_a_workload_that_cannot_be_written_harms_no_trial(clock: Machine, tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert Reference(tmp_path).before(full) is None
 
 
 def test_a_full_disk_harms_no_trial(clock: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +111,7 @@ def test_a_full_disk_harms_no_trial(clock: Machine, tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module, "note", full)
-    assert Reference(tmp_path).before(clock.run) == 1
+    assert seconds(Reference(tmp_path).before(clock.run)) == 1
 
 
 def test_the_workload_is_run_on_the_cores_that_are_named() -> None:

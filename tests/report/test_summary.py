@@ -73,6 +73,16 @@ def test_a_winner_must_beat_all_of_them(write: Write) -> None:
     assert three >= two > 0
 
 
+def test_who_shares_no_seed_with_the_best_is_tied(write: Write) -> None:
+    section = write((FULL, *BNS), seeds=(0, 1))
+    frame = section.frame.assign(seed=section.frame["seed"] + 5 * (section.frame["variant"] == section.variants[0].key))
+    frame = frame[(frame["variant"] != section.variants[1].key)]
+    found = wins(replace(section, frame=frame))
+    for what in ("Fastest epoch", "Best test accuracy", "Least memory"):
+        assert re.search(r"Cannot be told from .*: no seed in common\.$", found[what].text)
+    assert "Cannot" not in found["Fewest bytes exchanged"].text
+
+
 def test_runs_of_one_seed_count_for_times(write: Write) -> None:
     section = write((FULL, *BNS))
     seconds = section.frame["variant"].map({v.key: 1.0 + i for i, v in enumerate(section.variants)})

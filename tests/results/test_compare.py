@@ -175,6 +175,14 @@ def test_a_drift_between_the_sides_is_not_called(make) -> None:
     assert whole(slow).verdict == "slower"
 
 
+def test_references_of_other_cores_tell_nothing(make) -> None:
+    pairs = suites(make, np.random.default_rng(7), [1.0] * 3, 4, drift=0.09, turns=False, reference=True)
+    assert whole(pairs).drift == "reference"
+    for each in pairs:
+        each.before.record.environment["reference_cores"] = 4
+    assert whole(pairs).drift == "unknown"
+
+
 def test_throughput_is_epoch_time_the_other_way_round(make) -> None:
     """Also where the machine's drift is taken out of both."""
     pairs = suites(make, np.random.default_rng(4), [2.0] * 3, 3, drift=0.09, turns=False, reference=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from harness.results.compare import load_trials
+from harness.results.frames import load_results
 from harness.results.reference import FILE, Measurement, machine, measurements, note
 from harness.results.store import ResultStore, merge_results
 
@@ -59,6 +62,27 @@ def test_merged_results_have_the_measurements_of_all_once(tmp_path: Path, make_r
         merge_results(tmp_path / "out", [tmp_path / "a", tmp_path / "b"])
     assert measurements(tmp_path / "out") == [made(1), made(5), made(7)]
     assert len((tmp_path / "out" / "one" / FILE).read_bytes().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("own", "wall", "found"),
+    [
+        (0.01, 2.0, 0.01),  # short: the one before is nearest
+        (0.01, 50.0, 0.02),  # long: the next one is, though not that of other cores or another machine
+        (0.02, 1.0, 0.02),  # measured while the trial's data were made
+        (0.03, 600.0, 0.03),  # none of those there are
+        (None, 50.0, None),
+    ],
+)
+def test_a_trial_has_the_measurement_nearest_to_its_middle(
+    tmp_path: Path, make_record, own: float | None, wall: float, found: float | None
+) -> None:
+    note(tmp_path / "one", [made(0), made(24, 0.5, on="bbbbbbbb"), made(40, 0.02)])
+    note(tmp_path / "one", [made(25, 0.6).model_copy(update={"cores": 3})])
+    fields = {"suite": "one", "started": START.isoformat(), "wall_s": wall, "environment": {"reference_s": own}}
+    ResultStore(tmp_path, "one").commit("abc", make_record("abc", **fields), [], "")
+    assert [trial.record.environment["reference_s"] for trial in load_trials(tmp_path)] == [found]
+    assert load_results(tmp_path)["reference_s"].tolist() == pytest.approx([found or math.nan], nan_ok=True)
 
 
 def test_a_time_that_cannot_be_is_no_measurement() -> None:

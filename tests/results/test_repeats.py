@@ -100,6 +100,16 @@ def test_bits_elsewhere_may_differ(write, tmp_path: Path, differs: dict[str, Any
     assert unlike(write(a1, 1.0, checksum="beef", environment=HERE | differs), a1, tmp_path / "demo", 2) == []
 
 
+def test_bits_of_gpus_and_of_damaged_records_are_not_compared(write, tmp_path: Path) -> None:
+    a0, a1, *_ = runs()
+    write(a0, 1.0)
+    other = write(a1, 1.0, checksum="beef")
+    assert len(unlike(other, a1, tmp_path / "demo", 2)) == 1
+    assert unlike(other, a1.model_copy(update={"device": "cuda"}), tmp_path / "demo", 2) == []
+    (tmp_path / "demo" / a0.id / "record.json").write_text("{")
+    assert unlike(other, a1, tmp_path / "demo", 2) == []
+
+
 def test_a_repeat_that_failed_has_no_bits(write, tmp_path: Path) -> None:
     a0, a1, *_ = runs()
     write(a0, 1.0, status="oom", reason="too big", result={})
