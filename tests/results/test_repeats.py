@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from harness.claims import judge
+from harness.report.notes import make_notes
+from harness.report.write import _csv
 from harness.results.frames import load_inputs, load_results
 from harness.results.record import Record
 from harness.results.repeats import unlike
@@ -59,6 +64,12 @@ def test_repeats_that_failed_do_not_count_and_keep_their_rows(write, tmp_path: P
     assert results["epoch_time_s"].dropna().to_dict() == {a1.id: 3.5}
     assert results["status"].to_dict() == {a0.id: "oom", a1.id: "ok", b0.id: "oom", b1.id: "error"}
     assert results["runs"].to_dict() == {a0.id: 1, a1.id: 2, b0.id: 1, b1.id: 1}
+    first, repeats, *_ = make_notes(load_inputs(tmp_path), [])
+    assert first.lead == "3 of 4 trials did not end well"
+    assert repeats.lead == "Repeats: 2 trials ran 5 times."
+    drawn = SimpleNamespace(pictures=(), networks=())
+    files = dict(_csv(lambda _: drawn, load_inputs(tmp_path)))  # type: ignore[arg-type, return-value]
+    assert len(pd.read_csv(io.BytesIO(files["runs.csv"]))) == 5
 
 
 def test_records_older_than_repeats_are_first_ones(write, tmp_path: Path) -> None:
