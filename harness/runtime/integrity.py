@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from harness.graph.partition import HIDDEN
 from harness.models.gnn import Rows
+from harness.runtime.row_plan import upload
 from harness.runtime.step import Loss, Step
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Inputs:
 
 
 def _rows(rows: Tensor, at: list[int]) -> Tensor:
-    return rows.detach()[torch.tensor(at, device=rows.device)]
+    return rows.detach()[upload(np.array(at), rows.device)]  # a step does not wait for a GPU
 
 
 def _left_out_or_equal(rows: Tensor, want: Tensor) -> bool:

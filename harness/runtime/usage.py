@@ -35,12 +35,14 @@ class CpuTime:
     Attributes:
         main: the trainer's thread.
         libraries: threads that are none of Python's (gloo's, OpenMP's), and those that the harness has of its own.
+        pools: of those the ones that compute: OpenMP's, numba's, BLAS's.
         method: Python threads that were started with the method or later, and threads that have ended.
         children: processes that it started, those that live included.
     """
 
     main: float = 0.0
     libraries: float = 0.0
+    pools: float = 0.0
     method: float = 0.0
     children: float = 0.0
 
@@ -71,8 +73,8 @@ class Used:
 class Usage:
     """Follows what a rank uses, from before its method is made.
 
-    Threads are told apart before and after evaluations only. Linux tells them, and a process's cores; elsewhere the
-    flags that need them are never raised, and `report` says None.
+    Threads are told apart before and after evaluations only. Linux tells them, and a process's cores; elsewhere, and
+    in sandboxes that tell no thread's clock, the flags that need them are never raised, and `report` says None.
 
     Args:
         cores: that the rank may keep busy.
@@ -83,8 +85,10 @@ class Usage:
         self._cores, self._flag, self._threads = cores, flag, torch.get_num_threads()
         self._given = _affinity(0)
         self._harness = {thread.native_id for thread in threading.enumerate()}
+        self._told = TASKS.is_dir() and _thread_seconds(threading.get_native_id()) is not None
         self._last: CpuTime | None = None
         self._seconds: dict[int, float] = {}  # of threads that are none of the method's, those that have ended too
+        self._named: dict[int, bool] = {}  # of those, whether they have a name of their own
         self._method: set[int] = set()  # threads; one that has ended in Python may still be the system's
         self.used = Used()
 
@@ -117,10 +121,11 @@ class Usage:
         children = used.training.children + used.evaluation.children
         if children > CHILDREN * used.cpu_s + LEAST_S:
             self._flag("children", f"child processes worked {children:.3g} CPU seconds, the rank {used.cpu_s:.3g}")
-        if not TASKS.is_dir():
+        if not self._told:
             return
-        # Libraries' threads are every method's: gloo's work on another core, where there is one.
-        busy = used.cpu_s - used.training.libraries + used.training.children
+        # Threads that serve a device or a socket are every method's: gloo's work on another core, where there is one.
+        serving = used.training.libraries - used.training.pools
+        busy = used.cpu_s - serving + used.training.children
         if busy > MORE * cores * used.wall_s + LEAST_S:
             self._flag("cores", f"{busy / used.wall_s:.2f} cores were busy in epochs, the rank has {cores}")
         beside = used.evaluation.method
@@ -139,7 +144,7 @@ class Usage:
             "method_cpu_s": told.method,
             "eval_method_cpu_s": asked.method,
         }
-        if not TASKS.is_dir():
+        if not self._told:
             by_thread = dict.fromkeys(by_thread)
         children = {"children_cpu_s": told.children + asked.children}
         return {"cores": self._cores, "pinned_to": self._given and sorted(self._given), **by_thread, **children}
@@ -164,8 +169,11 @@ class Usage:
                 if tid in python and not ours:
                     self._method.add(tid)
                 if tid != own and tid not in self._method:
-                    self._seconds[tid] = max(_thread_seconds(tid), self._seconds.get(tid, 0.0))
+                    self._seconds[tid] = max(_thread_seconds(tid) or 0.0, self._seconds.get(tid, 0.0))
+                    if tid not in self._named:
+                        self._named[tid] = ours or _name(tid) != _name(own)
         found.libraries = sum(self._seconds.values())
+        found.pools = sum(seconds for tid, seconds in self._seconds.items() if not self._named.get(tid, True))
         found.method = whole - main - found.libraries  # those that have ended are in the whole alone
         return found
 
@@ -183,21 +191,32 @@ def _affinity(tid: int) -> set[int] | None:
     return None
 
 
-def _thread_seconds(tid: int) -> float:
-    """Return the CPU seconds of a thread of this process; 0 if it has just ended (clock_getres(2), CPU-time clocks)."""
+def _thread_seconds(tid: int) -> float | None:
+    """Return the CPU seconds of a thread of this process (clock_getres(2), CPU-time clocks).
+
+    None if it has just ended, or the system does not tell them.
+    """
     with suppress(OSError):
         return time.clock_gettime((~tid << 3) | 6)  # a thread's clock of CPUCLOCK_SCHED: to the nanosecond
-    return 0.0
+    return None
+
+
+def _name(tid: int) -> str | None:
+    """Return a thread's name: gloo, CUDA and nccl give theirs one, those of pools have that of who made them."""
+    with suppress(OSError):
+        return (TASKS / str(tid) / "comm").read_text()
+    return None
 
 
 def _children() -> float:
     """Return the CPU seconds of all processes that this one started, as far as they still live or were waited for."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = ended.ru_utime + ended.ru_stime
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none: microseconds
-    except ChildProcessError:
-        return seconds
+    if hasattr(os, "waitid"):  # not on macOS before Python 3.13
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises where there is none: microseconds
+        except ChildProcessError:
+            return seconds
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             times = child.cpu_times()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from support.cheats import work
 
 from harness.runtime.usage import Usage
@@ -38,6 +41,50 @@ def test_seconds_of_threads_are_whose_they_are_when_those_have_ended_too() -> No
     assert 0.06 <= told["library_cpu_s"] < 0.1
     assert told["eval_method_cpu_s"] < 0.01
     assert told["children_cpu_s"] == 0
+
+
+@linux
+def test_pools_of_threads_are_held_to_the_cores() -> None:
+    """Threads of OpenMP that a method asks for are not gloo's, though neither is Python's."""
+    flags: list[tuple[str, str]] = []
+    usage, threads = Usage(1, lambda *flag: flags.append(flag)), torch.get_num_threads()
+    usage.begins()
+    before, start = time.process_time(), time.thread_time()
+    torch.set_num_threads(4)
+    rows = torch.ones(2**18)
+    while (others := time.process_time() - before - (own := time.thread_time() - start)) < 0.15:
+        rows.exp_().log_()
+    torch.set_num_threads(threads)
+    usage.epoch(own, own + others)  # as with a core for each thread, however busy the machine is
+    usage.ends()
+    told = usage.report()
+    assert [key for key, _ in flags] == ["cores"]
+    assert told["library_cpu_s"] >= 0.1
+
+
+@linux
+def test_without_threads_clocks_no_thread_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(clock: int) -> float:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(time, "clock_gettime", refused)
+    with ThreadPoolExecutor(1) as pool:
+        usage = Usage(1, flagless)
+        usage.begins()
+        pool.submit(work, 0.1).result()
+        with usage.evaluation():
+            pool.submit(work, 0.1).result()
+        usage.epoch(0.01, 0.12)
+        usage.ends()
+    assert usage.report()["library_cpu_s"] is None
+
+
+def test_children_are_found_where_nobody_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "waitid", raising=False)
+    usage = Usage(1, flagless)
+    usage.begins()
+    usage.ends()
+    assert usage.report()["children_cpu_s"] >= 0
 
 
 @pytest.mark.parametrize(
