@@ -173,10 +173,10 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """Work under way; `traffic`: what it sends is counted when it is waited for, not when it was started."""
+    """Work under way; `count` is called when it is waited for."""
 
-    def __init__(self, comm: Communicator, future: Future[T], traffic: Traffic | None = None) -> None:
-        self._comm, self._future, self._traffic = comm, future, traffic
+    def __init__(self, comm: Communicator, future: Future[T], count: Callable[[], None] = lambda: None) -> None:
+        self._comm, self._future, self._count = comm, future, count
 
     def wait(self, phase: Phase = "comm") -> T:
         """Return the result; the time stood still for it is charged to `phase`.
@@ -186,9 +186,7 @@ class Pending(Generic[T]):
         clock = self._comm.clock
         with clock.phase(phase), clock.standing_still() if phase == "comm" else nullcontext():
             result = self._future.result()
-        if self._traffic is not None:
-            self._comm.traffic.absorb(self._traffic)
-            self._traffic = None
+        self._count()
         return result
 
 
@@ -206,6 +204,7 @@ class Background:
         self._aside = comm.aside(self._clock)
         self._stream = torch.cuda.Stream() if comm.device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._uncounted: list[Traffic] = []
 
     def start(
         self,
@@ -230,18 +229,27 @@ class Background:
         return Pending(comm, self._submit(move, Traffic()))
 
     def run(self, work: Callable[[Communicator], T]) -> Pending[T]:
-        """Start `work`, which is given a communicator; what it sends is counted when it is waited for."""
+        """Start `work`, which is given a communicator; what it sends is counted when it is waited for, or in the end."""
         traffic = Traffic()
-        return Pending(self._comm, self._submit(work, traffic), traffic)
+        self._uncounted.append(traffic)
+        return Pending(self._comm, self._submit(work, traffic), lambda: self._count(traffic))
 
     def synchronize(self) -> None:
         """Wait for all that was started; results stay with their `Pending`."""
         self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
-        """Wait for all that was started, and end the thread."""
+        """Wait for all that was started, count what nobody waited for as an epoch's, and end the thread."""
         self._thread.shutdown()
+        with self._comm.traffic.during("epoch"):
+            for traffic in list(self._uncounted):
+                self._count(traffic)
         self._comm.give_back(self._aside)
+
+    def _count(self, traffic: Traffic) -> None:
+        if traffic in self._uncounted:
+            self._uncounted.remove(traffic)
+            self._comm.traffic.absorb(traffic)
 
     def _submit(self, work: Callable[[Communicator], T], traffic: Traffic) -> Future[T]:
         stream, aside, clock = self._stream, self._aside, self._clock

@@ -233,7 +233,7 @@ class Trainer:
     def look_back(self) -> dict[str, Any]:
         """Flag what the rank has used and sent since `begin`; every rank must call. Returns what it sent."""
         self.usage.ends()
-        return self.wire.ends(self.report.flag)
+        return self.wire.ends(self.report.flag, epochs=self.usage.used.epochs, rehearsed=self.kernels is not None)
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""

@@ -25,14 +25,14 @@ _ACKED = 120  # offset of `tcpi_bytes_acked` in Linux's struct tcp_info, a u64: 
 OFF = 0.05  # share of the counted bytes that may be missing or too many
 CALL_BYTES = 512  # of each rank: gloo's headers and words of a transfer; measured are 48 to 390
 SLACK_BYTES = 64 * 1024  # barriers, checksums, what a group says when it is made
-FILE_BYTES = 2**20  # logs, compiled kernels
+FILE_BYTES, EPOCH_FILE_BYTES = 2**20, 256  # logs, whatever they are of; a line of progress is some 130 bytes
 FRAME, SEGMENT = 66, 1448  # bytes of Ethernet's, IP's and TCP's headers, and of the payload between
 
 
 class Wire:
     """Follows what leaves a rank, from the end of its set-up.
 
-    On Linux and gloo. Elsewhere, or with nccl, `report` says None: its bytes pass no socket.
+    On Linux and gloo. Elsewhere, or with nccl, whose bytes pass no socket, nothing is told or flagged.
 
     Args:
         comm: the rank's communicator.
@@ -63,8 +63,11 @@ class Wire:
             if name.startswith("socket:") and (sent := _acknowledged(fd)) is not None:
                 self._last[name] = sent
 
-    def ends(self, flag: Flag) -> dict[str, Any]:
+    def ends(self, flag: Flag, *, epochs: int, rehearsed: bool) -> dict[str, Any]:
         """Flag what was sent and not counted; every rank must call. Returns what a report says of it.
+
+        `epochs`: that were trained. What was not `rehearsed` compiles kernels into files, and a GPU's driver opens
+        files of its own.
 
         `socket_bytes`: sent over TCP; `interface_bytes`: by the interface, headers included; `file_bytes`: written
         to files; `counted_bytes`: by the communicator; all since the set-up.
@@ -74,12 +77,17 @@ class Wire:
         end = self._read()
         told: dict[str, Any] = {name: _difference(end[name], start) for name, start in self._start.items()}
         sockets = told["socket_bytes"] = self._sockets()
-        if told["file_bytes"] is not None:  # what gloo writes to its sockets is in it
+        by_sockets = self._comm.by_sockets
+        if sockets is None and self._comm.world > 1:  # what was written to sockets cannot be told from it
+            told["file_bytes"] = None
+        elif told["file_bytes"] is not None:
             told["file_bytes"] = max(0, told["file_bytes"] - (sockets or 0))
-        if self.opened:
+        own_ways = by_sockets or self._comm.world == 1  # nccl opens what it needs when it needs it
+        if self.opened and own_ways and (rehearsed or self._comm.device.type == "cpu"):
             flag("bytes", f"opened while it trained: {', '.join(sorted(self.opened))}")
         files = told["file_bytes"]
-        if files is not None and files > max(FILE_BYTES, OFF * told["counted_bytes"]):
+        most = max(FILE_BYTES, OFF * told["counted_bytes"]) + EPOCH_FILE_BYTES * epochs
+        if files is not None and rehearsed and files > most:
             flag("bytes", f"{files:,} bytes were written to files")
         names = ("counted_bytes", "calls", "socket_bytes", "interface_bytes")
         own = torch.tensor([-1 if told[name] is None else told[name] for name in names], device=self._comm.device)
@@ -89,12 +97,12 @@ class Wire:
         counted, calls, *seen = gathered.sum(0).tolist()
         if self._comm.rank == 0 and self._comm.world > 1:
             for name, sent, there in zip(("sockets", "interfaces"), seen, known[2:], strict=True):
-                if there and (what := _unlike(name, sent, counted, calls * self._comm.world)):
+                if there and by_sockets and (what := _unlike(name, sent, counted, calls * self._comm.world)):
                     flag("bytes", what)
         return told
 
     def _sockets(self) -> int | None:
-        if self._comm.world == 1 or not self._comm.by_sockets or not self._last:
+        if not self._comm.by_sockets or not any(self._last.values()):  # some kernels tell 0 of every socket
             return None
         return sum(sent - self._first.get(name, 0) for name, sent in self._last.items())
 
@@ -114,7 +122,7 @@ class Wire:
 
     def _written(self) -> int | None:
         """Return the bytes that this process wrote to files, pipes and sockets, by `write` and `writev`."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             (told,) = re.findall(r"^wchar: (\d+)$", (self._proc / "io").read_text(), re.MULTILINE)
             return int(told)
         return None

@@ -13,7 +13,10 @@ def test_transfers_beside_the_trainer_arrive_in_order_and_are_counted_apart(worl
     results = run_ranks(beside, world, STEPS, SIZE)
     for result in results:
         assert result["received"] == [[100.0 * step + q for q in range(world)] for step in range(STEPS)]
-        rows = [row for row in result["rows"] if row["overlapped"]]
+        rows = [row for row in result["rows"] if row["overlapped"] and row["purpose"] != "control"]
+        last = [row for row in result["rows"] if row["purpose"] == "control"]
+        assert {row["scope"] for row in last} == {"epoch"}
+        assert sum(row["sent_bytes"] for row in last) == (world - 1) * SIZE * 4 * 4
         assert sum(row["sent_bytes"] for row in rows) == STEPS * (world - 1) * SIZE * 4 * 4
         assert {row["layer"] for row in rows} == set(range(STEPS))
         assert all(row["purpose"] == "feature" for row in result["rows"] if not row["overlapped"])

@@ -84,9 +84,9 @@ def _read_inputs(rank: int, world: int, case: Case) -> list[tuple[np.ndarray, np
     return [(worker.view.nodes[step.nodes], step.inputs.numpy()) for step in steps]  # type: ignore[union-attr]
 
 
-def run_to_the_end(rank: int, world: int, case: Case) -> dict[str, Any]:
+def run_to_the_end(rank: int, world: int, case: Case, *, rehearsed: bool = False) -> dict[str, Any]:
     """Run a whole trial; returns the rank's report."""
-    trainer = case.trainer(rank, world)
+    trainer = case.trainer(rank, world, rehearsed=rehearsed)
     with trainer.report.concluding():
         trainer.report.setup(trainer.worker, trainer.method, {}, {})
         trainer.run()

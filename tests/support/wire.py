@@ -97,6 +97,7 @@ def beside(rank: int, world: int, steps: int, size: int) -> dict[str, object]:
             own = comm.exchange_rows(torch.full((world, 1), -1.0), [1] * world, [1] * world, purpose="feature")
             assert own.unique().tolist() == [-1.0]
             received.append(pending[step].wait()[::size, 0].tolist())
+    background.run(lambda aside: aside.exchange_rows(rows, counts, counts, purpose="control"))  # nobody waits for it
     background.close()
     return {"received": received, "busy": timed.busy_s, "comm": timed.phases["comm"], "rows": comm.traffic.rows()}
 
