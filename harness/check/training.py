@@ -56,15 +56,18 @@ class Case:
 
     def trainer(self, rank: int, world: int, *, rehearsed: bool = False) -> Trainer:
         """Make the rank's trainer, with its worker and its method; `rehearsed`: as a trial does it, by `set_up`."""
+        out = Path(tempfile.mkdtemp())
+        return (set_up if rehearsed else Trainer)(Worker(self.job(out), rank, world), RankReport(out, rank))
+
+    def job(self, out: Path) -> Job:
+        """Return the job of its ranks, which write to `out`."""
         name = self.method if self.plugin is not None else _class_path(self.method)
         config = RunConfig.model_validate(vars(self) | {"method": MethodSpec(name=name, options=self.options)})
-        out = Path(tempfile.mkdtemp())
         graph, parts, inductive = self.data.graph, self.data.parts, self.data.inductive
-        job = Job(
+        return Job(
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
             store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
         )  # fmt: skip
-        return (set_up if rehearsed else Trainer)(Worker(job, rank, world), RankReport(out, rank))
 
 
 @functools.cache

@@ -47,12 +47,16 @@ class Reading:
 class Load:
     """Reads the load of the cores that this process may use, window by window, and says what epochs had of it.
 
-    One thread looks, another tells of its epochs. `root` is where the kernel's files are.
+    One thread looks, another tells of its epochs. A process that may run on more than `most` cores is not pinned: it
+    has none of them for itself, and others' load there is not told. `root` is where the kernel's files are.
     """
 
-    def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, most: int | None = None, root: Path = Path("/"), clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._root, self._clock, self._lock = root, clock, Lock()
-        self.cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self.cores = cores if most is None or len(cores) <= most else []
         self.machine = _machine(root)
         self._group = _group(root)
         self._last = self._read()

@@ -146,6 +146,7 @@ class Meters:
         timing: the trial's; one that is not in phases starts no thread and reads no counter, only `memory` works.
         phase: returns the phase that the trainer is in, "" between epochs; called from the thread. On a GPU
             that is what the host is launching or waiting for.
+        cores: that the rank may keep busy, see `Load`.
         proc: the kernel's files of this process.
         powercap: the kernel's energy counters.
         gpu: opens NVML's view of a torch device; called only for CUDA devices.
@@ -161,6 +162,7 @@ class Meters:
         local_rank: int,
         timing: Timing,
         phase: Callable[[], str],
+        cores: int | None = None,
         proc: Path = PROC,
         powercap: Path = POWERCAP,
         gpu: Callable[[torch.device], Gpu] = open_gpu,
@@ -175,7 +177,7 @@ class Meters:
         attempt = self._reasons.attempt
         self._gpu = attempt(lambda: gpu(device), *NVML_METRICS)
         self._packages = attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
-        self._load = Load() if self._enabled else None
+        self._load = Load(cores) if self._enabled else None
         self._epochs: list[tuple[float, float]] = []
         look = None if self._load is None else self._load.look
         self._sampler = SamplingThread(self._reasons, phase, proc, self._gpu, self._packages, look)

@@ -18,6 +18,7 @@ import torch
 from harness.runtime.job import Job, join_group
 from harness.runtime.report import RankReport
 from harness.runtime.trainer import import_first, set_up
+from harness.runtime.usage import Usage
 from harness.runtime.worker import Worker
 
 
@@ -31,8 +32,9 @@ def main(arguments: list[str]) -> int:
     with report.concluding():
         torch.set_num_threads(job.threads)
         join_group(job, rank, world)
+        usage = Usage(job.cores, report.flag)  # before a plugin's module runs
         imported_s = import_first(job.config)
-        set_up(Worker(job, rank, world, report.stage), report, imported_s).run()
+        set_up(Worker(job, rank, world, report.stage), report, usage, imported_s).run()
     return report.exit_code
 
 

@@ -375,7 +375,7 @@ def import_first(config: RunConfig) -> float:
     return time.perf_counter() - start
 
 
-def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Trainer:
+def set_up(worker: Worker, report: RankReport, usage: Usage | None = None, imported_s: float = 0.0) -> Trainer:
     """Return the trainer of a trial, after all that comes before its first epoch; every rank must call.
 
     A method is made, and rehearsed (`Trainer.rehearse`) on a model of its own; then both are made anew. What the first
@@ -384,7 +384,7 @@ def set_up(worker: Worker, report: RankReport, imported_s: float = 0.0) -> Train
     epochs are not timed there is no rehearsal.
     """
     with worker.spans("prepare"):
-        trainer = Trainer(worker, report)
+        trainer = Trainer(worker, report, usage)
     usage = trainer.usage  # it has seen what threads there were before any method
     seconds, found, told = worker.spans.seconds.copy(), worker.found.copy(), trainer.method.setup_metrics()
     report.setup(worker, trainer.method, seconds, told)

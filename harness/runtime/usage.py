@@ -23,7 +23,7 @@ MORE = 1.05  # times its cores that a rank may keep busy: clocks are read one af
 LEAST_S = 0.05  # CPU seconds too few to flag
 CHILDREN = 0.01  # share of a rank's CPU seconds that its child processes may have
 BESIDE = 0.25  # share of an epoch's CPU seconds that a method's threads may have in an evaluation, on average
-_OURS = ("parts-of-", "transfers")  # threads of the harness that compute products and move rows for the trainer
+_OURS = ("parts-of-", "transfers", "meters")  # threads of the harness that compute products, move rows, and measure
 
 Flag = Callable[[str, str], None]
 
@@ -157,7 +157,7 @@ class Usage:
 
     def _read(self) -> CpuTime:
         """Return what was used so far, by what."""
-        python = {thread.native_id: thread.name for thread in threading.enumerate()}
+        python = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
         own = threading.get_native_id()
         main, whole = time.thread_time(), time.process_time()
         found = CpuTime(main=main, children=_children())
@@ -171,7 +171,7 @@ class Usage:
                 if tid != own and tid not in self._method:
                     self._seconds[tid] = max(_thread_seconds(tid) or 0.0, self._seconds.get(tid, 0.0))
                     if tid not in self._named:
-                        self._named[tid] = ours or _name(tid) != _name(own)
+                        self._named[tid] = ours or _name(tid) not in [_name(maker) for maker in python]
         found.libraries = sum(self._seconds.values())
         found.pools = sum(seconds for tid, seconds in self._seconds.items() if not self._named.get(tid, True))
         found.method = whole - main - found.libraries  # those that have ended are in the whole alone

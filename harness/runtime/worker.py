@@ -68,7 +68,9 @@ class Worker:
             self.check = TrafficCheck(self.comm, self.interface)
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
-        self.meters = Meters(self.device, local_rank=local_rank, timing=config.timing, phase=lambda: clock.current)
+        self.meters = Meters(
+            self.device, local_rank=local_rank, timing=config.timing, phase=lambda: clock.current, cores=job.cores
+        )
         self.aggregated_rows: dict[int, Tensor] = {}
         self._graph = open_graph(job.graph)
         self.stored_features, self.multilabel = self._graph.features, self._graph.multilabel

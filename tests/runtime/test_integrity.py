@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import re
 import sys
@@ -20,6 +22,7 @@ from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.graph.partition import HIDDEN
 from harness.models.spec import ModelSpec
+from harness.runtime import rank
 from harness.runtime.spec import TrainSpec
 from harness.runtime.usage import Usage
 
@@ -111,6 +114,33 @@ def test_a_cheat_is_flagged_by_name(name: str, tmp_path: Path, one_thread: None)
     ((key, text),) = found["flags"]
     assert key == FLAGGED[name][0]
     assert re.fullmatch(FLAGGED[name][1], text), text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")
+def test_what_a_module_takes_when_it_is_imported_is_flagged(
+    tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("has one core")
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    lines = ["import os, torch", "from support.cheats import Honest", "torch.set_num_threads(64)"]
+    (tmp_path / "grasping.py").write_text("\n".join([*lines, "os.sched_setaffinity(0, range(os.cpu_count()))"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    graph = random_graph(3)
+    data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
+    job = Case(data, "support.cheats:Honest", {}, MODEL).job(tmp_path).model_dump_json()
+    (tmp_path / "job.json").write_text(job.replace("support.cheats:", "grasping:"))
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, str(int(name == "WORLD_SIZE")))
+    try:
+        assert rank.main([str(tmp_path / "job.json")]) == 0
+    finally:
+        gc.unfreeze()
+    found = json.loads((tmp_path / "rank0.json").read_text())
+    texts = dict(found["flags"])
+    assert "torch was given 64 threads in place of 1" in texts["cores"]
+    assert sorted(texts) == ["affinity", "cores"]
+    assert found["usage"]["method_cpu_s"] < 0.01  # the meters' thread is not the method's
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")

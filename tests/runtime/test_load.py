@@ -38,8 +38,8 @@ class Machine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def load(self) -> Load:
-        return Load(self.root, lambda: self.now)
+    def load(self, most: int | None = None) -> Load:
+        return Load(most, self.root, lambda: self.now)
 
 
 @pytest.fixture
@@ -102,3 +102,11 @@ def test_what_cannot_be_read_is_none(machine: Machine) -> None:
     found = load.of(100, 101)
     assert (found["busy_cores"], found["steal_cores"]) == (None, None)
     assert found["own_cores"] is not None
+
+
+def test_cores_that_a_rank_is_not_pinned_to_are_not_its_own(machine: Machine) -> None:
+    assert machine.load(2).cores == [0, 2]
+    load = machine.load(1)
+    machine.passes(1, busy=1)
+    load.look()
+    assert (load.cores, load.of(100, 101)["busy_cores"]) == ([], None)
