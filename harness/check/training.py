@@ -6,6 +6,7 @@ import faulthandler
 import functools
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -107,11 +108,11 @@ def outcome(trainer: Trainer) -> RankOutcome:
     before = _weights(worker)
     trainer.begin()
     rows = [trainer.train_epoch(epoch) for epoch in range(worker.job.config.train.epochs)]
-    trainer.method.close()
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
     with trainer.usage.evaluation():
         scores = evaluate(worker.model, worker.eval_view, worker.comm)
     trainer.integrity.unchanged(worker.model, EVALUATION)
+    trainer.method.close()
     broken, traffic = trainer.integrity.broken, worker.traffic.rows()
     trainer.look_back()
     return RankOutcome(before, gradients, rows, traffic, scores, _weights(worker), broken, tuple(trainer.report.flags))
@@ -184,10 +185,11 @@ def rank_group(world: int) -> Iterator[RankGroup]:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.check.preload"])
+    first = random.randrange(2**16)  # groups that run at the same time are to have different cores
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(world)]
         processes: list[BaseProcess] = [
-            context.Process(target=_rank, args=(rank, world, Path(folder), theirs), daemon=True)
+            context.Process(target=_rank, args=(rank, world, Path(folder), theirs, first + rank), daemon=True)
             for rank, (_, theirs) in enumerate(pipes)
         ]
         for process in processes:
@@ -253,8 +255,11 @@ class RankGroup:
         raise RankError(reason, "\n".join(f"--- {log.stem}\n{log.read_text()}" for log in logs))
 
 
-def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
-    """Run as a rank: start, then do what is asked for, until nobody asks any more."""
+def _rank(rank: int, world: int, folder: Path, pipe: Connection, turn: int) -> None:
+    """Run as a rank: start, then do what is asked for, until nobody asks any more.
+
+    It is pinned to a core, as in a trial: `turn` says which of those there are, in turn.
+    """
     log = os.open(folder / f"rank{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -263,6 +268,9 @@ def _rank(rank: int, world: int, folder: Path, pipe: Connection) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     tempfile.tempdir = str(folder)
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, [cores[turn % len(cores)]])
     if world > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         store, timeout = FileStore(str(folder / "store"), world), timedelta(seconds=60)

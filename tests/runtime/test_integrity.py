@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 from support.cheats import EACH_S
-from support.training import run_all_to_the_end, run_to_the_end
+from support.training import own_cores, run_all_to_the_end, run_to_the_end
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case, run_ranks
+from harness.check.training import Case, rank_group, run_ranks, train
 from harness.graph.partition import HIDDEN
 from harness.models.spec import ModelSpec
 from harness.runtime import rank
@@ -176,6 +176,18 @@ def test_bytes_around_the_communicator_are_flagged(tmp_path: Path) -> None:
     assert re.fullmatch(r"sockets sent [\d,]+ bytes, [\d,]+ were counted", text)
     sent, counted = (int(number.replace(",", "")) for number in re.findall(r"[\d,]{2,}", text.replace(", ", " ")))
     assert sent - counted > 2 * 3 * 40_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tells no threads")
+def test_a_checks_rank_has_a_core_and_is_evaluated_before_its_threads_end(tmp_path: Path) -> None:
+    graph = random_graph(3)
+    data = on_disk(graph, np.zeros(graph.nodes, np.int32), 1, False, tmp_path)
+    case = Case(data, "support.cheats:BesideEvaluations", {}, MODEL, TrainSpec(epochs=1, threads=1))
+    with rank_group(1) as group:
+        ((found,),) = group.call(train, [case])
+        (cores,) = group.call(own_cores)
+    assert [key for key, _ in found.flags] == ["beside-eval"]
+    assert len(cores) == 1
 
 
 @pytest.mark.parametrize("multilabel", [False, True])

@@ -255,7 +255,10 @@ class BesideEvaluations(_Cheat):
 
     def after(self, model: nn.Module, arguments: Any, logits: Any) -> None:
         if not model.training:
-            self.pool.submit(work, 0.05).result()
+            self.pool.submit(work, 0.08).result()
+
+    def close(self) -> None:
+        self.pool.shutdown()
 
 
 class AroundTheCommunicator(_Cheat):

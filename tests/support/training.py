@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,11 @@ def run_to_the_end(rank: int, world: int, case: Case, *, rehearsed: bool = False
 def run_all_to_the_end(rank: int, world: int, cases: list[Case]) -> list[dict[str, Any]]:
     """Run whole trials, one after the other; returns the rank's reports."""
     return [run_to_the_end(rank, world, case) for case in cases]
+
+
+def own_cores(rank: int, world: int) -> set[int]:
+    """Return the cores that the rank may run on."""
+    return os.sched_getaffinity(0)
 
 
 def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:
