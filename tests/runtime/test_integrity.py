@@ -51,6 +51,7 @@ FLAGGED = {
     "OwnSocket": ("bytes", r"opened while it trained: a socket"),
     "OwnFile": ("bytes", r"3,1\d\d,\d\d\d bytes were written to files"),
     "OwnMemory": ("bytes", r"opened while it trained: /.*"),
+    "LateKernel": ("compile", r"called for the first time after set-up: harness\.graph\.kernels\.gather"),
 }
 
 
@@ -109,7 +110,7 @@ def test_a_cheat_is_flagged_by_name(name: str, tmp_path: Path, one_thread: None)
         if len(os.sched_getaffinity(0)) < 2:
             pytest.skip("has one core")
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-    found = run(name, tmp_path, rehearsed=name == "OwnFile")
+    found = run(name, tmp_path, rehearsed=name in ("OwnFile", "LateKernel"))
     assert found["status"] == "ok", found["reason"]
     ((key, text),) = found["flags"]
     assert key == FLAGGED[name][0]

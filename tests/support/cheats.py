@@ -24,6 +24,7 @@ from harness_methods.graphsage import GraphSAGE
 from torch import nn
 
 from harness import FullGraphOptions, Loss, Step, Worker
+from harness.graph.kernels import gather
 from harness.runtime.worker import evaluate
 
 STEPS = 5
@@ -298,6 +299,18 @@ class OwnMemory(_Cheat):
                 file.truncate(mmap.PAGESIZE)
                 self.shared = mmap.mmap(file.fileno(), 0)
         self.shared[:1] = b"0"
+        yield from super().steps(epoch)
+
+
+class LateKernel(_Cheat):
+    """Calls a compiled kernel in an epoch that it has not called in its rehearsal."""
+
+    def rehearsal(self) -> Iterator[Step]:
+        yield from super().steps(0)
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if epoch == 2:
+            gather(np.zeros(3, np.int8), np.zeros(1, np.int64))
         yield from super().steps(epoch)
 
 
