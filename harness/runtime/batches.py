@@ -229,7 +229,7 @@ class Background:
         return Pending(comm, self._submit(move, Traffic()))
 
     def run(self, work: Callable[[Communicator], T]) -> Pending[T]:
-        """Start `work`, which is given a communicator; what it sends is counted when it is waited for, or in the end."""
+        """Start `work`, given a communicator; what it sends is counted when it is waited for, or at the end."""
         traffic = Traffic()
         self._uncounted.append(traffic)
         return Pending(self._comm, self._submit(work, traffic), lambda: self._count(traffic))
