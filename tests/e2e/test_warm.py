@@ -57,7 +57,7 @@ def test_cold_and_warm_trials_have_the_same_bits(command: CommandLine, tmp_path:
     (tmp_path / "small.yaml").write_text(SUITE)
     found = {}
     for start in ("--warm", "--cold"):
-        done = command.run("run", "small.yaml", "--results", start[2:], start, "--set", "timing=off", timeout_s=200)
+        done = command.run("run", "small.yaml", "--results", start[2:], start, timeout_s=200)
         assert done.returncode == 0, done.stdout + done.stderr
         found[start] = records(tmp_path / start[2:] / "small")
     assert len(found["--warm"]) == 2  # the second one's ranks come from the process that forked the first one's
