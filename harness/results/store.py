@@ -240,22 +240,6 @@ def read_epochs(path: Path) -> pd.DataFrame:
         raise UserError(f"damaged epochs: {str(error).splitlines()[0]}", file=path) from error
 
 
-def timed_epochs(epochs: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Return the epochs that a trial's epoch time is the median of, in order.
-
-    Args:
-        epochs: rows of one trial as `load_epochs` has them, one an epoch and rank.
-        count: how many they are, the trial's `timed_epochs`: the last without barriers that all ranks ended.
-
-    Returns:
-        Indexed by epoch: `epoch_time_s` of the slowest rank, and its `steps` (NaN if not recorded).
-    """
-    plain = epochs if "timing" not in epochs else epochs[epochs["timing"] != "breakdown"]
-    by_epoch = plain.reindex(columns=["epoch", "epoch_time_s", "steps"]).groupby("epoch")
-    whole = by_epoch.size() == epochs["rank"].nunique()
-    return by_epoch.max()[whole].tail(count)
-
-
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column as numbers if it holds nothing else (None is NaN), as text otherwise."""
     import pandas as pd

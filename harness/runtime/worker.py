@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class Worker:
         self.eval_view = self.open_view(job.full_view, rank) if job.inductive else self.view
         counts = self.comm.all_gather(torch.tensor([self.train_rows.numel()], device=self.device))
         self.train_counts = [int(c) for c in counts]
-        self._random = random.getstate(), np.random.get_state()  # a plugin's may be the global ones
+        self._random = _global_generators()  # a plugin's may be these
         self.start_over()
 
     def start_over(self) -> None:
@@ -90,8 +91,7 @@ class Worker:
         config = self.job.config
         if vars(self).pop("features", None) is not None:
             _ = self.features  # read again here, not in an epoch
-        random.setstate(self._random[0])
-        np.random.set_state(self._random[1])
+        _set_global_generators(self._random)
         self.model = GNN(
             config.model,
             self.stored_features.shape[1],
@@ -107,14 +107,13 @@ class Worker:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Leave all generators as they were: what happens beside the training draws none of its numbers."""
-        states = random.getstate(), np.random.get_state(), self.rng.bit_generator.state
+        ours, others = self.rng.bit_generator.state, _global_generators()
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             try:
                 yield
             finally:
-                random.setstate(states[0])
-                np.random.set_state(states[1])
-                self.rng.bit_generator.state = states[2]
+                _set_global_generators(others)
+                self.rng.bit_generator.state = ours
 
     def open_view(self, path: Path, rank: int) -> View:
         """Return the part of `rank` of a partitioned graph."""
@@ -209,3 +208,13 @@ def score_counts(logits: Tensor, labels: Tensor) -> Tensor:
 def _score(counts: list[float]) -> float | None:
     numerator, denominator = counts
     return numerator / denominator if denominator else None
+
+
+def _global_generators() -> tuple[Any, Any]:
+    """Return the states of Python's and NumPy's global generators."""
+    return random.getstate(), np.random.get_state()
+
+
+def _set_global_generators(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
