@@ -13,13 +13,15 @@ from pydantic import Field
 from harness import LayerSample, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, inclusion, per_layer
 from harness.graph import Propagation, Topology
 from harness.sampling import (
+    LAYERS,
     LAYERWISE_METRICS,
     LayerBatch,
+    Layers,
     LayerwiseSampler,
+    OwnSample,
     Scaled,
     Tables,
     check_sizes,
-    global_weights,
     node_uniform,
 )
 
@@ -33,29 +35,48 @@ class GlobalSampler:
     is unbiased. Drawn nodes without an edge to a destination are no sources. Otherwise as `LayerSampler`.
     """
 
-    def __init__(self, topology: Topology, propagation: Propagation, tables: Tables) -> None:
-        self._graph, self._tables = Scaled.of(topology, propagation, None), tables
-        graph = self._graph
-        self._weights = global_weights(topology.indptr, topology.indices, *graph.weights, graph.left, *graph.right)
+    def __init__(
+        self, topology: Topology, propagation: Propagation, tables: Tables, *, reads_own: bool, layers: Layers
+    ) -> None:
+        self._graph = Scaled.of(topology, propagation, reads_own=None if layers == "nested" else reads_own)
+        self._tables, self._layers = tables, layers
+        self._weights = self._graph.global_weights()
         self._candidates = int(np.count_nonzero(self._weights))
         self._inclusion: dict[int, NDArray[np.float64]] = {}
 
     def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
         """See `LayerSampler.sample`."""
         check_sizes(sizes)
-        topology, layers, sources = self._graph.topology, [], targets
+        layers = list[LayerSample]()
+        destinations = targets
         with self._tables.borrow() as row:
-            row[targets] = np.arange(targets.size, dtype=np.int32)
             for depth, size in enumerate(reversed(sizes)):
-                fresh, pointers, columns, values = gather_global(
-                    topology.indptr, topology.indices, *self._graph.weights,
-                    sources, self._chances(size), seed, depth, row,
-                )  # fmt: skip
-                whole = topology.weights is None and (size < 0 or size >= self._candidates)
-                sources = np.concatenate([sources, fresh])
-                layers.append(LayerSample(sources, pointers, columns, None if whole else values))
-            row[sources] = -1
+                layers.append(self._layer(destinations, targets, row, size, seed, depth))
+                destinations = layers[-1].sources
         return LayerBatch(layers[::-1], [1.0] * len(sizes), [self._candidates] * len(sizes))
+
+    def _layer(
+        self, destinations: NDArray[np.int64], targets: NDArray[np.int64], row: NDArray[np.int32], size: int,
+        seed: int, depth: int,
+    ) -> LayerSample:  # fmt: skip
+        """Return a layer; `row` is left as it was."""
+        topology, chances, nested = self._graph.topology, self._chances(size), self._layers == "nested"
+        kept = destinations if nested else targets[: targets.size * (self._layers == "public")]
+        row[kept] = np.arange(kept.size, dtype=np.int32)
+        fresh, pointers, columns, values = gather_global(
+            topology.indptr, topology.indices, *self._graph.weights,
+            destinations, chances, seed, depth, row, kept.size, nested,
+        )  # fmt: skip
+        sources = np.concatenate([kept, fresh])
+        whole = topology.weights is None and (size < 0 or size >= self._candidates)
+        own = None
+        if not nested:
+            at = np.flatnonzero(row[destinations] >= 0)
+            rows = row[destinations[at]].astype(np.int64)
+            inverse = 1 / np.where(rows < kept.size, 1, chances[destinations[at]])
+            own = OwnSample(destinations, at, rows, inverse, inverse)
+        row[sources] = -1
+        return LayerSample(sources, pointers, columns, None if whole else values, own=own)
 
     def _chances(self, size: int) -> NDArray[np.float64]:
         """Return p of every node for a layer's size; threads that both miss it compute the same."""
@@ -66,29 +87,35 @@ class GlobalSampler:
 
 @numba.njit(cache=True, nogil=True)
 def gather_global(  # type: ignore[no-untyped-def]
-    indptr, indices, weights, weight_step, destinations, chance, seed, depth, row
+    indptr, indices, weights, weight_step, destinations, chance, seed, depth, row, kept, nested
 ):
     """Return the sources that are new, and pointers, columns and values of the drawn edges.
 
     A node's draw is made again at each of its edges, so that no list of all nodes is needed. `row` is by
-    node, -1 for those that are no sources yet; `weights` are read at `edge * weight_step`.
+    node, -1 for those that are no sources yet; the first `kept` are sources in any case. If `nested` they are drawn
+    for their edges like others; else these count 1, and own rows of other destinations are drawn, too. `weights`
+    are read at `edge * weight_step`.
     """
     fresh, columns, values = np.empty(64, np.int64), np.empty(64, np.int32), np.empty(64)
     pointers = np.zeros(destinations.size + 1, np.int64)
     at = count = 0
     for i in range(destinations.size):
-        for e in range(indptr[destinations[i]], indptr[destinations[i] + 1]):
-            j = indices[e]
-            if not node_uniform(seed, depth, j) < chance[j]:
+        first, last = indptr[destinations[i]], indptr[destinations[i] + 1]
+        for e in range(first - (not nested), last):
+            j = indices[e] if e >= first else destinations[i]  # before its edges its own row
+            certain = not nested and 0 <= row[j] < kept
+            if not certain and not node_uniform(seed, depth, j) < chance[j]:
                 continue
             if row[j] < 0:
                 fresh = _room(fresh, count)
                 fresh[count] = j
-                row[j] = destinations.size + count
+                row[j] = kept + count
                 count += 1
+            if e < first:
+                continue
             columns, values = _room(columns, at), _room(values, at)
             columns[at] = row[j]
-            values[at] = weights[e * weight_step] / chance[j]
+            values[at] = weights[e * weight_step] / (1.0 if certain else chance[j])
             at += 1
         pointers[i + 1] = at
     return fresh[:count].copy(), pointers, columns[:at].copy(), values[:at].copy()
@@ -110,6 +137,7 @@ class FastGCNOptions(NodeBatchOptions):
     sizes: int | list[int] = Field(
         512, description="nodes drawn for a layer, input layer first, or one number for all; -1: all of them"
     )
+    layers: Layers = Field("nested", description=LAYERS)
 
 
 class FastGCN(MiniBatchMethod[FastGCNOptions]):
@@ -133,9 +161,12 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         sizes = per_layer(self.options.sizes, source.depth, "sizes")
-        return LayerwiseSampler(GlobalSampler(source.topology, source.propagation, source.tables).sample, sizes)
+        sampler = GlobalSampler(
+            source.topology, source.propagation, source.tables, reads_own=source.reads_own, layers=self.options.layers
+        )
+        return LayerwiseSampler(sampler.sample, sizes)
 
     @classmethod
     def memory(cls, options: FastGCNOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.drawn`."""
-        return case.drawn(options, options.sizes, "sizes", each=False)
+        return case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from harness import MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
-from harness.sampling import LAYERWISE_METRICS, LayerSampler, LayerwiseSampler
+from harness.sampling import LAYERS, LAYERWISE_METRICS, Layers, LayerSampler, LayerwiseSampler
 
 
 class LADIESOptions(NodeBatchOptions):
@@ -20,6 +20,7 @@ class LADIESOptions(NodeBatchOptions):
     estimator: Literal["poisson", "ladies"] = Field(
         "poisson", description="independent draws that count 1/p (unbiased), or without replacement, rows normalised"
     )
+    layers: Layers = Field("paper", description=LAYERS)
 
 
 class LADIES(MiniBatchMethod[LADIESOptions]):
@@ -29,9 +30,11 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     destinations i, node j in proportion to q_j = sum_i A_ij^2 (Algorithm 1). `estimator: poisson`:
     independent draws with p_j = min(1, c q_j), s expected, edges count A_ij / p_j: unbiased.
     `estimator: ladies`: s draws without replacement, A_ij / (s pi_j), each row scaled to the sum of all its
-    weights, as the public code does: biased. Destinations are kept as sources, so a self loop, or a node's
-    own row, is never sampled (in the paper it is an edge like others). Exact with all neighbours and all
-    training nodes in one batch.
+    weights, as the public code does: biased. `layers: paper`: the next layer's destinations are what was drawn,
+    nothing more; a self loop, or the own row that a model reads beside its neighbours', is drawn like an edge (A is
+    then all that a layer multiplies, [I, A] in GraphSAGE) and may be missing. `public`: the batch's targets are
+    sources of every layer besides, as in the public code. `nested`: all destinations are, and own rows and self loops
+    exact; reads the most. Exact with all neighbours and all training nodes in one batch.
     Bytes: see `MiniBatchMethod`.
     """
 
@@ -44,10 +47,13 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        sampler = LayerSampler(source.topology, source.propagation, source.tables, estimator=self.options.estimator)
+        sampler = LayerSampler(
+            source.topology, source.propagation, source.tables, reads_own=source.reads_own,
+            layers=self.options.layers, estimator=self.options.estimator,
+        )  # fmt: skip
         return LayerwiseSampler(sampler.sample, per_layer(self.options.sizes, source.depth, "sizes"))
 
     @classmethod
     def memory(cls, options: LADIESOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.drawn`."""
-        return case.drawn(options, options.sizes, "sizes", each=False)
+        return case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)

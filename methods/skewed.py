@@ -26,7 +26,15 @@ from pydantic import Field, model_validator
 
 from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
 from harness.runtime import Batch, node_batches, subgraph_batches
-from harness.sampling import LAYERWISE_METRICS, ImportanceSubgraphs, LayerSampler, LayerwiseSampler, SubgraphSampler
+from harness.sampling import (
+    LAYERS,
+    LAYERWISE_METRICS,
+    ImportanceSubgraphs,
+    Layers,
+    LayerSampler,
+    LayerwiseSampler,
+    SubgraphSampler,
+)
 
 NEGLIGIBLE = 1e-100  # share of Q; a smaller Q_L would ask for an alpha beyond all bounds
 
@@ -92,6 +100,7 @@ class SkewedOptions(NodeBatchOptions):
     )
     size: int = Field(4500, ge=-1, description="base saint: nodes of a subgraph; -1: all")
     estimator: Literal["poisson", "ladies"] = Field("poisson", description="base ladies: see `ladies`")
+    layers: Layers = Field("paper", description=f"base ladies: {LAYERS}")
 
     @model_validator(mode="after")
     def _alpha_where_it_is_fixed(self) -> Self:
@@ -137,7 +146,8 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         if options.base == "saint":
             nodes = ImportanceSubgraphs(*graph, options.size, **bias)
             return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
-        layers = LayerSampler(*graph, estimator=options.estimator, **bias)
+        bias |= {"reads_own": source.reads_own, "layers": options.layers, "estimator": options.estimator}
+        layers = LayerSampler(*graph, **bias)
         return LayerwiseSampler(layers.sample, per_layer(options.sizes, source.depth, "sizes"))
 
     def batches(self, epoch: int) -> list[Batch]:
@@ -161,4 +171,4 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         """See `MemoryCase.drawn`, and for subgraphs `MemoryCase.subgraphs`."""
         if options.base == "saint":
             return case.subgraphs(options, options.size)
-        return case.drawn(options, options.sizes, "sizes", each=False)
+        return case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)

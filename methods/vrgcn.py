@@ -31,7 +31,7 @@ from harness import (
     per_layer,
 )
 from harness.graph import Topology, View
-from harness.models import GNN, BlockSize
+from harness.models import BlockSize
 from harness.runtime import FeatureStore, RowStore
 from harness.sampling import Tables
 
@@ -264,7 +264,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         if worker.model.attends:
             return features
         aggregated = worker.aggregate_features()
-        rows = torch.cat([features.inner, aggregated], 1) if _reads_own(worker.model) else aggregated
+        rows = torch.cat([features.inner, aggregated], 1) if worker.model.reads_own else aggregated
         return FeatureStore(worker.comm, rows, view.owner, view.local_row, tables=self.source.tables)
 
     @classmethod
@@ -275,7 +275,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         widths = {model.widths[i][0] for i in remembered}
         if len(widths) > 1:
             return None
-        wide = 1 if model.attends else 1 + _reads_own(model)
+        wide = 1 if model.attends else 1 + model.reads_own
         sent = case.mini_batch(options, width=wide * model.widths[0][0])
         assert sent is not None
         moved = case.count("history_nodes") + case.count("written_nodes")
@@ -304,7 +304,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         components = case.mini_batch(first + blocks, options)
         width = model.widths[0][0]
         if not model.attends:
-            own = _reads_own(model)
+            own = model.reads_own
             components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
         # Fresh and historical rows are there twice: as they came, and one behind the other.
         values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
@@ -319,8 +319,3 @@ def _fanouts(options: VRGCNOptions, depth: int) -> list[int]:
 def _remembered(options: VRGCNOptions, depth: int) -> list[int]:
     """Return the layers that have a history."""
     return [i for i, fanout in enumerate(_fanouts(options, depth), start=1) if fanout >= 0]
-
-
-def _reads_own(model: GNN) -> bool:
-    """Return whether the first layer reads nodes' own features beside the aggregated ones."""
-    return model.layer_of(0)[0].reads_own or model.spec.residual

@@ -141,7 +141,7 @@ def aggregations(rank: int, world: int, case: Case, draws: int) -> Moments:
     for epoch in range(draws):
         for step in trainer.method.steps(epoch):
             (block,) = step.blocks
-            reached = (np.asarray(worker.partition.inner) if step.nodes is None else step.nodes)[: block.num_dst]
+            reached = np.asarray(worker.partition.inner)[: block.num_dst] if step.outputs is None else step.outputs
             h = step.inputs if isinstance(step.inputs, torch.Tensor) else step.inputs()
             h = h if step.exchange is None else step.exchange(h, 0)
             values = block.aggregate(h, worker.model.propagation).numpy()

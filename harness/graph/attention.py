@@ -275,6 +275,12 @@ class Sums:
         rows[own], total[own] = z[own], 1
         return cls(rows, total, peak)
 
+    @classmethod
+    def of_nothing(cls, z: Tensor, query: Tensor) -> Sums:
+        """Return empty sums for so many destinations as there are queries."""
+        lowest = torch.finfo(query.dtype).min / 2  # infinity less infinity would not be a number
+        return cls(z.new_zeros((len(query), *z.shape[1:])), torch.zeros_like(query), torch.full_like(query, lowest))
+
     def add(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
         """Add the terms of `edges`, in place; where an e_ij is above its peak, the sums so far are scaled down.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -51,8 +52,22 @@ SYMMETRIC = Propagation("sym", left=0.5, right=0.5, self_loop=True)
 """D^-1/2 (A + I) D^-1/2 with D of A + I: GCN's."""
 
 
+@dataclass(frozen=True)
+class OwnRows:
+    """Where the own rows of destinations are that need not be sources: drawn, as edges are, or not.
+
+    What is not drawn counts 0.
+    """
+
+    degree: Tensor  # float [num_dst], of the destinations, as `Block.degree`
+    at: Tensor  # int64 [k], destinations whose own row is a source, ascending
+    rows: Tensor  # int64 [k], distinct: which source it is
+    scale: Tensor  # float [k], what the own row counts, e.g. 1/p
+    loop: Tensor  # float [k], multiplies what the self loop counts in the propagation
+
+
 class Block:
-    """Edges from source rows to destination rows; the destinations are the first of the sources.
+    """Edges from source rows to destination rows; unless `own` is given, the destinations are the first of the sources.
 
     A full-graph layer, a sampled layer and a subgraph are all Blocks. The propagation weights of the models factor
     into scalings of rows (see `Propagation`), so a Block stores none per edge unless `adjacency.values` is given.
@@ -67,6 +82,7 @@ class Block:
             self loop), e.g. 1/p where it was drawn with probability p.
         engine: name of the SpMM engine.
         transposed: the transpose of `adjacency` if it is known already.
+        own: None, or where the destinations' own rows are.
 
     Attributes:
         communicates: whether `aggregate` and `attend` send the rows they are given; then every rank must call.
@@ -83,10 +99,11 @@ class Block:
         src_scale: Tensor | None = None,
         engine: str = "auto",
         transposed: CSR | None = None,
+        own: OwnRows | None = None,
     ) -> None:
-        if degree.numel() != adjacency.num_cols or adjacency.num_rows > adjacency.num_cols:
+        if degree.numel() != adjacency.num_cols or (own is None and adjacency.num_rows > adjacency.num_cols):
             raise ValueError("a block needs the degree of every source row, destinations first")
-        self.adjacency, self.degree = adjacency, degree
+        self.adjacency, self.degree, self.own = adjacency, degree, own
         self.dst_scale, self.src_scale = dst_scale, src_scale
         self.engine: Engine = choose_engine(engine, device=adjacency.indptr.device)
         if transposed is not None:
@@ -100,7 +117,7 @@ class Block:
 
     @property
     def num_src(self) -> int:
-        """Number of source rows, the destinations included."""
+        """Number of source rows."""
         return self.adjacency.num_cols
 
     @cached_property
@@ -109,24 +126,42 @@ class Block:
         return self.adjacency.to(torch.device("cpu")).transpose().to(self.adjacency.indptr.device)
 
     def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Columns (left [num_dst, 1], right [num_src, 1] or None, self loop [num_dst, 1] or None).
+        """Columns (left [num_dst, 1], right [num_src, 1] or None, self loop or None).
 
-        The propagation matrix is diag(left) adjacency diag(right) + diag(self loop).
+        The propagation matrix is diag(left) adjacency diag(right) and the self loops, [num_dst, 1], or of
+        `OwnRows.at` alone.
         """
         if propagation not in self._scales:
-            own, degree = None, self.degree[: self.num_dst]
+            own, drawn = None, self.own
+            degree = self.degree[: self.num_dst] if drawn is None else drawn.degree
             right = propagation.factors_on_device(self.degree, propagation.right)
             left = propagation.factors_on_device(degree, propagation.left)
             if left is None:
                 left = torch.ones_like(degree)
             if propagation.self_loop:
-                own = (left if right is None else left * right[: self.num_dst]).unsqueeze(1)
+                if drawn is None:
+                    own = left if right is None else left * right[: self.num_dst]
+                else:
+                    own = left[drawn.at] * drawn.loop
+                    own = own if right is None else own * right[drawn.rows]
+                own = own.unsqueeze(1)
             if self.dst_scale is not None:
                 left = left * self.dst_scale
             if self.src_scale is not None:
                 right = self.src_scale if right is None else right * self.src_scale
             self._scales[propagation] = (left.unsqueeze(1), None if right is None else right.unsqueeze(1), own)
         return self._scales[propagation]
+
+    def own_rows(self, h: Tensor) -> Tensor:
+        """Return what the destinations' own rows count [num_dst, width], of `h` [num_src, width].
+
+        Of a block whose rows an exchange completes, `h` may be the destinations' [num_dst, width].
+        """
+        if self.own is not None:
+            rows = h.index_select(0, self.own.rows) * self.own.scale.unsqueeze(1)
+            return h.new_zeros((self.num_dst, h.shape[1])).index_copy(0, self.own.at, rows)
+        # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
+        return h if h.shape[0] == self.num_dst else h[: self.num_dst]
 
     def multiply(self, x: Tensor) -> Tensor:
         """Return A x [num_dst, width] of the source rows `x`, without scalings."""
@@ -154,6 +189,12 @@ class Block:
         result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)  # type: ignore[no-untyped-call]
         return result
 
+    def queries(self, z: Tensor) -> Tensor:
+        """Return the destinations' rows of `z` [num_dst, width] that queries are of: as they are, 0 where none is."""
+        if self.own is None:
+            return z[: self.num_dst]
+        return z.new_zeros((self.num_dst, z.shape[1])).index_copy(0, self.own.at, z[self.own.rows])
+
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
         """Return the sums over in-neighbours and self loops.
 
@@ -163,8 +204,13 @@ class Block:
             query: [num_dst, heads].
         """
         key, rows = z @ to_key, by_head(z, to_key.shape[1])
-        sums = Sums.of_self_loops(rows, key, query, slice(0, self.num_dst))
-        sums.add(Edges(self.adjacency, self.dst_scale, self.src_scale), rows, key, query)
+        if self.own is None:
+            sums = Sums.of_self_loops(rows, key, query, slice(0, self.num_dst))
+            sums.add(Edges(self.adjacency, self.dst_scale, self.src_scale), rows, key, query)
+        else:
+            sums = Sums.of_nothing(rows, query)
+            sums.add(Edges(self._attended[0]), rows, key, query)
+            sums.total.masked_fill_(sums.total == 0, 1)  # of rows of which nothing was drawn: their sums are 0
         return sums
 
     def attention_backward(self, z: Tensor, to_key: Tensor, grad: Tensor, state: Tensor) -> Gradients:
@@ -173,13 +219,41 @@ class Block:
         That of z, [num_src, heads * width], is without what keys and queries add to it. Arguments as in
         `attention`; for `grad` and `state` see `attention.spread`.
         """
-        edges, rows = Edges(self.transposed, self.src_scale, self.dst_scale), by_head(z, to_key.shape[1])
-        to_rows, keys, queries = spread(edges, rows, z @ to_key, grad, state, slice(0, self.num_dst))
+        if self.own is None:
+            edges, loops = Edges(self.transposed, self.src_scale, self.dst_scale), slice(0, self.num_dst)
+        else:
+            edges, loops = Edges(self._attended[1]), slice(0, 0)
+        to_rows, keys, queries = spread(edges, by_head(z, to_key.shape[1]), z @ to_key, grad, state, loops)
         return to_rows.view(z.shape), keys, queries
+
+    @cached_property
+    def _attended(self) -> tuple[CSR, CSR]:
+        """The edges and the drawn self loops in one matrix, with all that they count; and its transpose."""
+        assert self.own is not None
+        rows, columns, counts = Edges(self.adjacency, self.dst_scale, self.src_scale).spelled_out(self.degree)
+        found = [(rows, columns, counts.squeeze(1)), (self.own.at, self.own.rows, self.own.scale)]
+        every, sources, values = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+        order = every.argsort(stable=True)
+        pointers = torch.searchsorted(every[order], torch.arange(self.num_dst + 1))
+        matrix = CSR(pointers, sources[order].int(), self.num_src, values[order])
+        device = self.adjacency.indptr.device
+        return matrix.to(device), matrix.transpose().to(device)
 
     def _check(self, rows: Tensor) -> None:
         if rows.shape[0] != self.num_src:
             raise ValueError(f"the block has {self.num_src} source rows, the matrix {rows.shape[0]}")
+
+
+def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
+    """Return what the own rows count of the last block's destinations, of `h` for the sources of the first.
+
+    Of no blocks, `h`.
+    """
+    if all(block.own is None for block in blocks):
+        return blocks[-1].own_rows(h) if blocks else h
+    for block in blocks:
+        h = block.own_rows(h)
+    return h
 
 
 class _Propagate(torch.autograd.Function):
@@ -189,7 +263,10 @@ class _Propagate(torch.autograd.Function):
         out = block.multiply(h if right is None else h * right)
         out.mul_(left)
         if own is not None:
-            out.addcmul_(own, h[: block.num_dst])
+            if block.own is None:
+                out.addcmul_(own, h[: block.num_dst])
+            else:
+                out.index_add_(0, block.own.at, own * h[block.own.rows])
         ctx.block, ctx.propagation = block, propagation  # type: ignore[attr-defined]
         return out
 
@@ -202,7 +279,10 @@ class _Propagate(torch.autograd.Function):
         if right is not None:
             result.mul_(right)
         if own is not None:
-            result[: block.num_dst].addcmul_(own, grad)
+            if block.own is None:
+                result[: block.num_dst].addcmul_(own, grad)
+            else:
+                result.index_add_(0, block.own.rows, own * grad[block.own.at])
         return result, None, None
 
 
@@ -210,7 +290,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block) -> Tensor:
         z = z.contiguous()
-        query = z[: block.num_dst] @ _matrix(to_query)
+        query = block.queries(z) @ _matrix(to_query)
         sums = block.attention(z, _matrix(to_key), query)
         out = sums.rows.div_(sums.total.unsqueeze(2)).view(block.num_dst, z.shape[1])  # in the place of the sums
         if bias is not None:
@@ -223,15 +303,18 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
         z, to_key, to_query, bias, query, total, peak, out = ctx.saved_tensors
         grad, block = grads[0].contiguous(), ctx.block
-        heads, own = len(to_key), z[: block.num_dst]
+        heads = len(to_key)
         product = grad * (out if bias is None else out - bias)
         state = torch.stack([query, peak, 1 / total, by_head(product, heads).sum(2)], 1)
         # The backward pass of the rows needs their memory.
         del product, out
         to_z, keys, queries = block.attention_backward(z, _matrix(to_key), by_head(grad, heads), state)
         to_z.addmm_(keys, _matrix(to_key).t())
-        to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
-        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(own.t() @ queries, to_query)
+        if block.own is None:
+            to_z[: block.num_dst].addmm_(queries, _matrix(to_query).t())
+        else:
+            to_z.index_add_(0, block.own.rows, queries[block.own.at] @ _matrix(to_query).t())
+        to_vectors = _vectors(z.t() @ keys, to_key), _vectors(block.queries(z).t() @ queries, to_query)
         return to_z, *to_vectors, None if bias is None else grad.sum(0), None
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.errors import UserError
-from harness.graph.block import Block, Propagation
+from harness.graph.block import Block, Propagation, own_rows
 from harness.models.functional import LayerNorm, Linear, dropout, relu_dropout
 from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues
 from harness.models.spec import ModelSpec, Products
@@ -83,6 +83,11 @@ class GNN(nn.Module):
         return self._layers[0].propagation
 
     @property
+    def reads_own(self) -> bool:
+        """Whether a layer reads a node's own row beside what it aggregates."""
+        return self._layers[0].reads_own or self.spec.residual
+
+    @property
     def attends(self) -> bool:
         """Whether aggregations depend on the weights."""
         return self._layers[0].attends
@@ -153,7 +158,7 @@ class GNN(nn.Module):
                 return rows if exchange is None else exchange(rows, first + hop)
 
             early = transform_first and self.transforms_first(first)
-            x = self._between(i, x, layer.run(own, x, fetch, transform_first=early, aggregated=given))
+            x = self._between(i, x, layer.run(own, x, fetch, transform_first=early, aggregated=given), own)
         for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
             x = self._between(i, x, linear(x))
         return x
@@ -165,12 +170,12 @@ class GNN(nn.Module):
     def _drop(self, rows: Rows) -> Tensor:
         return dropout(rows if isinstance(rows, Tensor) else rows(), self._rate)
 
-    def _between(self, index: int, before: Tensor, out: Tensor) -> Tensor:
-        """Return the next layer's input, or the logits if the layer `index` is the last."""
+    def _between(self, index: int, before: Tensor, out: Tensor, blocks: Sequence[Block] = ()) -> Tensor:
+        """Return the next layer's input, or the logits if the layer `index`, which ran on the blocks, is the last."""
         if index == len(self.norms):
             return out
         if self.spec.residual and before.shape[1] == out.shape[1]:
-            out = out + before[: out.shape[0]]
+            out = out + own_rows(blocks, before)
         return relu_dropout(self.norms[index](out), self._rate)
 
 

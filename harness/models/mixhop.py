@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from harness.graph.block import SYMMETRIC, Block
+from harness.graph.block import SYMMETRIC, Block, own_rows
 from harness.models.layer import BlockSize, GraphLayer, HopFetch, LayerCase, LayerValues
 from harness.models.spec import ModelSpec, Products
 
@@ -16,10 +16,10 @@ class MixHopLayer(GraphLayer):
     """MixHop: [H W_0 | S H W_1 | ... | S^K H W_K] + b, S = D^-1/2 (A + I) D^-1/2.
 
     (Abu-El-Haija et al., ICML 2019; Zeng et al., JPDC 2021, Eq. 5.) Where the output is the logits the powers
-    are added up instead, each of the full width. K hops with t_0 = H and t_k = S t_(k-1), each on a block of
-    its own, one behind the other. Destinations are the first of a block's sources, so the output's rows are
-    the first of every t_k. What a hop exchanges is t_(k-1), and W_k comes after S^k: in the input layer
-    nothing of that needs a gradient (docs/design/mixhop.md).
+    are added up instead, each of the full width. K hops with t_0 = H and t_k = S t_(k-1), each on a block of its own,
+    one behind the other. The output's own rows in t_k are those of its rows in all blocks behind. What a hop
+    exchanges is t_(k-1), and W_k comes after S^k: in the input layer nothing of that needs a gradient
+    (docs/design/mixhop.md).
 
     Args:
         inputs, outputs: widths; the output's is a multiple of `order` + 1 if the powers stand side by side.
@@ -63,14 +63,13 @@ class MixHopLayer(GraphLayer):
         self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, transform_first: bool, aggregated: Tensor | None
     ) -> Tensor:
         """See `GraphLayer`; `aggregated` is t_1, [num_dst of the first block, inputs]."""
-        rows, powers = blocks[-1].num_dst, self.hops + 1
+        powers = self.hops + 1
         # By columns of a wider matrix oneDNN's product takes up to a thousand times as long.
         weights = [columns.contiguous() for columns in self.weight.split(self._width, 1)]
         biases = [self.bias, *[None] * self.hops] if self._add else self.bias.split(self._width)
 
         def product(t: Tensor, power: int) -> Tensor:
-            own = t if t.shape[0] == rows else t[:rows]
-            result: Tensor = self.linear(own, weights[power], biases[power])
+            result: Tensor = self.linear(own_rows(blocks[power:], t), weights[power], biases[power])
             return result
 
         # A power's product stands before the next hop, so that the backward pass has few gradients at once.

@@ -24,9 +24,7 @@ class SageLayer(GraphLayer):
         self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None
     ) -> Tensor:
         """See `GraphLayer`."""
-        # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
-        own = h if h.shape[0] == block.num_dst else h[: block.num_dst]
-        out = self.linear(own, self.weight_self, self.bias)
+        out = self.linear(block.own_rows(h), self.weight_self, self.bias)
         if aggregated is None:
             return out.add_(self.propagate(block, h, fetch, transform_first))
         return out.add_(self.linear(aggregated, self.weight))

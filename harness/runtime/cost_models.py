@@ -7,6 +7,7 @@ host's ranks share. A metric that is measured as a process's resident set contai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.models.gnn import GNN, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
 from harness.runtime.optimizers import optimizer_of
+from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
 
 if TYPE_CHECKING:
@@ -244,13 +246,15 @@ class MemoryCase:
                 components["batches ahead"] = ahead * (sampled + blocks[0].src * row)
         return components | {"weights and optimizer": self._weights()} | self._evaluation(peak, stored=False)
 
-    def drawn(self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool) -> Components:
+    def drawn(
+        self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool, layers: Layers = "nested"
+    ) -> Components:
         """Return the components of a method whose largest batch has the bounds of `largest_blocks`.
 
-        `drawn` is the value of its option `key`: nodes drawn in a layer, `each` as for `largest_blocks`.
+        `drawn` is the value of its option `key`: nodes drawn in a layer, `each` and `layers` as for `largest_blocks`.
         """
         numbers = per_layer(drawn, self.model.depth, key)
-        blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each)
+        blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each, layers=layers)
         return self.mini_batch(blocks, options)
 
     def subgraphs(self, options: MiniBatchOptions, size: int, *, chances: bool = True) -> Components:
@@ -267,22 +271,23 @@ class MemoryCase:
         edges = 0 if self.least else min(self.edges, nodes * nodes)
         return [BlockSize(nodes, nodes, edges)] * self.model.depth
 
-    def largest_blocks(self, rows: int, drawn: Sequence[int], *, each: bool) -> list[BlockSize]:
+    def largest_blocks(
+        self, rows: int, drawn: Sequence[int], *, each: bool, layers: Layers = "nested"
+    ) -> list[BlockSize]:
         """Return bounds of a batch's blocks, input layer first, for `rows` targets.
 
         In a layer `drawn` nodes (input layer first; negative: all there are) are drawn for `each` destination, or
-        for all of them together. Of its nodes only bounds are known: at most what is drawn, and never more than
-        the graph has; at least the targets (whose draws may all coincide).
+        for all of them together, in which case `layers` (see `LayerSampler`) says what else are sources. Of its nodes
+        only bounds are known: at most what is drawn, and never more than the graph has; at least those that are
+        sources in any case (whose draws may all coincide).
         """
-        blocks = []
+        blocks, targets = list[BlockSize](), rows
         for number in reversed(drawn):
-            nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else number)
+            nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else number + _spread(number))
             entries = self.edges if number < 0 else min(self.edges, rows * number)
-            blocks.append(
-                BlockSize(rows, rows, 0)
-                if self.least
-                else BlockSize(rows, max(rows, min(self.nodes, rows + nodes)), entries)
-            )
+            certain = {"nested": rows, "public": targets, "paper": 0}[layers]
+            most = max(certain, min(self.nodes, certain + nodes))
+            blocks.append(BlockSize(rows, certain, 0) if self.least else BlockSize(rows, most, entries))
             rows = blocks[-1].src
         return blocks[::-1]
 
@@ -342,3 +347,8 @@ def case_of(worker: Worker) -> MemoryCase:
 def uses_torch(spmm: str, device: str) -> bool:
     """Return whether products are torch's, which keeps a copy of each matrix."""
     return spmm == "torch" or device == "cuda"
+
+
+def _spread(drawn: int) -> int:
+    """Return how far independent draws of so many expected are above that, at most: 5 standard deviations."""
+    return math.ceil(5 * math.sqrt(drawn))

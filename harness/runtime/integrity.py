@@ -126,10 +126,10 @@ Nodes = NDArray[np.int64] | None
 class Inputs:
     """Holds rows that the first layer reads against the data set's features, a few of one step of each epoch.
 
-    And looks up a few rows of its loss among the training nodes. Whose rows they are, `Step.nodes` says, or they
-    are the inner nodes'; others are not looked at. A value may be 0: it was left out. Rows of `Step.aggregated` are
-    held against those that the worker remembers of its aggregation. Which step and which rows depends on the run, not
-    on the seed: nothing is drawn from training's generators.
+    And looks up a few rows of its loss among the training nodes. Whose rows they are, `Step.nodes` and `Step.outputs`
+    say, or they are the inner nodes'; others are not looked at. A value may be 0: it was left out. Rows of
+    `Step.aggregated` are held against those that the worker remembers of its aggregation. Which step and which rows
+    depends on the run, not on the seed: nothing is drawn from training's generators.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -173,14 +173,14 @@ class Inputs:
 
     def _take_loss(self, step: Step) -> None:
         rows = step.loss.rows
-        known = step.nodes is not None or step.blocks[-1].num_dst == self._worker.partition.num_inner
+        known = step.outputs is not None or step.blocks[-1].num_dst == self._worker.partition.num_inner
         if known and rows.numel() and rows.dtype == torch.int64:
             self._learnt.append(
-                (_rows(rows, [self._random.randrange(rows.numel()) for _ in range(LOOKED_AT)]), step.nodes)
+                (_rows(rows, [self._random.randrange(rows.numel()) for _ in range(LOOKED_AT)]), step.outputs)
             )
 
     def _trained_on(self, rows: NDArray[np.int64], nodes: Nodes) -> bool:
-        """Return whether destinations, which come first among the sources, are training nodes."""
+        """Return whether rows of the output are training nodes'."""
         view = self._worker.view
         own = np.asarray(self._worker.partition.inner)[rows] if nodes is None else nodes[rows]
         return bool(view.trains(own).all())

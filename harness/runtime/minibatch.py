@@ -208,8 +208,9 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def step(self, loaded: Loaded) -> Step:
         """Return the step of a batch."""
-        drawn, nodes = loaded.drawn, loaded.drawn.sample.layers[0].sources
-        return Step(drawn.blocks, loaded.loss, loaded.inputs, stats=loaded.stats, nodes=nodes)
+        drawn, layers = loaded.drawn, loaded.drawn.sample.layers
+        nodes, outputs = layers[0].sources, layers[-1].destinations
+        return Step(drawn.blocks, loaded.loss, loaded.inputs, stats=loaded.stats, nodes=nodes, outputs=outputs)
 
     def _loss(self, drawn: Drawn, comm: Communicator) -> Loss:
         sample, total, view = drawn.sample, drawn.batch.total, self.worker.view
@@ -237,7 +238,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def _source(self, view: View) -> Source:
         model = self.worker.model
-        return Source(view, propagation=model.propagation, depth=model.depth)
+        return Source(view, propagation=model.propagation, reads_own=model.reads_own, depth=model.depth)
 
     def make_store(self, view: View) -> FeatureStore | HostStore:
         """Return the store of the rows that a batch of the view reads as its input."""

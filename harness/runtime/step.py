@@ -130,7 +130,7 @@ class Step:
         aggregated: the first layer's aggregated input features, if known already ([num_dst, F]).
         stats: metrics of the method's own, recorded with the epoch (summed over its steps); read behind the step.
         around: what forward and backward pass happen in.
-        nodes: of a mini-batch, the nodes (int64) that `inputs` are of.
+        nodes, outputs: of a mini-batch, the nodes (int64) that `inputs` and the logits are of.
     """
 
     blocks: list[Block]
@@ -142,3 +142,4 @@ class Step:
     stats: dict[str, Any] = field(default_factory=dict)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     nodes: NDArray[np.int64] | None = None
+    outputs: NDArray[np.int64] | None = None

@@ -1,7 +1,8 @@
-from .layer_kernels import global_weights as global_weights
 from .layer_kernels import node_uniform as node_uniform
+from .layerwise import LAYERS as LAYERS
 from .layerwise import LAYERWISE_METRICS as LAYERWISE_METRICS
 from .layerwise import LayerBatch as LayerBatch
+from .layerwise import Layers as Layers
 from .layerwise import LayerSampler as LayerSampler
 from .layerwise import LayerwiseSampler as LayerwiseSampler
 from .layerwise import Scaled as Scaled
@@ -13,6 +14,7 @@ from .neighbours import systematic as systematic
 from .neighbours import take as take
 from .neighbours import target_rows as target_rows
 from .nodes import ImportanceSubgraphs as ImportanceSubgraphs
+from .sample import OwnSample as OwnSample
 from .sample import Pool as Pool
 from .sample import Tables as Tables
 from .sample import propagation_scales as propagation_scales

@@ -73,11 +73,13 @@ def describe(node, right, right_step, keep, keep_step, met, row, factor, norm): 
 
 
 @numba.njit(cache=True, nogil=True)
-def add_rows(indptr, weights, weight_step, left, fresh, first, number, starts, edges, row, norm):  # type: ignore[no-untyped-def]
-    """Give `fresh` their rows, and add (left_i w_ij)^2 to the `norm` of their neighbours j."""
+def add_rows(  # type: ignore[no-untyped-def]
+    indptr, weights, weight_step, left, own, own_step, fresh, first, number, starts, edges, norm
+):
+    """Add (left_i w_ij)^2 to the `norm` of the neighbours j of `fresh`, rows from `first` on; to their own `own`."""
     step = U(weight_step)
     for i in range(fresh.size):
-        row[number[fresh[i]]] = first + i
+        norm[number[fresh[i]]] += own[fresh[i] * own_step]
         # Squares are summed in float64, whatever the weights are.
         scale = left[fresh[i]] * left[fresh[i]]
         place = U(indptr[fresh[i]]) * step
@@ -219,11 +221,11 @@ def row_sums(indptr, weights, weight_step, fresh, first, starts, edges, factor, 
 
 
 @numba.njit(cache=True, nogil=True)
-def row_scales(pointers, columns, values, sources, right, right_step, sums):  # type: ignore[no-untyped-def]
-    """Return what makes the rows of drawn edges sum to `sums`; 1 where nothing does."""
+def row_scales(pointers, columns, values, sources, right, right_step, own, sums):  # type: ignore[no-untyped-def]
+    """Return what makes the rows of drawn edges, and `own`, sum to `sums`; 1 where nothing does."""
     scale = np.ones(pointers.size - 1)
     for i in range(scale.size):
-        total = 0.0
+        total = own[i]
         for e in range(pointers[i], pointers[i + 1]):
             total += values[e] * right[sources[columns[e]] * right_step]
         # A row of which nothing was drawn stays empty.
@@ -233,9 +235,11 @@ def row_scales(pointers, columns, values, sources, right, right_step, sums):  # 
 
 
 @numba.njit(cache=True, nogil=True)
-def global_weights(indptr, indices, weights, weight_step, left, right, right_step):  # type: ignore[no-untyped-def]
-    """Return q_j = sum over all i of A_ij^2, float64 [N]."""
+def global_weights(indptr, indices, weights, weight_step, left, right, right_step, own, own_step):  # type: ignore[no-untyped-def]
+    """Return q_j = sum over all i of A_ij^2, and what its own row adds, float64 [N]."""
     out = np.zeros(indptr.size - 1)
+    for j in range(out.size):
+        out[j] = own[j * own_step]
     for i in range(out.size):
         for e in range(indptr[i], indptr[i + 1]):
             w = left[i] * weights[e * weight_step]

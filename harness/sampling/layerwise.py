@@ -14,7 +14,7 @@ from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.metrics import Metric
 from harness.sampling import layer_kernels as kernels
-from harness.sampling.sample import LayerSample, Pool, Sample, Tables, propagation_scales
+from harness.sampling.sample import LayerSample, OwnSample, Pool, Sample, Tables, propagation_scales
 
 SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never finds more of p = 1 than `size`
 TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be exact
@@ -81,6 +81,9 @@ def _split(weights, bound, scale):  # type: ignore[no-untyped-def]
 
 
 Estimator = Literal["poisson", "ladies"]
+Layers = Literal["paper", "public", "nested"]
+LAYERS = "sources of a layer: what was drawn; that and the batch; or that and the layer's destinations"
+"""Describes the option `layers`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,28 +98,56 @@ class Scaled:
     left: Floats
     right: tuple[Floats, int]
     keep: tuple[NDArray[np.bool_], int]  # by node, whether it may be drawn
+    own: tuple[Floats, int]  # where they are drawn, squares of what own row and self loop count, over right_i^2
+    draws_loop: bool  # a self loop is drawn like any edge
 
     @classmethod
-    def of(cls, topology: Topology, propagation: Propagation, keep: NDArray[np.bool_] | None) -> Scaled:
-        """Return the graph; `keep` None: all."""
+    def of(
+        cls,
+        topology: Topology,
+        propagation: Propagation,
+        *,
+        reads_own: bool | None = None,
+        keep: NDArray[np.bool_] | None = None,
+    ) -> Scaled:
+        """Return the graph; `reads_own`: as of a `GNN`, or None: own rows are not drawn; `keep` None: all nodes."""
         left, right = propagation_scales(topology, propagation)
+        own = np.zeros(1)
+        if reads_own is not None:
+            own = left**2 * propagation.self_loop
+            if reads_own:
+                own = own + (1 if right is None else 1 / right**2)
         return cls(
             topology,
             (np.ones(1, np.float32), 0) if topology.weights is None else (topology.weights, 1),
             left,
             (np.ones(1), 0) if right is None else (right, 1),
             (np.ones(1, np.bool_), 0) if keep is None else (keep, 1),
+            (own, int(own.size > 1)),
+            reads_own is not None and propagation.self_loop,
         )
+
+    def global_weights(self) -> Floats:
+        """Return q_j = sum over all i of A_ij^2, with own rows if they are drawn, float64 [N]."""
+        found: Floats = kernels.global_weights(
+            self.topology.indptr, self.topology.indices, *self.weights, self.left, *self.right, *self.own
+        )  # fmt: skip
+        return found
+
+
+Drawn = tuple[Ints, Floats]
+"""Numbers of drawn nodes, ascending, and the inverses of their chances."""
 
 
 class LayerFrontier:
-    """The nodes that a batch has met, by number (see `layer_kernels`), and the rows of its destinations.
+    """The nodes that a layer has met, by number (see `layer_kernels`), and the rows of its destinations.
 
     Its arrays stay from batch to batch: fresh memory would cost more than the work in it.
     """
 
     def __init__(self, graph: Scaled) -> None:
         self._graph, self._known, self._rows = graph, 0, 0
+        self._destinations = self._kept = np.empty(0, np.int64)
         self._number, self._node, self._row = (np.empty(0, np.int32) for _ in range(3))
         self._factor, self._norm, self._weight, self._inverse = (np.empty(0) for _ in range(4))
         self._drawn, self._bits = np.empty(0, np.bool_), np.empty(0, np.uint64)
@@ -124,12 +155,11 @@ class LayerFrontier:
         self._starts, self._sums = np.zeros(1, np.int64), np.empty(0)
 
     def begin(self, number: NDArray[np.int32]) -> None:
-        """Start a batch; `number` is -1 for every node."""
-        self._number, self._known, self._rows = number, 0, 0
-
-    def end(self) -> None:
-        """Leave `number` as it was."""
-        kernels.forget(self._number, self._node[: self._known])
+        """Forget all nodes; `number` is -1 for every node, or as this left it."""
+        self._number = number
+        kernels.forget(number, self._node[: self._known])
+        self._known = self._rows = 0
+        self._destinations = self._kept = np.empty(0, np.int64)
 
     def extend(self, fresh: Ints, sums: bool) -> None:
         """Add destinations, and if wanted the sums of their rows."""
@@ -145,24 +175,34 @@ class LayerFrontier:
             self._node[: self._known], *graph.right, *graph.keep, met, self._row, self._factor, self._norm
         )  # fmt: skip
         kernels.add_rows(
-            indptr, *graph.weights, graph.left, fresh, self._rows, self._number, self._starts, self._edges,
-            self._row, self._norm,
+            indptr, *graph.weights, graph.left, *graph.own, fresh, self._rows, self._number, self._starts,
+            self._edges, self._norm,
         )  # fmt: skip
         if sums:
             self._add_sums(fresh)
+        self._destinations = np.concatenate([self._destinations, fresh])
         self._rows += fresh.size
+
+    def keep(self, nodes: Ints) -> None:
+        """Make nodes that were met sources in any case, the next ones in this order."""
+        first = self._kept.size
+        self._row[self._number[nodes]] = np.arange(first, first + nodes.size)
+        self._kept = np.concatenate([self._kept, nodes])
 
     def _add_sums(self, fresh: Ints) -> None:
         """Write sum_j w_ij right_j over all candidates, for the destinations that are being added."""
         graph = self._graph
         self._sums = _grown(self._sums, self._rows + fresh.size)
+        added = self._sums[self._rows : self._rows + fresh.size]
         if graph.right[1] == graph.keep[1] == 0:
-            self._sums[self._rows : self._rows + fresh.size] = graph.topology.degree(fresh)
-            return
-        kernels.row_sums(
-            graph.topology.indptr, *graph.weights, fresh, self._rows, self._starts, self._edges,
-            self._factor, self._sums,
-        )  # fmt: skip
+            added[:] = graph.topology.degree(fresh)
+        else:
+            kernels.row_sums(
+                graph.topology.indptr, *graph.weights, fresh, self._rows, self._starts, self._edges,
+                self._factor, self._sums,
+            )  # fmt: skip
+        if graph.draws_loop:
+            added += self._factor[self._number[fresh]]
 
     def _reserve(self, known: int, rows: int, entries: int) -> None:
         self._starts = _grown(self._starts, self._rows + rows + 1)
@@ -184,43 +224,64 @@ class LayerFrontier:
         by_node = np.zeros(0, np.bool_) if local is None else local
         return alpha, kernels.weigh(*found, by_node, alpha, self._weight[met])
 
-    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> Ints:
-        """Draw a layer's nodes, all candidates if `size` is -1; returns those that are no sources yet.
-
-        They become sources, in this order.
-        """
+    def draw(self, size: int, estimator: Estimator, seed: int, depth: int) -> Drawn:
+        """Draw a layer's nodes, all candidates if `size` is -1."""
         node, weight = self._node[: self._known], self._weight[: self._known]
         drawn = self._drawn[: -(-self._known // 8) * 8]
         c = np.inf if size < 0 else np.prod(solve(weight, size))
         if estimator == "poisson" or not 0 < c < np.inf:
             chosen = kernels.choose(node, weight, c, seed, depth, drawn)
-            inverse = 1 / np.minimum(1, c * weight[chosen])
-        else:
-            # -log(1 - u) >= u: whom `choose` leaves out waits for at least `least`.
-            least, few = 2 * c, True
-            while few:
-                chosen = kernels.choose(node, weight, least, seed, depth, drawn)
-                waits = kernels.waits(node[chosen], weight[chosen], seed, depth)
-                few = chosen.size < size or np.partition(waits, size - 1)[size - 1] > least
-                least *= 2
-            chosen = np.sort(chosen[np.argpartition(waits, size - 1)[:size]])
-            inverse = weight.sum() / (size * weight[chosen])
-        fresh: Ints = kernels.mark(chosen, inverse, node, self._row, self._rows, self._bits, self._inverse)
-        return fresh
+            return chosen, 1 / np.minimum(1, c * weight[chosen])
+        # -log(1 - u) >= u: whom `choose` leaves out waits for at least `least`.
+        least, few = 2 * c, True
+        while few:
+            chosen = kernels.choose(node, weight, least, seed, depth, drawn)
+            waits = kernels.waits(node[chosen], weight[chosen], seed, depth)
+            few = chosen.size < size or np.partition(waits, size - 1)[size - 1] > least
+            least *= 2
+        chosen = np.sort(chosen[np.argpartition(waits, size - 1)[:size]])
+        return chosen, weight.sum() / (size * weight[chosen])
 
-    def layer(self, sources: Ints, whole: bool, normalise: bool) -> LayerSample:
-        """Return the edges from the drawn nodes to the destinations; `whole`: p = 1 for all."""
-        graph, scale = self._graph, None
+    def join(self, nodes: Ints, drawn: Drawn, size: int | None) -> Drawn:
+        """Add nodes to those drawn: each counts 1, or, with a `size`, as if LADIES' estimator had drawn it."""
+        chosen, inverse = drawn
+        added = self._number[nodes].astype(np.int64)
+        self._inverse[chosen] = inverse
+        self._inverse[added] = 1
+        if size is not None:
+            share = size * self._weight[added]
+            self._inverse[added] = np.divide(self._weight[: self._known].sum(), share, out=share, where=share > 0)
+        every = np.union1d(chosen, added)
+        return every, self._inverse[every]
+
+    def layer(self, drawn: Drawn, whole: bool, normalise: bool, nested: bool) -> LayerSample:
+        """Return the edges from the drawn nodes; `whole`: p = 1 for all; `nested`: destinations are kept sources."""
+        graph, scale, own = self._graph, None, np.zeros(self._rows)
+        fresh = kernels.mark(
+            *drawn, self._node[: self._known], self._row, self._kept.size, self._bits, self._inverse
+        )  # fmt: skip
+        sources = np.concatenate([self._kept, fresh])
         pointers = kernels.gather(
-            graph.topology.indptr, *graph.weights, sources[: self._rows], self._starts, self._edges,
+            graph.topology.indptr, *graph.weights, self._destinations, self._starts, self._edges,
             self._bits, self._row, self._inverse, self._columns, self._values,
         )  # fmt: skip
-        drawn = slice(pointers[-1])
-        columns, values = self._columns[drawn].copy(), self._values[drawn].copy()
+        edges = slice(pointers[-1])
+        columns, values = self._columns[edges].copy(), self._values[edges].copy()
+        numbers = self._number[self._destinations]
+        at = np.empty(0, np.int64) if nested else np.flatnonzero(self._row[numbers] >= 0)
+        inverse = self._inverse[numbers[at]]
         if normalise:
-            scale = kernels.row_scales(pointers, columns, values, sources, *graph.right, self._sums)
-        plain = whole and graph.topology.weights is None
-        return LayerSample(sources, pointers, columns, None if plain else values, scale)
+            if graph.draws_loop:
+                own[at] = inverse * self._factor[numbers[at]]
+            scale = kernels.row_scales(pointers, columns, values, sources, *graph.right, own, self._sums)
+        values_or_ones = None if whole and graph.topology.weights is None else values
+        if nested:
+            return LayerSample(sources, pointers, columns, values_or_ones, scale)
+        counts = (inverse, inverse) if scale is None else (np.ones(at.size), inverse * scale[at])
+        rows = self._row[numbers[at]].astype(np.int64)
+        return LayerSample(
+            sources, pointers, columns, values_or_ones, scale, own=OwnSample(self._destinations, at, rows, *counts)
+        )  # fmt: skip
 
 
 def _grown(array: Any, size: int) -> Any:
@@ -251,23 +312,28 @@ class LayerBatch:
 class LayerSampler:
     """Draws a layer's nodes among the neighbours of its destinations.
 
-    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0); a destination
-    too is drawn or not drawn for its edges, though it is a source in any case. Degrees, and with them A, are those
-    of the whole graph, whatever is drawn or left out.
+    A layer's candidates are the nodes j with an edge to a destination (of a weight that is not 0). Of the destinations
+    `layers` says: `paper`: own rows and self loops are edges like others, so that a destination is a candidate, and a
+    source only if it is drawn; the next layer's destinations are the drawn nodes, nothing more (LADIES, Algorithm 1).
+    `public`: the same, but the targets are sources in any case (what LADIES' code does): they count 1 to the `poisson`
+    estimator, to `ladies` as if drawn. `nested`: destinations are sources in any case and their own rows and self
+    loops exact; each is drawn or not drawn for its other edges. Degrees, and with them A, are those of the whole graph,
+    whatever is drawn or left out.
 
     Whether a node is drawn depends on the batch's seed, the layer, the node and its chance alone. Takes time linear
     in the edges into the layers' destinations. Threads may sample at the same time.
 
     Args:
         topology, tables: the graph, and tables of its nodes.
-        propagation: the model's.
+        propagation, reads_own: the model's.
+        layers: see above.
         local: bool [N], which nodes are local; without it `skew` and `local_only` are a ValueError.
         skew: None, or the rule for alpha: local candidates are drawn in proportion to alpha q_j.
         estimator: `poisson`: independent draws with p_j = min(1, c q_j), as many expected as the layer's size; an
             edge counts w_ij / p_j, which is unbiased. `ladies`: `size` draws one after another without replacement,
             pi_j = q_j / sum q; an edge counts w_ij / (s pi_j), times what makes a row's A-weights sum to those of
-            all its candidates (the public code's row normalisation, up to the self loop, which is exact here;
-            biased). A row without a drawn neighbour is 0.
+            all its candidates (the public code's row normalisation; biased), and a drawn own row 1. A row of which
+            nothing is drawn is 0.
         local_only: leave out remote candidates, and their edges.
     """
 
@@ -277,6 +343,8 @@ class LayerSampler:
         propagation: Propagation,
         tables: Tables,
         *,
+        reads_own: bool = True,
+        layers: Layers = "paper",
         local: NDArray[np.bool_] | None = None,
         skew: AlphaRule | None = None,
         estimator: Estimator = "poisson",
@@ -284,8 +352,10 @@ class LayerSampler:
     ) -> None:
         if local is None and (skew is not None or local_only):
             raise ValueError("to favour local nodes a sampler must know them")
-        graph = Scaled.of(topology, propagation, local if local_only else None)
-        self._tables, self._local, self._skew, self._estimator = tables, local, skew, estimator
+        drawn = None if layers == "nested" else reads_own
+        graph = Scaled.of(topology, propagation, reads_own=drawn, keep=local if local_only else None)
+        self._tables, self._local, self._skew = tables, local, skew
+        self._estimator, self._layers = estimator, layers
         self._frontiers = Pool(lambda: LayerFrontier(graph))
 
     def sample(self, targets: Ints, sizes: Sequence[int], seed: int) -> LayerBatch:
@@ -295,20 +365,25 @@ class LayerSampler:
         them, each with p = 1, for both estimators. Raises what `check_sizes` does.
         """
         check_sizes(sizes)
-        layers, alphas, candidates = [], [], []
+        layers, alphas, candidates = list[LayerSample](), list[float](), list[int]()
+        nested, by_ladies = self._layers == "nested", self._estimator == "ladies"
         with self._frontiers.borrow() as frontier, self._tables.borrow() as number:
-            frontier.begin(number)
-            sources = fresh = targets
+            fresh = targets
             for depth, size in enumerate(reversed(sizes)):
-                frontier.extend(fresh, sums=self._estimator == "ladies")
+                if not (nested and layers):
+                    frontier.begin(number)
+                frontier.extend(fresh, sums=by_ladies)
+                frontier.keep(fresh if nested else targets[: targets.size * (self._layers == "public")])
                 alpha, count = frontier.weigh(self._local, self._skew, size)
                 whole = size < 0 or size >= count
-                fresh = frontier.draw(-1 if whole else size, self._estimator, seed, depth)
-                sources = np.concatenate([sources, fresh])
-                layers.append(frontier.layer(sources, whole, self._estimator == "ladies" and not whole))
+                drawn = frontier.draw(-1 if whole else size, self._estimator, seed, depth)
+                if self._layers == "public":
+                    drawn = frontier.join(targets, drawn, size if by_ladies and not whole else None)
+                layers.append(frontier.layer(drawn, whole, by_ladies and not whole, nested))
+                fresh = layers[-1].sources[layers[-1].num_dst if nested else 0 :]
                 alphas.append(alpha)
                 candidates.append(count)
-            frontier.end()
+            frontier.begin(number)
         return LayerBatch(layers[::-1], alphas[::-1], candidates[::-1])
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import next_u64, stream, uniform
-from harness.sampling.layer_kernels import global_weights
 from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import Induced, Normaliser, SubgraphBatch, Subgraphs, as_graph, as_layer
@@ -72,8 +71,7 @@ class ImportanceSubgraphs(Subgraphs):
         skew: AlphaRule | None = None,
         local_only: bool = False,
     ) -> None:
-        self.alpha, graph = 1.0, Scaled.of(topology, propagation, None)
-        weights: Floats = global_weights(topology.indptr, topology.indices, *graph.weights, graph.left, *graph.right)
+        self.alpha, weights = 1.0, Scaled.of(topology, propagation).global_weights()
         positive = weights[weights > 0]
         weights[weights == 0] = positive.min() if positive.size else 1.0
         if skew is not None or local_only:

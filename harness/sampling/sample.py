@@ -15,9 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.graph.block import Block, Propagation
+from harness.graph.block import Block, OwnRows, Propagation
 from harness.graph.csr import CSR, Floats, Ints, Topology
 from harness.graph.partition import View
+
+
+@dataclass(frozen=True, eq=False)
+class OwnSample:
+    """Destinations that need not be sources, and where the own rows are of those that were drawn (see `OwnRows`)."""
+
+    nodes: Ints  # [num_dst], the destinations, distinct nodes of the view
+    at: Ints  # [k], destinations whose own row was drawn, ascending
+    rows: Ints  # [k], which source it is
+    scale: Floats  # [k], what the own row counts, the inverse of its chance to be drawn
+    loop: Floats  # [k], multiplies the self loop, as `LayerSample.values` and `dst_scale` multiply edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +40,14 @@ class LayerSample:
     transpose, in `structure` or in its values too; columns then ascend in each row.
     """
 
-    sources: Ints  # [num_src], distinct nodes of the view; the destinations are the first
+    sources: Ints  # [num_src], distinct nodes of the view; without `own` the destinations are the first
     indptr: Ints  # [num_dst + 1]
     indices: NDArray[np.int32]  # [nnz], rows of `sources`
     values: Floats | None = None  # [nnz]; None: 1
     dst_scale: Floats | None = None  # [num_dst]: multiplies the sum over a destination's neighbours
     src_scale: Floats | None = None  # [num_src]: multiplies what a source counts for its neighbours
     symmetric: Literal["no", "structure", "values"] = "no"
+    own: OwnSample | None = None
 
     @property
     def num_dst(self) -> int:
@@ -45,21 +57,31 @@ class LayerSample:
     @property
     def destinations(self) -> Ints:
         """The destinations, int64 [num_dst]."""
-        return self.sources[: self.num_dst]
+        return self.sources[: self.num_dst] if self.own is None else self.own.nodes
 
     def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
         """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
 
-        def tensor(array: Floats | None, place: torch.device = device) -> Tensor | None:
-            return None if array is None else torch.from_numpy(array).to(place, dtype)
+        def given(array: Floats) -> Tensor:
+            return torch.from_numpy(array).to(device, dtype)
 
-        values = tensor(self.values, torch.device("cpu"))  # where a symmetric structure is transposed
+        def tensor(array: Floats | None) -> Tensor | None:
+            return None if array is None else given(array)
+
+        def degree_of(nodes: Ints) -> Tensor:
+            return given(topology.degree(nodes))
+
+        # On the host, where a symmetric structure is transposed.
+        values = None if self.values is None else torch.from_numpy(self.values).to(dtype)
         adjacency = CSR(torch.from_numpy(self.indptr), torch.from_numpy(self.indices), self.sources.size, values)
         transposed = adjacency.transpose_symmetric().to(device) if self.symmetric == "structure" else None
-        adjacency, degree = adjacency.to(device), torch.from_numpy(topology.degree(self.sources)).to(device, dtype)
+        adjacency, own = adjacency.to(device), None
+        if self.own is not None:
+            at, rows = (torch.from_numpy(array).to(device) for array in (self.own.at, self.own.rows))
+            own = OwnRows(degree_of(self.own.nodes), at, rows, given(self.own.scale), given(self.own.loop))
         return Block(
-            adjacency, degree, dst_scale=tensor(self.dst_scale), src_scale=tensor(self.src_scale), engine=engine,
-            transposed=adjacency if self.symmetric == "values" else transposed,
+            adjacency, degree_of(self.sources), dst_scale=tensor(self.dst_scale), src_scale=tensor(self.src_scale),
+            engine=engine, transposed=adjacency if self.symmetric == "values" else transposed, own=own,
         )  # fmt: skip
 
 
@@ -105,12 +127,12 @@ def propagation_scales(topology: Topology, propagation: Propagation) -> tuple[Fl
 class Source:
     """A view's whole graph, memory-mapped, and which of its nodes are this rank's.
 
-    `propagation` is the model's weighting of edges, `depth` the blocks that it runs on (`GNN.depth`), `tables` are
+    `propagation` is the model's weighting of edges, `reads_own` and `depth` are as of a `GNN`, `tables` are
     for kernels that number nodes.
     """
 
-    def __init__(self, view: View, *, propagation: Propagation, depth: int) -> None:
-        self.view, self.propagation, self.depth = view, propagation, depth
+    def __init__(self, view: View, *, propagation: Propagation, reads_own: bool, depth: int) -> None:
+        self.view, self.propagation, self.reads_own, self.depth = view, propagation, reads_own, depth
         self.topology: Topology = view.topology
         self.tables = Tables(self.topology.num_nodes)
 
