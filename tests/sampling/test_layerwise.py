@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,12 +17,13 @@ from scipy import stats
 from harness.graph.block import MEAN, SYMMETRIC, Propagation
 from harness.graph.csr import Topology
 from harness.graph.kernels import stream, uniform
-from harness.sampling.layerwise import LayerBatch, LayerSampler, inclusion
+from harness.sampling.layerwise import LayerBatch, Layers, LayerSampler, inclusion
 from harness.sampling.sample import LayerSample, Tables, propagation_scales
 
 NODES, ISOLATED = 60, 7
 DRAWS = 3000
 NORMS: list[Propagation] = [MEAN, SYMMETRIC]
+LAYERS: tuple[Layers, ...] = get_args(Layers)
 
 
 class Directed:
@@ -47,6 +48,19 @@ class Directed:
     def sampler(self, **options: Any) -> LayerSampler:
         return LayerSampler(self.topology, self.norm, self.tables, local=self.local, **options)
 
+    def fastgcn(self, layers: Layers = "nested", reads_own: bool = True) -> GlobalSampler:
+        return GlobalSampler(self.topology, self.norm, self.tables, reads_own=reads_own, layers=layers)
+
+    @property
+    def loops(self) -> np.ndarray:
+        """The self loops of A, [N]."""
+        left, right = propagation_scales(self.topology, self.norm)
+        return np.zeros(left.size) if right is None else left * right
+
+    def own_squares(self, layers: Layers, reads_own: bool) -> np.ndarray:
+        """What own rows and self loops add to the weight of a destination's draw, [N]."""
+        return (self.loops**2 + reads_own) * (layers != "nested")
+
     def dense(self, layer: LayerSample) -> np.ndarray:
         """The propagation weights [num_dst, N] of the drawn edges, without self loops."""
         out = np.zeros((layer.num_dst, self.local.size))
@@ -65,11 +79,19 @@ def drawn_nodes(layer: LayerSample) -> np.ndarray:
 
 
 def expected(
-    graph: Directed, destinations: np.ndarray, size: int, skew: Skew | None, local_only: bool
+    graph: Directed,
+    destinations: np.ndarray,
+    size: int,
+    skew: Skew | None,
+    local_only: bool,
+    own: np.ndarray | None = None,
 ) -> tuple[np.ndarray, float, np.ndarray]:
-    """Which nodes are candidates, alpha, and the weights of the draw, by the definitions."""
-    candidates = (graph.edge[destinations] != 0).any(0) & (graph.local | (not local_only))
-    q = np.where(candidates, (graph.matrix[destinations] ** 2).sum(0), 0)
+    """Which nodes are candidates, alpha, and the weights of the draw, by the definitions; `own` as `own_squares`."""
+    squares = (graph.matrix[destinations] ** 2).sum(0)
+    if own is not None:
+        squares[destinations] += own[destinations]
+    candidates = (squares > 0) & (graph.local | (not local_only))
+    q = np.where(candidates, squares, 0)
     near, far = candidates & graph.local, candidates & ~graph.local
     alpha = 1.0
     if skew is not None:
@@ -85,6 +107,86 @@ VERSIONS: dict[str, dict[str, Any]] = {
 }
 
 
+def draw_number(seed: int, depth: int, node: int) -> float:
+    """The number of a node that decides on it in a layer of a batch."""
+    return float(uniform(np.uint64(stream(np.int64(stream(seed, depth) >> np.uint64(1)), node))))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("layers", ["paper", "public"])
+def test_a_layer_reads_what_was_drawn(version: str, norm: Propagation, weighted: bool, layers: Layers) -> None:
+    """Destinations are the sources of the layer above. Own rows, self loops and edges by the nodes' own numbers."""
+    graph, reads_own = Directed(weighted, norm, nodes=300, degree=20), norm is MEAN
+    options = VERSIONS[version]
+    sampler = graph.sampler(layers=layers, reads_own=reads_own, **options)
+    skew, local_only = options.get("skew"), options.get("local_only", False)
+    missing = 0
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        targets = rng.permutation(np.flatnonzero(graph.local) if local_only else 300)[:9].astype(np.int64)
+        sizes = [-1, 30, 60, 20]
+        batch = sampler.sample(targets, sizes, seed)
+        destinations = targets
+        for depth, (layer, size) in enumerate(zip(batch.layers[::-1], sizes[::-1], strict=True)):
+            np.testing.assert_array_equal(layer.destinations, destinations)
+            own_squares = graph.own_squares(layers, reads_own)
+            found = expected(graph, destinations, size, skew, local_only, own_squares)
+            candidates, weights = found[0], found[2]
+            assert (batch.candidates[-1 - depth], batch.alphas[-1 - depth]) == (
+                candidates.sum(),
+                pytest.approx(found[1], rel=1e-12),
+            )
+            p = inclusion(weights, candidates.sum() if size < 0 else size)
+            drawn = np.array([draw_number(seed, depth, node) < p[node] for node in range(300)])
+            if layers == "public":
+                drawn[targets], p[targets] = True, 1
+                np.testing.assert_array_equal(layer.sources[: targets.size], targets)
+            np.testing.assert_array_equal(np.sort(layer.sources), np.flatnonzero(drawn))
+            inverse = np.divide(1, p, out=np.zeros(300), where=drawn)
+            np.testing.assert_allclose(graph.dense(layer), graph.matrix[destinations] * inverse, rtol=1e-12)
+            own = layer.own
+            assert own is not None
+            np.testing.assert_array_equal(own.at, np.flatnonzero(drawn[destinations]))
+            np.testing.assert_array_equal(layer.sources[own.rows], destinations[own.at])
+            np.testing.assert_allclose(own.scale, inverse[destinations[own.at]], rtol=1e-12)
+            np.testing.assert_allclose(own.loop, inverse[destinations[own.at]], rtol=1e-12)
+            missing += destinations.size - own.at.size
+            destinations = layer.sources
+    assert missing > 20
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("layers", ["paper", "public"])
+def test_fastgcn_reads_what_was_drawn(norm: Propagation, layers: Layers) -> None:
+    """As above; one weight for all layers, and what is drawn without an edge or own row to count is no source."""
+    graph, reads_own = Directed(True, norm, nodes=300, degree=20), norm is MEAN
+    sampler = graph.fastgcn(layers, reads_own)
+    p = inclusion((graph.matrix**2).sum(0) + graph.own_squares(layers, reads_own), 40)
+    for seed in range(5):
+        targets = destinations = np.random.default_rng(seed).permutation(300)[:30].astype(np.int64)
+        for depth, layer in enumerate(sampler.sample(targets, [40, 40, 40], seed).layers[::-1]):
+            np.testing.assert_array_equal(layer.destinations, destinations)
+            drawn = np.array([draw_number(seed, depth, node) < p[node] for node in range(300)])
+            inverse = np.divide(1, p, out=np.zeros(300), where=drawn)
+            if layers == "public":
+                inverse[targets] = 1
+            of_use = (graph.matrix[destinations] != 0).any(0)
+            of_use[destinations] = True
+            of_use &= inverse > 0
+            of_use[targets] |= layers == "public"
+            np.testing.assert_array_equal(np.sort(layer.sources), np.flatnonzero(of_use))
+            np.testing.assert_allclose(graph.dense(layer), graph.matrix[destinations] * inverse, rtol=1e-12)
+            own = layer.own
+            assert own is not None
+            np.testing.assert_array_equal(own.at, np.flatnonzero(inverse[destinations]))
+            np.testing.assert_array_equal(layer.sources[own.rows], destinations[own.at])
+            for counts in (own.scale, own.loop):
+                np.testing.assert_allclose(counts, inverse[destinations[own.at]], rtol=1e-12)
+            destinations = layer.sources
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("weighted", [False, True])
@@ -92,7 +194,7 @@ def test_every_layer_is_what_its_definition_says(version: str, norm: Propagation
     """Candidates, alpha and p by the dense matrix; all edges from drawn nodes, and no others."""
     graph = Directed(weighted, norm, nodes=300, degree=20)
     options = VERSIONS[version]
-    sampler = graph.sampler(**options)
+    sampler = graph.sampler(layers="nested", **options)
     skew, local_only = options.get("skew"), options.get("local_only", False)
     for seed in range(5):
         targets = np.random.default_rng(seed).permutation(300)[:9].astype(np.int64)
@@ -121,22 +223,21 @@ def test_every_layer_is_what_its_definition_says(version: str, norm: Propagation
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("size", [-1, NODES])
+@pytest.mark.parametrize("layers", LAYERS)
 def test_everything_drawn_is_the_whole_aggregation(
-    estimator: Any, norm: Propagation, weighted: bool, size: int
+    estimator: Any, norm: Propagation, weighted: bool, size: int, layers: Layers
 ) -> None:
     graph = Directed(weighted, norm)
     targets = np.array([ISOLATED, 3, 50, 20])
     h = np.random.default_rng(1).normal(size=(NODES, 3))
-    for sampler in (
-        graph.sampler(estimator=estimator, skew=Skew("formula", 8)),
-        GlobalSampler(graph.topology, norm, graph.tables),
-    ):
+    for sampler in (graph.sampler(estimator=estimator, skew=Skew("formula", 8), layers=layers), graph.fastgcn(layers)):
         for layer in sampler.sample(targets, [size, size], 0).layers:
             block = layer.block(graph.topology, device=torch.device("cpu"), dtype=torch.float64)
-            out = block.aggregate(torch.from_numpy(h[layer.sources]), norm).numpy()
-            left, right = propagation_scales(graph.topology, norm)
-            own = 0 if right is None else (left * right)[:, None] * h
-            np.testing.assert_allclose(out, (graph.matrix @ h + own)[layer.destinations], atol=1e-12)
+            rows = torch.from_numpy(h[layer.sources])
+            out = block.aggregate(rows, norm).numpy()
+            whole = graph.matrix @ h + graph.loops[:, None] * h
+            np.testing.assert_allclose(out, whole[layer.destinations], atol=1e-12)
+            np.testing.assert_array_equal(block.own_rows(rows).numpy(), h[layer.destinations])
             assert (layer.values is None) == (not weighted)
             assert layer.dst_scale is None
 
@@ -148,11 +249,11 @@ def one_layer(graph: Directed, kind: str) -> tuple[Sample, np.ndarray, np.ndarra
     """A sampler of one layer of size 9, its targets, q, the weights of the draw, and p."""
     targets = np.arange(0, NODES, 4)
     if kind == "fastgcn":
-        sampler: Any = GlobalSampler(graph.topology, graph.norm, graph.tables)
+        sampler: Any = graph.fastgcn()
         q = weights = (graph.matrix**2).sum(0)
     else:
         skew = Skew("formula", 4) if kind == "skewed" else None
-        sampler = graph.sampler(skew=skew)
+        sampler = graph.sampler(skew=skew, layers="nested")
         _, alpha, weights = expected(graph, targets, 9, skew, False)
         q = weights / np.where(graph.local, alpha, 1)
     return lambda seed: sampler.sample(targets, [9], seed), targets, q, weights, inclusion(weights, 9)
@@ -211,7 +312,7 @@ def test_the_measured_variance_is_within_equations_9_and_11() -> None:
 def test_successive_draws_by_enumeration() -> None:
     """All samples of three of seven candidates; the chance of one sums those of the orders to draw it in."""
     graph = Directed(True, SYMMETRIC, nodes=12, degree=8)
-    sampler = LayerSampler(graph.topology, SYMMETRIC, graph.tables, estimator="ladies")
+    sampler = graph.sampler(estimator="ladies", layers="nested")
     targets = np.array([1, 5])
     _, _, weights = expected(graph, targets, 3, None, False)
     candidates = np.flatnonzero(weights)
@@ -234,7 +335,7 @@ def test_successive_draws_by_enumeration() -> None:
 def test_successive_draws_are_those_of_the_shortest_waits() -> None:
     """None is missed for a wait that looked too long: all waits, from the nodes' own numbers."""
     graph = Directed(True, MEAN)
-    sampler = graph.sampler(estimator="ladies")
+    sampler = graph.sampler(estimator="ladies", layers="nested")
     for seed in range(400):
         targets, size = np.random.default_rng(seed).permutation(NODES)[:2].astype(np.int64), seed % 3 + 1
         _, _, weights = expected(graph, targets, size, None, False)
@@ -252,7 +353,7 @@ def test_successive_draws_are_those_of_the_shortest_waits() -> None:
 def test_ladies_rows_keep_their_sums(norm: Propagation, local_only: bool) -> None:
     """`size` nodes; w / (s pi), rows scaled to the sum over all candidates; a row may have nothing drawn."""
     graph = Directed(True, norm)
-    sampler = graph.sampler(estimator="ladies", local_only=local_only)
+    sampler = graph.sampler(estimator="ladies", local_only=local_only, layers="nested")
     whole = graph.matrix * (graph.local | (not local_only))
     empty = 0
     for seed in range(50):
@@ -274,47 +375,87 @@ def test_ladies_rows_keep_their_sums(norm: Propagation, local_only: bool) -> Non
     assert empty
 
 
-def make(graph: Directed, kind: str) -> LayerSampler | GlobalSampler:
+@pytest.mark.parametrize("layers", ["paper", "public"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_ladies_rows_keep_their_sums_with_self_loops(norm: Propagation, layers: Layers) -> None:
+    """Rows of A with its self loops are scaled to their sums; what public code adds counts as if drawn."""
+    graph = Directed(True, norm)
+    sampler = graph.sampler(estimator="ladies", layers=layers, reads_own=False)
+    whole = graph.matrix + np.diag(graph.loops)
+    for seed in range(50):
+        targets = np.random.default_rng(seed).permutation(NODES)[:10].astype(np.int64)
+        batch = sampler.sample(targets, [7, 5], seed)
+        for layer, size in zip(batch.layers, [7, 5], strict=True):
+            rows, drawn = layer.destinations, layer.sources
+            assert drawn.size == size if layers == "paper" else size <= drawn.size <= size + 10
+            own = layer.own
+            assert own is not None
+            sampled = graph.dense(layer)
+            sampled[own.at, rows[own.at]] += graph.loops[rows[own.at]] * own.loop
+            _, _, weights = expected(graph, rows, size, None, False, graph.own_squares(layers, False))
+            raw = np.zeros_like(sampled)
+            possible = drawn[weights[drawn] > 0]
+            raw[:, possible] = whole[np.ix_(rows, possible)] * weights.sum() / weights[possible] / size
+            some = raw.any(1)
+            normalised = raw[some] / raw[some].sum(1, keepdims=True) * whole[rows[some]].sum(1, keepdims=True)
+            np.testing.assert_allclose(sampled[some], normalised)
+            assert not sampled[~some].any()
+            np.testing.assert_array_equal(own.scale, 1)
+
+
+def make(graph: Directed, kind: str, layers: Layers = "paper") -> LayerSampler | GlobalSampler:
     if kind == "fastgcn":
-        return GlobalSampler(graph.topology, graph.norm, graph.tables)
-    return graph.sampler(skew=Skew("formula", 4), estimator=kind)
+        return graph.fastgcn(layers)
+    return graph.sampler(skew=Skew("formula", 4), estimator=kind, layers=layers)
 
 
 KINDS = ["poisson", "ladies", "fastgcn"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_targets_no_neighbours_no_size(kind: str) -> None:
+@pytest.mark.parametrize("layers", LAYERS)
+def test_no_targets_no_neighbours_no_size(kind: str, layers: Layers) -> None:
     graph = Directed(False, SYMMETRIC)
-    sampler = make(graph, kind)
+    sampler = make(graph, kind, layers)
     nobody = sampler.sample(np.empty(0, np.int64), [3, 3], 0)
-    alone = sampler.sample(np.array([ISOLATED]), [3, -1], 0)
+    alone = sampler.sample(np.array([ISOLATED]), [-1, -1], 0)
     nothing = sampler.sample(np.arange(4), [0, 0], 0)
     for batch, count in ((nobody, 0), (alone, 1), (nothing, 4)):
         assert len(batch.layers) == len(batch.alphas) == len(batch.candidates) == 2
-        for layer in batch.layers:
-            assert layer.sources.size == layer.num_dst == count
-            assert layer.indices.size == 0
+        for depth, layer in enumerate(batch.layers[::-1]):
+            sources = 0 if batch is nothing and layers == "paper" else count
+            assert layer.sources.size == sources
+            assert layer.num_dst == (sources if depth else count)
+            if layers == "nested" or batch is not nothing:
+                assert layer.indices.size == 0
             assert layer.sources.dtype == layer.indptr.dtype == np.int64
             assert layer.indices.dtype == np.int32
             block = layer.block(graph.topology, device=torch.device("cpu"), dtype=torch.float32)
-            assert block.aggregate(torch.ones(count, 2), SYMMETRIC).shape == (count, 2)
+            assert block.aggregate(torch.ones(sources, 2), SYMMETRIC).shape == (layer.num_dst, 2)
+            assert block.own_rows(torch.ones(sources, 2)).shape == (layer.num_dst, 2)
     if kind != "fastgcn":
-        assert nobody.candidates == alone.candidates == [0, 0]
+        assert nobody.candidates == [0, 0]
+        assert alone.candidates == ([0, 0] if layers == "nested" else [1, 1])
 
 
 def test_neighbours_of_weight_0_are_no_candidates() -> None:
     topology = Topology(np.array([0, 3, 3, 3, 3]), np.array([1, 2, 3], np.int32), np.array([0, 1, 2], np.float32))
-    for sampler in (LayerSampler(topology, MEAN, Tables(4)), GlobalSampler(topology, MEAN, Tables(4))):
+    graph = topology, MEAN, Tables(4)
+    for sampler in (
+        LayerSampler(*graph, layers="nested"),
+        LayerSampler(*graph, layers="public", reads_own=False),
+        GlobalSampler(*graph, layers="nested", reads_own=True),
+    ):
         batch = sampler.sample(np.array([0]), [2], 0)
         assert batch.candidates == [2]
         assert sorted(batch.layers[0].sources) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_the_same_in_any_thread_and_order(kind: str) -> None:
+@pytest.mark.parametrize("layers", LAYERS)
+def test_batches_are_the_same_in_any_thread_and_order(kind: str, layers: Layers) -> None:
     graph = Directed(True, SYMMETRIC)
-    sampler = make(graph, kind)
+    sampler = make(graph, kind, layers)
 
     def draw(seed: int) -> list[bytes]:
         targets = np.random.default_rng(seed).permutation(NODES)[: seed % 20].astype(np.int64)
@@ -332,7 +473,7 @@ def test_batches_are_the_same_in_any_thread_and_order(kind: str) -> None:
 def test_a_draw_depends_on_seed_layer_node_and_chance_alone() -> None:
     """With other targets, what had no smaller chance is drawn again; not so in another layer or batch."""
     graph = Directed(True, MEAN)
-    sampler, changed = graph.sampler(), 0
+    sampler, changed = graph.sampler(layers="nested"), 0
     for seed in range(100):
         few, many = np.arange(8), np.arange(16)[::-1].copy()
         p_few, p_many = (inclusion(expected(graph, x, 9, None, False)[2], 9) for x in (few, many))
@@ -351,6 +492,6 @@ def test_arguments_out_of_range() -> None:
     for options in ({"skew": Skew("formula", 4)}, {"local_only": True}):
         with pytest.raises(ValueError, match="local"):
             LayerSampler(graph.topology, MEAN, graph.tables, **options)
-    for sampler in (graph.sampler(), GlobalSampler(graph.topology, MEAN, graph.tables)):
+    for sampler in (graph.sampler(), graph.fastgcn()):
         with pytest.raises(ValueError, match="at least 0"):
             sampler.sample(np.arange(3), [5, -2], 0)

@@ -112,6 +112,7 @@ def test_the_settings_of_skewed_sampling(name: str) -> None:
         sizes = (4500,) if trial.method.options["base"] == "saint" else (512, 512)
         keys = ("size",) if trial.method.options["base"] == "saint" else ("batch_size", "sizes")
         assert tuple(trial.method.options[key] for key in keys) == sizes
+        assert trial.method.options["layers"] == "paper"
         assert trial.dataset.options.get("split", "full") == "full"
     assert len({trial.seed for trial in found}) == (10 if name == TABLE1 else 1 if "central" in name else 3)
     twins = [] if name == TABLE1 else trials(f"{name}-twin")
