@@ -77,6 +77,10 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
     if errors := list(claim_errors(suite, list(trials.values()))):
         raise gather(errors)
+    if suite.interleave and suite.repeat == 1:
+        raise suite.source.error(
+            ("interleave",), "nothing takes turns: each trial runs once", "give a repeat of 2 or more"
+        )
     runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
     return interleaved(runs) if suite.interleave else runs
 

@@ -32,8 +32,12 @@ def test_repeats_of_a_trial_follow_one_another() -> None:
 
 def test_rounds_turn_back() -> None:
     assert named(trials(repeat=3, interleave=True)) == "A0 B0 C0 C1 B1 A1 A2 B2 C2"
-    assert named(trials(interleave=True)) == "A0 B0 C0"
     assert named(trials(repeat=2, interleave=True, seeds=[0, 1])) == "A0 a0 B0 b0 C0 c0 c1 C1 b1 B1 a1 A1"
+
+
+def test_rounds_need_repeats() -> None:
+    with pytest.raises(UserError, match="interleave: nothing takes turns: each trial runs once"):
+        trials(interleave=True)
 
 
 @pytest.mark.parametrize("repeat", [2, 4, 6])
