@@ -48,6 +48,14 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
                 weights = np.ones(source.topology.num_nodes)
         return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"), weights)
 
+    @property
+    def remarks(self) -> list[str]:
+        """See `Method.remarks`: fan-outs that were asked for and leave no neighbour out."""
+        most = int(np.diff(self.source.topology.indptr).max(initial=0))
+        asked = per_layer(self.options.fanouts, self.source.depth, "fanouts")
+        whole = sorted({fanout for fanout in asked if fanout >= most})
+        return [f"fan-out {fanout} takes all neighbours: no node has more than {most}" for fanout in whole]
+
     @classmethod
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.drawn`."""

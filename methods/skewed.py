@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
-from harness.runtime import Batch, node_batches, subgraph_batches
+from harness.runtime import Batch, node_batches, subgraph_batches, subgraph_size, whole_subgraphs
 from harness.sampling import (
     LAYERS,
     LAYERWISE_METRICS,
@@ -36,6 +36,7 @@ from harness.sampling import (
     SubgraphSampler,
 )
 
+SIZE = 4500  # the paper's
 NEGLIGIBLE = 1e-100  # share of Q; a smaller Q_L would ask for an alpha beyond all bounds
 
 SkewKind = Literal["formula", "quadratic", "fixed"]
@@ -98,7 +99,10 @@ class SkewedOptions(NodeBatchOptions):
     sizes: int | list[int] = Field(
         512, description="base ladies: nodes drawn for a layer, input layer first, or one number; -1: all"
     )
-    size: int = Field(4500, ge=-1, description="base saint: nodes of a subgraph; -1: all")
+    size: int | None = Field(
+        None, ge=-1, description="base saint: nodes of a subgraph; default: 4500, or a quarter of the training graph "
+        "where those are fewer; -1: all"
+    )  # fmt: skip
     estimator: Literal["poisson", "ladies"] = Field("poisson", description="base ladies: see `ladies`")
     layers: Layers = Field("paper", description=f"base ladies: {LAYERS}")
 
@@ -111,6 +115,10 @@ class SkewedOptions(NodeBatchOptions):
         if self.base == "saint" and self.estimator != "poisson":
             raise ValueError("estimator: base 'saint' has 'poisson' only")
         return self
+
+    def size_on(self, nodes: int) -> int:
+        """Return the nodes of a subgraph (-1: all) of a training graph of so many."""
+        return subgraph_size(self.size, SIZE, nodes)
 
 
 class Skewed(MiniBatchMethod[SkewedOptions]):
@@ -144,7 +152,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         graph = source.topology, source.propagation, source.tables
         bias: dict[str, Any] = {"local": source.local, "skew": skew, "local_only": options.version == "local"}
         if options.base == "saint":
-            nodes = ImportanceSubgraphs(*graph, options.size, **bias)
+            nodes = ImportanceSubgraphs(*graph, options.size_on(source.topology.num_nodes), **bias)
             return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
         bias |= {"reads_own": source.reads_own, "layers": options.layers, "estimator": options.estimator}
         layers = LayerSampler(*graph, **bias)
@@ -153,7 +161,8 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`, `node_batches` and `subgraph_batches`."""
         if self.options.base == "saint":
-            return subgraph_batches(self.worker, epoch, self.options.size)
+            size = self.options.size_on(self.source.topology.num_nodes)
+            return subgraph_batches(self.worker, epoch, size)
         return node_batches(self.worker, epoch, self.options.batch_size)
 
     @property
@@ -167,8 +176,13 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         return case.mini_batch(options, labels=options.base == "saint")
 
     @classmethod
+    def foreseen(cls, options: SkewedOptions, case: MemoryCase) -> list[str]:
+        """See `whole_subgraphs`."""
+        return whole_subgraphs(options.size, case.nodes) if options.base == "saint" else []
+
+    @classmethod
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.drawn`, and for subgraphs `MemoryCase.subgraphs`."""
         if options.base == "saint":
-            return case.subgraphs(options, options.size)
+            return case.subgraphs(options, options.size_on(case.nodes))
         return case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)

@@ -84,7 +84,8 @@ def plan(
     """List what a run would do.
 
     Every trial: done, to run, or skipped and why; the memory of its largest rank, and whether all ranks fit
-    the machines (this one, or those of the executor) or their GPUs. Nothing is downloaded, built or written. Memory
+    the machines (this one, or those of the executor) or their GPUs; what a trial's options come to on its graph that
+    may not be meant. Nothing is downloaded, built or written. Memory
     is what layers, features, sparse matrices and the optimizer take, from the least possible (no boundary) to the
     most, or one figure once the partition is known; interpreter and libraries come on top.
     """
@@ -102,6 +103,9 @@ def plan(
     if memory:
         for trial in planned:
             _show_components(trial)
+    for trial in planned:
+        for line in trial.memory.foreseen:
+            typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
     counts = Counter(p.state for p in planned)
     claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
     states = f"{counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"

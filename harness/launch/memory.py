@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.data.catalog import DatasetInfo
+from harness.launch.inputs import threads_of
 from harness.launch.process import memory_limit
 from harness.launch.rendezvous import blocks
 from harness.models.gnn import GNN
@@ -24,10 +25,14 @@ Table = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Has each rank's components, in any case (`low`) and at most (`high`), without interpreter and libraries."""
+    """Has each rank's components, in any case (`low`) and at most (`high`), without interpreter and libraries.
+
+    `foreseen` is what the method says of its options on graphs of the sizes of `high`.
+    """
 
     low: tuple[Components, ...]
     high: tuple[Components, ...]
+    foreseen: tuple[str, ...] = ()
 
     @property
     def least(self) -> Components:
@@ -94,18 +99,18 @@ def estimate(
     min(N - n_in, E / P). Of an unknown training subgraph `low` has nothing, `high` the whole graph.
     """
     method, sizes = METHODS.load(trial.method.name, trial.plugin), _Sizes(trial, graph, model, inductive)
+    parts = trial.partition.parts
     options = method.Options(**trial.method.options)
     known = train is not None and not (inductive and full is None)
     # Sizes that are known leave nothing to bound but a batch.
     bounded = not known or method.family == "mini-batch"
-    low, high = (
-        tuple(
-            method.memory(options, sizes.case(rank, train, full if inductive else train, least))
-            for rank in range(trial.partition.parts)
-        )
-        for least in (bounded, False)
+    least, most = (
+        [sizes.case(rank, train, full if inductive else train, at_least) for rank in range(parts)]
+        for at_least in (bounded, False)
     )
-    return MemoryEstimate(low, high)
+    low, high = (tuple(method.memory(options, case) for case in cases) for cases in (least, most))
+    foreseen = dict.fromkeys(line for case in most for line in method.foreseen(options, case))
+    return MemoryEstimate(low, high, tuple(foreseen))
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ class _Sizes:
             multilabel=self.graph.multilabel,
             cuda=self.trial.device == "cuda",
             torch_engine=uses_torch(spec.spmm, self.trial.device),
+            threads=threads_of(self.trial),
             least=least,
         )
 

@@ -5,6 +5,8 @@ from .batches import common_order as common_order
 from .batches import make_batches as make_batches
 from .batches import node_batches as node_batches
 from .batches import subgraph_batches as subgraph_batches
+from .batches import subgraph_size as subgraph_size
+from .batches import whole_subgraphs as whole_subgraphs
 from .cache import CachePolicy as CachePolicy
 from .cache import choose as choose
 from .clock import Clock as Clock

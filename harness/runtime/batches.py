@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -86,6 +87,21 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     return make_batches(worker, epoch, targets, totals)
 
 
+SHARE = 4  # a subgraph is a quarter of a graph that is too small for the usual size; docs/design/subgraphs.md
+
+
+def subgraph_size(size: int | None, usual: int, nodes: int) -> int:
+    """Return the `size` of subgraphs of a graph of so many nodes (-1: all); by default `usual`, a quarter at most."""
+    return size if size is not None else max(1, min(usual, math.ceil(nodes / SHARE)))
+
+
+def whole_subgraphs(size: int | None, nodes: int) -> list[str]:
+    """Say that a `size` that was asked for (-1: all, which is meant) is no less than the nodes there are to draw."""
+    if size is None or size < nodes:
+        return []
+    return [f"size {size} is no less than the {nodes} nodes there are: every subgraph is the whole graph"]
+
+
 def subgraph_batches(
     worker: Worker, epoch: int, size: int, *, total: int | None = None, steps: int | None = None
 ) -> list[Batch]:
@@ -116,11 +132,15 @@ class Loader(Generic[DrawnT, LoadedT]):
     """Two stages a batch: `draw`, which needs no other rank, and `fetch`, which every rank must join.
 
     With a depth k > 0 the stages of the next k batches go on beside the training: draws in threads, fetches
-    in a thread and a process group of their own, one after the other, so that ranks match. What is drawn and
-    fetched is the same at every depth. Time that the trainer stands still for a batch is charged to `fetch`.
+    in a thread and a process group of their own, one after the other, so that ranks match. Time that the trainer
+    stands still for a batch is charged to `fetch`.
 
-    `draw` is called from up to `threads` threads at once; `fetch` makes of what was drawn what is trained on, by
-    exchanges on the communicator that it is given.
+    With a pool k > 0, and depth 0, the next k batches are drawn at once by threads whenever none is left, and the
+    trainer waits (Algorithm 8 of Zeng et al., JPDC 2021); each is fetched at its step.
+
+    What is drawn and fetched is the same at every depth and with every pool. `draw` is called from up to `threads`
+    threads at once; `fetch` makes of what was drawn what is trained on, by exchanges on the communicator that it is
+    given.
     """
 
     def __init__(
@@ -131,16 +151,20 @@ class Loader(Generic[DrawnT, LoadedT]):
         *,
         depth: int,
         threads: int,
+        pool: int = 0,
     ) -> None:
-        self._comm, self._draw, self._fetch, self._depth = comm, draw, fetch, depth
-        self._drawing = ThreadPoolExecutor(min(depth, threads), "draws") if depth else None
+        self._comm, self._draw, self._fetch, self._depth, self._pool = comm, draw, fetch, depth, pool
+        at_once = min(max(depth, pool), threads)
+        self._drawing = ThreadPoolExecutor(at_once, "draws") if at_once else None
         self._fetching = Background(comm, "fetches") if depth else None
 
     def load(self, batches: Iterable[Batch]) -> Iterator[LoadedT]:
         """Yield the batches in their order."""
         if self._drawing is None or self._fetching is None:
-            for batch in batches:
-                yield self._fetch(self._draw(batch), self._comm)
+            left = iter(batches)
+            while chosen := list(islice(left, max(self._pool, 1))):
+                for drawn in self.fill(chosen):
+                    yield self._fetch(drawn, self._comm)
             return
         ahead: deque[Pending[LoadedT]] = deque()
         for batch in batches:
@@ -149,6 +173,10 @@ class Loader(Generic[DrawnT, LoadedT]):
                 yield ahead.popleft().wait("fetch")
         while ahead:
             yield ahead.popleft().wait("fetch")
+
+    def fill(self, batches: Sequence[Batch]) -> list[DrawnT]:
+        """Return what is drawn for `batches`, by the threads if there are any; the trainer waits."""
+        return list(map(self._draw, batches) if self._drawing is None else self._drawing.map(self._draw, batches))
 
     def _draw_aside(self, batch: Batch) -> DrawnT:
         with self._comm.clock.working("draws"):
@@ -164,8 +192,9 @@ class Loader(Generic[DrawnT, LoadedT]):
 
     def close(self) -> None:
         """End the threads."""
-        if self._drawing is not None and self._fetching is not None:
+        if self._fetching is not None:
             self._fetching.close()
+        if self._drawing is not None:
             self._drawing.shutdown()
 
 

@@ -154,6 +154,7 @@ class MemoryCase:
         weighted: edges have weights.
         cuda: the tensors live on a GPU.
         torch_engine: SpMM by torch, which keeps its own copy of each matrix with 8-byte columns and values.
+        threads: of the rank; as many batches are drawn at a time.
         least: where a method can only bound what it needs, give what it needs in any case, not the most.
     """
 
@@ -171,6 +172,7 @@ class MemoryCase:
     weighted: bool = False
     cuda: bool = False
     torch_engine: bool = False
+    threads: int = 1
     least: bool = False
 
     def full_graph(self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False) -> Components:
@@ -214,11 +216,12 @@ class MemoryCase:
 
         Layers as in `full_graph`, with a block's destinations for the inner nodes and its other sources for
         the boundary. "sampling" is the tables of the graph's nodes that samplers number their sources by, one
-        for each thread that draws; "batches ahead" are the prefetched ones, their input rows included.
+        for each thread that draws; "batches ahead" are the prefetched ones, their input rows included, or those of
+        the pool beside the one that is trained on.
 
         Args:
             blocks: sizes of the largest batch's blocks, input layer first.
-            options: the method's, for what is cached, prefetched, and stored elsewhere.
+            options: the method's, for what is cached, drawn ahead, and stored elsewhere.
         """
         width = self.model.widths[0][0]
         row = width * self.itemsize
@@ -229,7 +232,7 @@ class MemoryCase:
         }
         if options and options.cache != "none":
             components["cached features"] = round(options.capacity * self.train.boundary) * row + 4 * self.nodes
-        peak, ahead = 0, options.prefetch if options else 0
+        peak, (ahead, pool) = 0, (options.prefetch, options.pool) if options else (0, 0)
         if blocks:
             # Layers of a subgraph share their block.
             sampled = sum(self.matrices(block) for block in {id(block): block for block in blocks}.values())
@@ -240,10 +243,10 @@ class MemoryCase:
             components |= {
                 **self._layers(blocks, peak),
                 "sampled blocks": sampled,
-                "sampling": 0 if self.cuda else 4 * self.nodes * max(1, ahead),
+                "sampling": 0 if self.cuda else 4 * self.nodes * max(1, ahead, min(pool, self.threads)),
             }
-            if ahead:
-                components["batches ahead"] = ahead * (sampled + blocks[0].src * row)
+            if ahead or pool:
+                components["batches ahead"] = ahead * (sampled + blocks[0].src * row) + max(0, pool - 1) * sampled
         return components | {"weights and optimizer": self._weights()} | self._evaluation(peak, stored=False)
 
     def drawn(
@@ -341,6 +344,7 @@ def case_of(worker: Worker) -> MemoryCase:
         weighted=partition.meta["weighted"],
         cuda=worker.device.type == "cuda",
         torch_engine=uses_torch(train.spmm, worker.device.type),
+        threads=worker.job.threads,
     )
 
 

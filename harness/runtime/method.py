@@ -119,6 +119,18 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """What a reader of this trial's metrics must know, read at its end; in the record and in a report."""
         return []
 
+    @classmethod
+    def foreseen(cls, options: Any, case: MemoryCase) -> list[str]:
+        """Return what `options` (an `Options`) come to on a rank of this `case` that a user may not have meant.
+
+        A line each, told in plans, and among the remarks of a trial that ran. The default is nothing.
+        """
+        return []
+
+    def foreseen_here(self) -> list[str]:
+        """Return `foreseen` of this rank, from its real sizes."""
+        return self.foreseen(self.options, case_of(self.worker))
+
     def setup_metrics(self) -> dict[str, float | None]:
         """Return metrics of the method's set-up by name, for the record; None where this trial has none."""
         return {}

@@ -39,6 +39,10 @@ class MiniBatchOptions(MethodOptions):
     prefetch: int = Field(
         0, ge=0, repr=False, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
     )
+    pool: int = Field(
+        0, ge=0, repr=False, exclude_if=lambda pool: not pool, description="batches drawn at once by as many threads "
+        "as the rank has, whenever none is left, while the training waits; 0: each at its step"
+    )  # fmt: skip
     storage: Literal["sharded", "host"] = Field(
         "sharded", description="features with their owners, or all of them in the host's memory"
     )
@@ -54,6 +58,12 @@ class MiniBatchOptions(MethodOptions):
     feature_loss: float = Field(
         0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
     )
+
+    @model_validator(mode="after")
+    def _drawn_ahead_or_at_once(self) -> Self:
+        if self.pool and self.prefetch:
+            raise ValueError("pool: what is in it was not drawn beside the training; leave prefetch at 0, or pool")
+        return self
 
     @model_validator(mode="after")
     def _cache_needs_shards(self) -> Self:
@@ -102,7 +112,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     An epoch is one pass over all ranks' training nodes in equally many steps (see `node_batches`; a method
     may define other `batches`). A step draws, fetches the input features, trains. What is drawn depends on
-    (seed, rank, epoch, batch) alone, neither on `prefetch` nor on threads.
+    (seed, rank, epoch, batch) alone, neither on `prefetch` nor on `pool` nor on threads.
 
     Bytes of a fetch: 4 for each remote node and 8 a peer (control), a row of features for each remote node
     (feature); cached rows and their ids are not sent. With a `feature_rate` below 1 of F dimensions
@@ -131,7 +141,9 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         self.source = self._source(worker.view)
         self.sampler = self.make_sampler(self.source)
         self.store = self.make_store(worker.view)
-        self.loader = Loader(worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads)
+        self.loader = Loader(
+            worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads, pool=options.pool
+        )
         if options.cache != "none":
             fill_cache(self, options.cache, options.capacity)
 
@@ -151,7 +163,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             yield self.step(loaded)
 
     def hand_out(self, batch: Batch) -> Batch:
-        """Return a batch as it is to be drawn, when its turn comes: `prefetch` steps before its training."""
+        """Return a batch as it is to be drawn, when its turn comes: `prefetch` steps before its training.
+
+        With a `pool` when that is filled.
+        """
         return batch
 
     def draw(self, batch: Batch) -> Drawn:

@@ -47,6 +47,7 @@ class RankReport:
         self.flags: dict[tuple[str, str], None] = {}
         self._worker: Worker | None = None
         self._method: Method[Any] | None = None
+        self._foreseen: list[str] = []
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
 
     @property
@@ -77,6 +78,7 @@ class RankReport:
             "memory_model": method.memory_components(),
             "setup": dict(told),
         }
+        self._foreseen = method.foreseen_here()
         self.progress(event="setup", setup_s=setup_s)
 
     def rehearsed(self, method: Method[Any], seconds: float) -> None:
@@ -138,7 +140,7 @@ class RankReport:
                 "peak_memory_source": worker.meters.memory.source,
                 "base_memory_bytes": worker.meters.memory.base,
                 "meters": worker.meters.report(),
-                "remarks": self._method.remarks if self._method else [],
+                "remarks": [*self._foreseen, *(self._method.remarks if self._method else [])],
                 "traffic": worker.traffic.rows(),
                 "spans": self._data.get("spans", {}) | {"between": worker.spans.seconds, "beside": worker.clock.beside},
             }

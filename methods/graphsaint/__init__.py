@@ -17,7 +17,16 @@ from pydantic import Field, model_validator
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, MiniBatchMethod, MiniBatchOptions, Sampler, Source, Step
 from harness.graph import Topology
-from harness.runtime import Batch, Drawn, FeatureStore, Loaded, common_order, subgraph_batches
+from harness.runtime import (
+    Batch,
+    Drawn,
+    FeatureStore,
+    Loaded,
+    common_order,
+    subgraph_batches,
+    subgraph_size,
+    whole_subgraphs,
+)
 from harness.sampling import (
     ClippedNodes,
     ImportanceSubgraphs,
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
     from harness.runtime import Communicator
 
 
+SIZE, FRONTIER = 8000, 1000  # the authors' code's
 COUNTING = (
     "what drawing, inducing and counting them took, and the threads that did it; none where the cache had "
     "the counts. Of scope local the largest of the ranks"
@@ -48,8 +58,19 @@ class GraphSAINTOptions(MiniBatchOptions):
     sampler: Literal["frontier", "rw", "mrw", "edge", "node", "forest-fire"] = Field(
         "frontier", description="draws the nodes of a subgraph; see `harness_methods.graphsaint.subgraphs`"
     )
-    size: int = Field(8000, ge=-1, description="nodes of a subgraph, for rw and edge at most; -1: all")
-    frontier: int = Field(1000, ge=1, description="frontier, mrw: nodes from which it goes on at a time")
+    size: int | None = Field(
+        None, ge=-1, description="nodes of a subgraph, for rw and edge at most; default: 8000, or a quarter of the "
+        "graph it is drawn from where those are fewer; -1: all"
+    )  # fmt: skip
+    frontier: int | None = Field(
+        None, ge=1, description="frontier, mrw: nodes from which it goes on at a time; default: 1000, or an eighth of "
+        "the subgraph's where those are fewer"
+    )  # fmt: skip
+    roots: bool = Field(True, description="frontier: its first nodes, which are uniform, belong to the subgraph")
+    entered: bool = Field(
+        False, description="frontier: nodes belong to the subgraph as they come into the frontier, as in the authors' "
+        "codes, not when they are popped"
+    )  # fmt: skip
     enlargement: float = Field(3.0, gt=1, repr=False, description="frontier: the Dashboard's spare room")
     length: int = Field(3, ge=1, description="rw: steps of a walk")
     burn: float = Field(0.7, gt=0, lt=1, description="forest-fire: chance to burn one more neighbour")
@@ -74,11 +95,29 @@ class GraphSAINTOptions(MiniBatchOptions):
     def _fits_together(self) -> Self:
         if self.size == 0:
             raise ValueError("size: a subgraph has at least 1 node, or -1 for all")
+        if self.entered and not self.roots:
+            raise ValueError("entered: roots come into the frontier, too; leave roots at true")
+        if self.size is not None and (why := self.no_room(self.size)):
+            raise ValueError(f"frontier: {why}")
         if self.reshuffle and self.scope != "local":
             raise ValueError("reshuffle: belongs to scope 'local'; set it, or leave reshuffle at 0")
         if self.cache != "none" and self.scope == "local":
             raise ValueError("cache: scope 'local' reads no remote node; leave cache at 'none'")
         return self
+
+    def size_on(self, nodes: int, parts: int) -> int:
+        """Return the nodes of a subgraph (-1: all) of a training graph of so many, in so many parts."""
+        return subgraph_size(self.size, SIZE, nodes if self.scope == "global" else nodes // parts)
+
+    def frontier_of(self, size: int) -> int:
+        """Return the nodes that a frontier has at a time, for a subgraph of so many."""
+        return self.frontier or max(1, min(FRONTIER, size // (SIZE // FRONTIER)))
+
+    def no_room(self, size: int) -> str:
+        """Say why the frontier's roots alone would be a subgraph of so many nodes; "" if they would not."""
+        if self.sampler != "frontier" or not self.roots or size <= 1 or self.frontier_of(size) < size:
+            return ""
+        return f"{self.frontier_of(size)} roots leave no room for others in subgraphs of {size} nodes; give fewer"
 
 
 class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
@@ -87,7 +126,8 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     Each step every rank draws a subgraph of its own, all layers run on it. `sampler` draws the nodes, then
     all edges between them are taken: frontier (Algorithms 2 to 4), rw and edge (Algorithm 5), mrw and
     forest-fire (section 3.3), node (ICLR 2020, section 3.4). `size` is the budget of all: rw has
-    size // (length + 1) walks, edge draws size // 2 edges.
+    size // (length + 1) walks, edge draws size // 2 edges. With a `pool` so many subgraphs are drawn at once
+    by as many threads as the rank has, whenever none is left (Algorithm 8).
 
     With `normalise` C subgraphs are drawn before the training, C size = `coverage` N, which count how often
     there are node v (C_v) and edge u -> v (C_uv): the edge counts A_vu C_v / C_uv, the loss of v C / C_v
@@ -127,6 +167,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         if options.reshuffle:
             count = min(options.pieces * worker.world, worker.view.topology.num_nodes)
             self._pieces = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
+        self.size = options.size_on(worker.view.topology.num_nodes, worker.world)
         super().__init__(worker, options)
 
     def make_sampler(self, source: Source) -> Sampler:
@@ -153,14 +194,14 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
         `rank` is the counts' seed, that of the trial is not: trials on one graph share them.
         """
-        options = self.options
+        options, size = self.options, self.size
         sampler: NodeSampler
         normaliser: Normaliser | None = None
-        if options.sampler == "node" or not 0 <= options.size < topology.num_nodes:
-            known = ImportanceSubgraphs(topology, source.propagation, tables, options.size)
+        if options.sampler == "node" or not 0 <= size < topology.num_nodes:
+            known = ImportanceSubgraphs(topology, source.propagation, tables, size)
             sampler, normaliser = known.sampler, known.normaliser
         else:
-            sampler = make_node_sampler(options, topology)
+            sampler = make_node_sampler(options, topology, size)
         if options.clip > 1:
             sampler, normaliser = ClippedNodes(sampler, options.clip), None
         if not options.normalise:
@@ -176,7 +217,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         self, source: Source, topology: Topology, sampler: NodeSampler, tables: Tables, keep: Path | None, rank: int
     ) -> Counts:
         worker, options, nodes = self.worker, self.options, topology.num_nodes
-        draws = math.ceil(options.coverage * nodes / (options.size if 0 < options.size < nodes else nodes))
+        draws = math.ceil(options.coverage * nodes / (self.size if 0 < self.size < nodes else nodes))
 
         def make() -> Counts:
             return count(
@@ -186,8 +227,8 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
         if keep is None:
             return make()
-        told = options.model_dump(include={"sampler", "size", "frontier", "enlargement", "length", "burn", "clip"})
-        told |= {"draws": draws, "rank": rank}
+        told = options.model_dump(include={"sampler", "roots", "entered", "enlargement", "length", "burn", "clip"})
+        told |= {"size": self.size, "frontier": options.frontier_of(self.size), "draws": draws, "rank": rank}
         if options.sampler == "node":
             told["norm"] = source.propagation.name  # its chances depend on the model's
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
@@ -207,7 +248,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         total = worker.world
         if options.normalise:
             total = worker.train_total * (1 if options.scope == "local" else worker.world)
-        return subgraph_batches(worker, epoch, options.size, total=total, steps=options.steps)
+        return subgraph_batches(worker, epoch, self.size, total=total, steps=options.steps)
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """See `MiniBatchMethod`."""
@@ -246,12 +287,18 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         return None if options.reshuffle else case.mini_batch(options, labels=True)
 
     @classmethod
+    def foreseen(cls, options: GraphSAINTOptions, case: MemoryCase) -> list[str]:
+        """See `whole_subgraphs`."""
+        return whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
+
+    @classmethod
     def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.subgraphs`; what the counts of the whole graph take is page cache.
 
         "part" is the rank's own graph, "reshuffled features" are those of nodes that came from other parts.
         """
-        components = case.subgraphs(options, options.size, chances=options.sampler == "node")
+        size = options.size_on(case.nodes, case.parts)
+        components = case.subgraphs(options, size, chances=options.sampler == "node")
         if options.scope == "local":
             inner, edges = case.train.inner, case.train.edges - case.train.cut
             entry = 4 + (4 if case.weighted else 0) + (4 if options.normalise else 0)

@@ -24,11 +24,13 @@ class FrontierSampler(KernelSampler):
 
     The frontier holds nodes, at first uniform ones, drawn with replacement. One of them is popped with a
     chance in proportion to its degree, or to 1 where that is 0, and replaced by a uniform neighbour, or by a
-    uniform node where it has none. Popped nodes are drawn, until there are min(size, N) distinct ones; those
-    still in the frontier are not.
+    uniform node where it has none. Drawn are the first nodes of the frontier, its `roots` (JPDC section 3.3), and
+    then those that are popped, until there are min(size, N) distinct ones; others still in the frontier are not.
+    Without `roots` those that are popped alone. With `entered` all that come into the frontier, its roots among
+    them, as they come, popped or not: so do the authors' codes.
 
     So that it ends: after 16 pops for each node of the size, those missing are uniform among the nodes not
-    drawn. A size of N or more draws all nodes at once.
+    drawn. A size of N or more draws all nodes at once; roots that are `size` or more are all that is drawn.
 
     The chances are those of a Dashboard: a node in the frontier has as many pins as its degree. To pop is to
     probe random pins until one is of a node still in the frontier; a new node's pins are appended. When pins
@@ -42,8 +44,9 @@ class FrontierSampler(KernelSampler):
     """
 
     def __init__(
-        self, topology: Topology, size: int, *, frontier: int = 1000, enlargement: float = 3.0, cap: int | None = None
-    ) -> None:
+        self, topology: Topology, size: int, *, frontier: int = 1000, enlargement: float = 3.0, roots: bool = True,
+        entered: bool = False, cap: int | None = None,
+    ) -> None:  # fmt: skip
         if size < 1 or frontier < 1 or not enlargement > 1 or (cap is not None and cap < 1):
             raise ValueError(
                 "a frontier sampler has a size, a frontier and a cap >= 1 and an enlargement > 1, not "
@@ -51,7 +54,8 @@ class FrontierSampler(KernelSampler):
             )
         self._nodes, self._size = topology.num_nodes, min(size, topology.num_nodes)
         enlargement, edges = float(enlargement), topology.indices.size
-        super().__init__(topology, _pick, self._size, frontier, enlargement, edges + 1 if cap is None else cap)
+        cap = edges + 1 if cap is None else cap
+        super().__init__(topology, _pick, self._size, frontier, enlargement, roots, entered, cap)
 
         def board() -> _Board:
             pins, tiles = enlargement * frontier * (1 + edges / self._nodes), TILES_A_NODE * frontier
@@ -93,7 +97,7 @@ class _Board:
 
 @numba.njit(cache=True, nogil=True)
 def _pick(  # type: ignore[no-untyped-def]
-    indptr, indices, size, frontier, enlargement, cap, seed, pins, tiles, bits, words
+    indptr, indices, size, frontier, enlargement, roots, entered, cap, seed, pins, tiles, bits, words
 ):
     """Return the nodes, and the pins' array, which may have grown."""
     num_nodes = indptr.size - 1
@@ -107,10 +111,15 @@ def _pick(  # type: ignore[no-untyped-def]
         else:
             state, tile = _pop(pins, tiles, end, state)
             alive -= tiles.starts[tile + np.uint64(1)] - tiles.starts[tile]
-            count += mark(bits, words, tiles.nodes[tile])
-            if count == size:
-                return ascending(bits, words, size), pins
+            if not entered:
+                count += mark(bits, words, tiles.nodes[tile])
+                if count == size:
+                    break
             state, node = _successor(indices, tiles.successors[tile], num_nodes, state)
+        if entered or (roots and step < frontier):
+            count += mark(bits, words, node)
+            if count == size:
+                break
         state, entry, degree = _choose(indptr, indices, node, state)
         _ask(indptr, indices, entry, asked, step)
         need = min(max(degree, 1), cap)

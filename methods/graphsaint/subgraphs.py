@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import LayerSample, batch_seed
+from harness import LayerSample, UserError, batch_seed
 from harness.data import atomic_directory, locked
 from harness.graph import Topology, fetch_ahead, gather
 from harness.sampling import (
@@ -199,19 +199,25 @@ def part_of(whole: Topology, nodes: NDArray[np.int64], tables: Tables) -> tuple[
     return part, in_whole
 
 
-def make_node_sampler(options: GraphSAINTOptions, topology: Topology) -> NodeSampler:
+def make_node_sampler(options: GraphSAINTOptions, topology: Topology, size: int) -> NodeSampler:
     """Return what draws the nodes of a subgraph by a `sampler` other than `node`.
 
     The budget of all is `size`: `rw` makes size // (length + 1) walks, `edge` draws size // 2 edges, at least
-    1; the others go on until there are `size` nodes, where so many can be reached.
+    1; the others go on until there are `size` nodes, where so many can be reached. UserError for a frontier whose
+    roots are as many.
     """
-    name, size = options.sampler, options.size
+    name = options.sampler
+    if why := options.no_room(size):
+        raise UserError(why, key="frontier", fix="or leave it out")
     if name == "frontier":
-        return FrontierSampler(topology, size, frontier=options.frontier, enlargement=options.enlargement)
+        return FrontierSampler(
+            topology, size, frontier=options.frontier_of(size), enlargement=options.enlargement, roots=options.roots,
+            entered=options.entered,
+        )  # fmt: skip
     if name == "rw":
         return WalkSampler(topology, size, length=options.length)
     if name == "mrw":
-        return MultiWalkSampler(topology, size, walkers=options.frontier)
+        return MultiWalkSampler(topology, size, walkers=options.frontier_of(size))
     if name == "edge":
         return EdgeEndsSampler(topology, size)
     return ForestFireSampler(topology, size, burn=options.burn)

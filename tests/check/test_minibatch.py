@@ -45,6 +45,7 @@ SUBGRAPHS = ("skewed saint", "node subgraphs", "frontier subgraphs", "clustergcn
 STORES: dict[str, dict[str, Any]] = {
     "": {},
     "prefetch": {"prefetch": 2},
+    "pool": {"pool": 3},
     "degree": {"cache": "degree", "capacity": 0.5},
     "inclusion": {"cache": "inclusion", "capacity": 0.5, "prefetch": 1},
     "host": {"storage": "host"},
@@ -64,7 +65,7 @@ RUNS = [
     for name in METHODS
     for store in STORES
     for model in MODELS
-    if (name != "vrgcn" or not store)
+    if (name != "vrgcn" or store in ("", "pool"))
     and (name, store) != ("dgs", "host")
     and (model == "sage" or store in ("", "prefetch"))
 ] + [(name, less, "sage") for name in READ_LESS for less in LESS]

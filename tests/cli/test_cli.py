@@ -221,6 +221,17 @@ def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     assert {"input features", "layers (Eq. 3)", "adjacency", "together"} == set(components)
 
 
+def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ring has 12 nodes; -1 is meant, and the default is a share of it."""
+    for size, whole in (("12", True), ("11", False), ("-1", False)):
+        methods = f"methods=[{{graphsaint: {{size: {size}, frontier: 2}}}}]"
+        code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", methods, "--only", "seed=0")
+        said = "size 12 is no less than the 12 nodes there are: every subgraph is the whole graph\n"
+        assert (code, said in out) == (0, whole)
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "methods=[graphsaint]", "--only", "seed=0")
+    assert "whole graph" not in out
+
+
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
     assert code == 0

@@ -27,19 +27,25 @@ def pins(topology: Topology, cap: int | None) -> np.ndarray:
     return np.clip(np.diff(topology.indptr), 1, cap)
 
 
-def naive_frontier(topology: Topology, size: int, frontier: int, cap: int | None, rng: random.Random) -> Nodes:
+def naive_frontier(
+    topology: Topology, size: int, frontier: int, cap: int | None, rng: random.Random, rule: str = "roots"
+) -> Nodes:
     """A list of the frontier, and the chances of all of it anew for each pop."""
     weights, nodes = pins(topology, cap), range(topology.num_nodes)
     at = rng.choices(nodes, k=frontier)
-    picked: set[int] = set()
+    taken = [] if rule == "popped" else at.copy()
     for _ in range(16 * size):
-        (i,) = rng.choices(range(frontier), weights=[weights[node] for node in at])
-        picked.add(at[i])
-        if len(picked) == size:
+        if len(set(taken)) >= size:
             break
-        at[i] = rng.choice(neighbours(topology, at[i]) or nodes)
-    picked.update(rng.sample([node for node in nodes if node not in picked], size - len(picked)))
+        (i,) = rng.choices(range(frontier), weights=[weights[node] for node in at])
+        popped, at[i] = at[i], rng.choice(neighbours(topology, at[i]) or nodes)
+        taken.append(at[i] if rule == "entered" else popped)
+    picked = list(dict.fromkeys(taken))[:size]
+    picked += rng.sample([node for node in nodes if node not in picked], size - len(picked))
     return frozenset(picked)
+
+
+RULES: dict[str, dict[str, bool]] = {"roots": {}, "popped": {"roots": False}, "entered": {"entered": True}}
 
 
 @pytest.mark.parametrize("cap", [None, 2])
@@ -51,7 +57,41 @@ def test_the_first_node_is_popped_in_proportion_to_degrees_in_the_frontier(cap: 
         for v in range(9):
             for node in (u, v):
                 chances[frozenset([node])] += weights[node] / (weights[u] + weights[v]) / 81
-    assert_chances(drawn(FrontierSampler(GRAPH, 1, frontier=2, cap=cap), DRAWS), chances)
+    assert_chances(drawn(FrontierSampler(GRAPH, 1, frontier=2, roots=False, cap=cap), DRAWS), chances)
+
+
+def test_roots_are_drawn_before_any_is_popped() -> None:
+    """Of two roots that are equal one more node is needed, whatever it is; else they are all."""
+    sampler = FrontierSampler(PAIRS, 2, frontier=2)
+    sets = [set(sampler.sample(seed).tolist()) for seed in range(2000)]
+    partners = sum(max(nodes) - min(nodes) == 1 and min(nodes) % 2 == 0 for nodes in sets)
+    # Two distinct uniform nodes are partners with a chance of 1 / 399; where they are equal the pair is what is found.
+    chance = (1 - 1 / 400) / 399 + 1 / 400
+    assert stats.binomtest(partners, len(sets), chance).pvalue > 1e-3
+    popped = FrontierSampler(PAIRS, 2, frontier=2, roots=False)
+    sets = [set(popped.sample(seed).tolist()) for seed in range(2000)]
+    partners = sum(max(nodes) - min(nodes) == 1 and min(nodes) % 2 == 0 for nodes in sets)
+    assert partners > 800  # the node popped second is half of the times the first one's neighbour
+
+
+def test_roots_are_of_nodes_that_are_hardly_ever_popped_too() -> None:
+    """Of pairs beside a clique, whose nodes have nearly all pins: without roots a pair is popped in none but a few."""
+    core, nodes, draws, size, frontier = 30, 270, 600, 20, 15
+    edges = [*combinations(range(core), 2), *((node, node + 1) for node in range(core, nodes, 2))]
+    topology, seldom = topology_of(nodes, edges), {}
+    for rule in RULES:
+        sampler, rng = FrontierSampler(topology, size, frontier=frontier, **RULES[rule]), random.Random(3)
+        picked = {
+            "sampler": [sampler.sample(seed).tolist() for seed in range(draws)],
+            "naive": [naive_frontier(topology, size, frontier, None, rng, rule) for _ in range(draws)],
+        }
+        for name, sets in picked.items():
+            times = np.bincount([node for one in sets for node in one], minlength=nodes)
+            # A node is a root in draws (1 - (1 - 1/N)^m) = 32 subgraphs.
+            seldom[name, rule] = float(np.mean(times < draws * (1 - (1 - 1 / nodes) ** frontier) / 2))
+        assert seldom["sampler", rule] == pytest.approx(seldom["naive", rule], abs=0.06)
+    assert seldom["sampler", "popped"] > 0.2
+    assert max(seldom["sampler", rule] for rule in ("roots", "entered")) < 0.02
 
 
 @pytest.mark.parametrize(
@@ -67,12 +107,13 @@ def test_the_first_node_is_popped_in_proportion_to_degrees_in_the_frontier(cap: 
         (HUB, 4, 6, 3.0, 3),
     ],
 )
+@pytest.mark.parametrize("rule", RULES)
 def test_sets_come_as_often_as_in_plain_python(
-    topology: Topology, size: int, frontier: int, enlargement: float, cap: int | None
+    topology: Topology, size: int, frontier: int, enlargement: float, cap: int | None, rule: str
 ) -> None:
     rng = random.Random(size)
-    reference = Counter(naive_frontier(topology, size, frontier, cap, rng) for _ in range(DRAWS))
-    sampler = FrontierSampler(topology, size, frontier=frontier, enlargement=enlargement, cap=cap)
+    reference = Counter(naive_frontier(topology, size, frontier, cap, rng, rule) for _ in range(DRAWS))
+    sampler = FrontierSampler(topology, size, frontier=frontier, enlargement=enlargement, cap=cap, **RULES[rule])
     assert_alike(drawn(sampler, DRAWS), reference)
 
 
@@ -81,7 +122,7 @@ def test_sets_come_as_often_as_in_plain_python(
 def test_the_pins_of_all_nodes_in_the_frontier_point_to_them(enlargement: float, cap: int | None) -> None:
     """As the last pop leaves the board, with one node fewer; the pins of historical nodes may be anything."""
     for topology, frontier in ((GRAPH, 4), (HUB, 6)):
-        sampler = FrontierSampler(topology, 5, frontier=frontier, enlargement=enlargement, cap=cap)
+        sampler = FrontierSampler(topology, 5, frontier=frontier, enlargement=enlargement, roots=False, cap=cap)
         for seed in range(100):
             sampler.sample(seed)
             with sampler._boards.borrow() as board:

@@ -13,7 +13,9 @@ from harness_methods.graphsaint import GraphSAINT
 from pydantic import ValidationError
 from scipy import optimize
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
+from support.training import run_to_the_end
 
+from harness import UserError
 from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.models.gnn import GNN
@@ -27,6 +29,7 @@ GRAPHS = {
     "rows of labels": random_graph(92, NODES, degree=6, multilabel=True),
     "one trainer": random_graph(93, NODES, train_only=range(20)),
 }
+MOST = int(np.diff(GRAPHS["labels"].indptr).max())
 PARTS = np.minimum(np.arange(NODES) // 20, WORLD - 1)
 MODEL = ModelSpec(name="gcn", layers=2, hidden=6, dropout=0)
 SPEC = TrainSpec(epochs=EPOCHS, precision="float64", threads=1)
@@ -36,6 +39,7 @@ NODE: dict[str, Any] = {"sampler": "node", "size": SIZE}
 COUNTED: dict[str, Any] = {"size": SIZE, "frontier": 4, "coverage": 40}
 OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {**COUNTED, "sampler": name} for name in ("frontier", "rw", "mrw", "edge", "forest-fire")},
+    "by default": {"coverage": 40},
     "mean": {"size": SIZE, "frontier": 4, "normalise": False},
     "clipped": {**COUNTED, "size": 15, "clip": 4},
     "permuted": {**COUNTED, "transpose": "permuted"},
@@ -60,6 +64,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Run]]:
         cases[name] = Case(stored["labels"], METHOD, options, MODEL, spec)
     by_rank = run_ranks(run_subgraphs, WORLD, list(cases.values()), timeout_s=150)
     return {name: [rank[i] for rank in by_rank] for i, name in enumerate(cases)}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> OnDisk:
+    return on_disk(GRAPHS["labels"], np.zeros(NODES, int), 1, False, tmp_path_factory.mktemp("single"))
 
 
 def probabilities(name: str) -> np.ndarray:
@@ -182,10 +191,83 @@ def test_reshuffled_parts_are_new_ones_whose_features_come_once(runs: dict[str, 
     assert not (parts[0] == PARTS.astype(bool)).all()
 
 
+def test_a_small_graph_is_drawn_in_quarters_by_default(runs: dict[str, list[Run]]) -> None:
+    for run in runs["by default"]:
+        for steps in run.epochs:
+            assert [taken.nodes.size for taken in steps] == [NODES // 4] * math.ceil(NODES / (WORLD * (NODES // 4)))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "parts", "scope", "size", "frontier"),
+    [
+        (169_343, 1, "global", 8000, 1000),
+        (32_000, 4, "global", 8000, 1000),
+        (7650, 1, "global", 1913, 239),
+        (32_000, 4, "local", 2000, 250),
+        (3, 1, "global", 1, 1),
+    ],
+)
+def test_the_default_size_is_the_authors_or_a_quarter(
+    nodes: int, parts: int, scope: str, size: int, frontier: int
+) -> None:
+    options = GraphSAINT.Options.model_validate({"scope": scope})
+    assert (options.size_on(nodes, parts), options.frontier_of(size)) == (size, frontier)
+    for asked in (7, nodes, 10 * nodes, -1):
+        assert GraphSAINT.Options(size=asked, frontier=2).size_on(nodes, parts) == asked
+
+
+def test_a_size_that_takes_the_whole_graph_is_foreseen() -> None:
+    model = GNN(MODEL, FEATURES, CLASSES, seed=0, dtype=torch.float32)
+    case = MemoryCase(PartSize(500, 20, 5000, 50), None, 40, 1000, 10_000, model, parts=2)
+    for options, whole in (
+        ({"size": 1000}, 1000), ({"size": 999}, 0), ({"size": -1}, 0), ({}, 0),
+        ({"size": 500, "scope": "local"}, 500), ({"size": 499, "scope": "local"}, 0),
+    ):  # fmt: skip
+        said = [f"size {whole} is no less than the {whole} nodes there are: every subgraph is the whole graph"]
+        assert GraphSAINT.foreseen(GraphSAINT.Options.model_validate(options), case) == (said if whole else [])
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "remark"),
+    [
+        ("graphsaint", {"size": 60, "frontier": 2}, "size 60 is no less than the 60 nodes there are: every subgraph"),
+        ("graphsaint", {"size": 59, "frontier": 2, "coverage": 1}, ""),
+        ("graphsaint", {"size": -1}, ""),
+        ("skewed", {"base": "saint", "size": 4500}, "size 4500 is no less than the 60 nodes there are: every subgraph"),
+        ("skewed", {"base": "saint"}, ""),
+        ("skewed", {"size": 4500, "sizes": 4}, ""),
+        ("graphsage", {"fanouts": [3, MOST]}, f"fan-out {MOST} takes all neighbours: no node has more than {MOST}"),
+        ("graphsage", {"fanouts": [-1, MOST - 1]}, ""),
+    ],
+)
+def test_what_takes_the_whole_graph_is_remarked_in_the_record(
+    single: OnDisk, method: str, options: dict[str, Any], remark: str
+) -> None:
+    found = run_to_the_end(0, 1, Case(single, method, options, MODEL, SPEC))
+    assert found["status"] == "ok"
+    assert len(found["remarks"]) == bool(remark)
+    assert "".join(found["remarks"]).startswith(remark)
+
+
+def test_a_pool_is_what_the_rank_was_given(single: OnDisk) -> None:
+    """Two threads of a rank of two cores fill it: nothing is flagged, and the losses are those of none."""
+    options = {"size": 8, "frontier": 4, "coverage": 40}
+    found = {}
+    for pool in (0, 3):
+        spec = SPEC.model_copy(update={"threads": 2, "epochs": 3})
+        case = Case(single, METHOD, options | {"pool": pool}, MODEL, spec)
+        found[pool] = run_to_the_end(0, 1, case)
+        assert found[pool]["flags"] == []
+    assert [row["loss"] for row in found[0]["epochs"]] == [row["loss"] for row in found[3]["epochs"]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"size": 0}, "at least 1 node"),
+        ({"size": 500, "frontier": 500}, "500 roots leave no room for others in subgraphs of 500 nodes"),
+        ({"roots": False, "entered": True}, "roots come into the frontier, too"),
+        ({"pool": 2, "prefetch": 1}, "leave prefetch at 0, or pool"),
         ({"reshuffle": 2}, "belongs to scope"),
         ({"scope": "local", "cache": "degree"}, "reads no remote node"),
     ],
@@ -193,6 +275,18 @@ def test_reshuffled_parts_are_new_ones_whose_features_come_once(runs: dict[str, 
 def test_options_that_do_not_fit_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         GraphSAINT.Options(**options)
+
+
+def test_a_frontier_that_is_as_large_as_the_default_subgraph_is_the_users_mistake(single: OnDisk) -> None:
+    with pytest.raises(UserError, match="frontier: 15 roots leave no room for others in subgraphs of 15 nodes"):
+        Case(single, METHOD, {"frontier": 15}, MODEL, SPEC).trainer(0, 1)
+
+
+def test_counts_of_another_frontier_are_others(tmp_path: Path) -> None:
+    single = on_disk(GRAPHS["labels"], np.zeros(NODES, int), 1, False, tmp_path)
+    rules: list[dict[str, Any]] = [{}, {"roots": False}, {"entered": True}, {"frontier": 3}]
+    run_subgraphs(0, 1, [Case(single, METHOD, COUNTED | rule, MODEL, SPEC) for rule in rules])
+    assert len([*tmp_path.rglob("counts-*/edges.npy")]) == len(rules)
 
 
 def test_counts_are_kept_for_all_models_unless_chances_depend_on_the_model(tmp_path: Path) -> None:
