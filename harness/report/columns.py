@@ -33,19 +33,23 @@ def record_values(record: Record | None) -> dict[str, Any]:
     `rank_time_<which>_s`; `model_<component>_bytes`: the memory model's; `counted_bytes`: sent in an
     epoch, all ranks; `wire_seen_by`: the interface that `traffic: verify` compared them with;
     `sample_interval_s`, `pss_interval_s`: of the meters; `why_<metric>`: why it is not available; those of
-    `_sampling`; `subgraphs_per_s`: drawn while they were counted, before the training; `target`: the score
-    whose time the suite asks for; of `per_rank` the objects `peer_bytes` and `part_sizes`.
+    `_sampling`; `subgraphs_per_s`: drawn while they were counted, before the training; `pooled_per_s`: batches
+    that a `pool` was filled with, a second of filling; `target`: the score whose time the suite asks for; of
+    `per_rank` the objects `peer_bytes` and `part_sizes`.
     """
     if record is None:
         return {}
     meters = [rank["meters"] for rank in record.ranks if rank.get("meters")]
     drawn, seconds = record.result.get("presampled"), record.result.get("presample_s")
+    pooled = record.result.get("steps") if record.config["method"]["options"].get("pool") else None
+    filling = record.result.get("time_sample_s")
     return {
         **_ranks(record.result.get("rank_epoch_time_s") or []),
         **{f"{MODEL}{name}{MODEL_SUFFIX}": size for name, size in (record.result.get("memory_model") or {}).items()},
         **_network_traffic(record),
         **_sampling(record),
         **({"subgraphs_per_s": drawn / seconds} if drawn and seconds else {}),
+        **({"pooled_per_s": pooled / filling} if pooled and filling else {}),
         "target": (record.config.get("train") or {}).get("target"),
         "peer_bytes": peer_bytes(record),
         "part_sizes": part_sizes(record),

@@ -13,12 +13,14 @@ from harness.report.drawing import style
 from harness.report.sections import make_sections
 from harness.report.sweeps import LAYERS, THREADS, Swept, sweeps
 from harness.report.table import Table
-from harness.report.views.counting import CountingView, SweptCountingView
+from harness.report.views.counting import CountingView
 from harness.report.views.layers import SweptLayersView, nodes_by_layer
+from harness.report.views.pool import SweptPoolView
 from harness.report.views.step import StepView, phase_table, relative
 from harness.results.frames import load_inputs
 
 SAGE, FULL = METHODS[2:]
+POOLED = (SAGE[0], SAGE[1] | {"pool": 4})
 COUNTING = GraphSAINT.metrics  # as if these methods counted subgraphs
 
 
@@ -33,7 +35,7 @@ def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("threads")
     for count, seconds in ((1, None), (2, 8.0), (4, 5.0)):
         figures = {"presampled": 400, "presample_s": seconds, "presample_threads": count if seconds else None}
-        methods = (SAGE, FULL) if count != 2 else (SAGE,)
+        methods = (POOLED, FULL) if count != 2 else (POOLED,)
         train = {"threads": count}
         write_results(root, methods=methods, seeds=(0, 1), epochs=6, train=train, figures=figures, metrics=COUNTING)
     return root
@@ -82,15 +84,31 @@ def test_phases_speed_up_by_threads(by_threads: Swept) -> None:
     assert found["full, threads=4"][0] == "n/a"  # it samples nothing
 
 
-def test_subgraphs_counted_a_second(threads: Path, by_threads: Swept) -> None:
-    table = SweptCountingView(by_threads).table()
-    assert rows(table)["graphsage"] == ["n/a", "50.0", "80.0", "n/a", "n/a", "n/a"]
+def test_subgraphs_counted_before_the_training(threads: Path) -> None:
     own = [CountingView(section).table() for section in make_sections(load_inputs(threads))]
     assert sorted(rows(table)["graphsage"] for table in own) == [
         ["400", "5.00", "4", "80.0"],
         ["400", "8.00", "2", "50.0"],
         ["400", "reused", "reused", "reused"],
     ]
+
+
+def test_batches_of_a_pool_a_second(threads: Path, by_threads: Swept) -> None:
+    """Only of who has a pool: steps / seconds of sampling, means over seeds, and times the first's."""
+    inputs = load_inputs(threads)
+    count = [inputs.config(row)["train"]["threads"] for row in inputs.results.to_dict("records")]
+    results = inputs.results.assign(x=count, rate=inputs.results["steps"] / inputs.results["time_sample_s"])
+    mean = results[results["method"] == "graphsage"].groupby(["parts", "x"])["rate"].mean()
+    table = SweptPoolView(by_threads).table()
+    assert table is not None
+    shown = {row.label: [cell.text for cell in row.cells] for row in table.rows if row.cells}
+    assert set(shown) == {"graphsage"}
+    parts = max(parts for parts, _ in mean.index)
+    expected = [mean[parts, x] for x in (1, 2, 4)]
+    assert [float(text.replace(",", "")) for text in shown["graphsage"][:3]] == pytest.approx(expected, rel=0.05)
+    assert [float(text) for text in shown["graphsage"][3:]] == pytest.approx(
+        [rate / expected[0] for rate in expected], abs=0.01
+    )
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +150,18 @@ def test_the_section_is_on_the_page(tmp_path: Path) -> None:
     for count in (1, 2):
         train, figures = ({"threads": count}, {"presampled": 400, "presample_s": 5.0, "presample_threads": count})
         write_results(
-            tmp_path, methods=(SAGE,), parts=(1,), seeds=(0,), epochs=4, train=train, figures=figures, metrics=COUNTING
+            tmp_path,
+            methods=(POOLED,),
+            parts=(1,),
+            seeds=(0,),
+            epochs=4,
+            train=train,
+            figures=figures,
+            metrics=COUNTING,
         )
     page = write_report(tmp_path, tmp_path / "out").read_text()
     pictures = {path.stem for path in (tmp_path / "out" / "figures").glob("threads-*.svg")}
-    assert pictures == {f"threads-digits-sage-{name}" for name in ("step", "breakdown", "counted")}
+    assert pictures == {f"threads-digits-sage-{name}" for name in ("step", "breakdown", "pool")}
     assert all(f'id="{picture}"' in page for picture in pictures)
     assert "graphsage, threads=2 |" in (tmp_path / "out" / "report.md").read_text()
 

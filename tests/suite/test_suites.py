@@ -157,7 +157,14 @@ def test_the_settings_of_graphsaint(name: str) -> None:
         if trial.method.name == "graphsaint":
             assert options["frontier"] * 8 == options["size"]
             assert (options["length"], options["scope"]) == (3, "global")
-            assert options["normalise"] == name.endswith(("fig2", "fig4"))
+            assert options["normalise"] == name.endswith("fig2")
+            assert options["roots"]
+            assert not options["entered"]
+            # A pool is an epoch's subgraphs, as many for each thread.
+            pool = options.get("pool", 0)
+            assert (pool > 0) == name.endswith(("fig3", "fig4"))
+            assert not pool or pool == options["steps"]
+            assert pool % (trial.train.threads or 1) == 0
         if trial.method.name == "graphsage":
             assert options["fanouts"] == [25, *[10] * (trial.model.layers - 1)]
     for trial in found:
