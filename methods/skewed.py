@@ -100,7 +100,7 @@ class SkewedOptions(NodeBatchOptions):
         512, description="base ladies: nodes drawn for a layer, input layer first, or one number; -1: all"
     )
     size: int | None = Field(
-        None, ge=-1, description="base saint: nodes of a subgraph; default: 4500, or a quarter of the training graph "
+        None, ge=-1, description="base saint: nodes of a subgraph; default: 4500, or an eighth of the training graph "
         "where those are fewer; -1: all"
     )  # fmt: skip
     estimator: Literal["poisson", "ladies"] = Field("poisson", description="base ladies: see `ladies`")

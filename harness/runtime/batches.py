@@ -87,11 +87,11 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     return make_batches(worker, epoch, targets, totals)
 
 
-SHARE = 4  # a subgraph is a quarter of a graph that is too small for the usual size; docs/design/subgraphs.md
+SHARE = 8  # a subgraph is an eighth of a graph that is too small for the usual size; docs/design/subgraphs.md
 
 
 def subgraph_size(size: int | None, usual: int, nodes: int) -> int:
-    """Return the `size` of subgraphs of a graph of so many nodes (-1: all); by default `usual`, a quarter at most."""
+    """Return the `size` of subgraphs of a graph of so many nodes (-1: all); by default `usual`, an eighth at most."""
     return size if size is not None else max(1, min(usual, math.ceil(nodes / SHARE)))
 
 

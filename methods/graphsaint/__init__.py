@@ -59,7 +59,7 @@ class GraphSAINTOptions(MiniBatchOptions):
         "frontier", description="draws the nodes of a subgraph; see `harness_methods.graphsaint.subgraphs`"
     )
     size: int | None = Field(
-        None, ge=-1, description="nodes of a subgraph, for rw and edge at most; default: 8000, or a quarter of the "
+        None, ge=-1, description="nodes of a subgraph, for rw and edge at most; default: 8000, or an eighth of the "
         "graph it is drawn from where those are fewer; -1: all"
     )  # fmt: skip
     frontier: int | None = Field(

@@ -191,23 +191,23 @@ def test_reshuffled_parts_are_new_ones_whose_features_come_once(runs: dict[str, 
     assert not (parts[0] == PARTS.astype(bool)).all()
 
 
-def test_a_small_graph_is_drawn_in_quarters_by_default(runs: dict[str, list[Run]]) -> None:
+def test_a_small_graph_is_drawn_in_eighths_by_default(runs: dict[str, list[Run]]) -> None:
     for run in runs["by default"]:
         for steps in run.epochs:
-            assert [taken.nodes.size for taken in steps] == [NODES // 4] * math.ceil(NODES / (WORLD * (NODES // 4)))
+            assert [taken.nodes.size for taken in steps] == [8] * math.ceil(NODES / (WORLD * 8))  # 7.5 rounded up
 
 
 @pytest.mark.parametrize(
     ("nodes", "parts", "scope", "size", "frontier"),
     [
         (169_343, 1, "global", 8000, 1000),
-        (32_000, 4, "global", 8000, 1000),
-        (7650, 1, "global", 1913, 239),
-        (32_000, 4, "local", 2000, 250),
+        (64_000, 4, "global", 8000, 1000),
+        (7650, 1, "global", 957, 119),
+        (64_000, 4, "local", 2000, 250),
         (3, 1, "global", 1, 1),
     ],
 )
-def test_the_default_size_is_the_authors_or_a_quarter(
+def test_the_default_size_is_the_authors_or_an_eighth(
     nodes: int, parts: int, scope: str, size: int, frontier: int
 ) -> None:
     options = GraphSAINT.Options.model_validate({"scope": scope})
@@ -278,8 +278,8 @@ def test_options_that_do_not_fit_together_are_refused(options: dict[str, Any], m
 
 
 def test_a_frontier_that_is_as_large_as_the_default_subgraph_is_the_users_mistake(single: OnDisk) -> None:
-    with pytest.raises(UserError, match="frontier: 15 roots leave no room for others in subgraphs of 15 nodes"):
-        Case(single, METHOD, {"frontier": 15}, MODEL, SPEC).trainer(0, 1)
+    with pytest.raises(UserError, match="frontier: 8 roots leave no room for others in subgraphs of 8 nodes"):
+        Case(single, METHOD, {"frontier": 8}, MODEL, SPEC).trainer(0, 1)
 
 
 def test_counts_of_another_frontier_are_others(tmp_path: Path) -> None:
