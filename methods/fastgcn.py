@@ -146,8 +146,9 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     For each layer every node j of the training graph is drawn independently with p_j = min(1, c q_j),
     q_j = sum_i A_ij^2 over all i, c such that `sizes` nodes are expected (the paper draws with replacement);
     edges count A_ij / p_j, which is unbiased. Most of what is drawn has no edge into the layer above, and a
-    node may be left without any neighbour. Its self loop, or own row, is always there. Drawn nodes that no
-    edge leads from are not fetched. Exact with all nodes and all training nodes in one batch.
+    node may be left without any neighbour. Its self loop, or own row, is always there, or with `layers: paper` drawn
+    like an edge (see `ladies`): as in the paper, and nearly all rows are then empty. Drawn nodes that no edge leads
+    from are not fetched. Exact with all nodes and all training nodes in one batch.
     Bytes: see `MiniBatchMethod`.
     """
 
