@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from harness import (
     SyncExchange,
     announce,
 )
+from harness.sampling import BoundarySampler, sample_boundary
 
 
 class BNSOptions(FullGraphOptions):
     """Options of BNS-GCN."""
 
     rate: float = Field(0.1, ge=0, le=1, description="share p of boundary nodes kept in an epoch")
-    sampler: Literal["bernoulli", "fixed"] = Field(
+    sampler: BoundarySampler = Field(
         "bernoulli", description="each boundary node with probability p, or exactly round(p n) of each owner's n"
     )
 
@@ -75,21 +76,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
         """Return the kept positions in the boundary, ascending, and what each counts [kept]."""
         worker, rate = self.worker, self.options.rate
-        pointers, size = worker.partition.boundary_ptr, worker.partition.num_boundary
         if rate in (0, 1):
-            return np.arange(size if rate else 0), None
-        if self.options.sampler == "bernoulli":
-            kept = np.flatnonzero(worker.rng.random(size) < rate)
-            factors = np.full(kept.size, 1 / rate)
-        else:
-            kept, factors = self._fixed(np.diff(pointers))
+            return np.arange(worker.partition.num_boundary if rate else 0), None
+        kept, factors = sample_boundary(worker.partition.boundary_ptr, rate, self.options.sampler, worker.rng)
         return kept, torch.from_numpy(factors).to(worker.device, worker.dtype)
-
-    def _fixed(self, sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        starts = np.cumsum(sizes) - sizes
-        chosen, factors = [np.empty(0, np.int64)], [np.empty(0)]
-        for start, size in zip(starts, sizes, strict=True):
-            count = min(size, max(1, round(self.options.rate * size)))
-            chosen.append(start + np.sort(self.worker.rng.choice(size, count, replace=False)))
-            factors.append(np.full(count, size / max(count, 1)))
-        return np.concatenate(chosen), np.concatenate(factors)

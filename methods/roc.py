@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, MemoryCase, Metric, Step, SyncExchange, Worker
-from harness.models import evaluation_values
 from harness.runtime import Clock, Direction, Traffic, TrialError
 
 MIB = 1 << 20
@@ -322,8 +321,7 @@ class ROC(FullGraphMethod[ROCOptions]):
             }
         if case.evaluated is not None:
             # An evaluation interrupts no more than what the budget let training have.
-            values = evaluation_values(case.model, case.evaluated.block, exchanged=case.parts > 1, least=case.least)
-            needed = values * case.itemsize
+            needed = case.evaluation_values * case.itemsize
             full["evaluation"] += max(0, needed - device) - max(0, needed - layers)
         return {"rows on the device": device, **full}
 

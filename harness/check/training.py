@@ -28,13 +28,14 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
+from harness.runtime.evaluation import evaluate
 from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
 from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec
 from harness.runtime.trainer import Trainer, set_up
-from harness.runtime.worker import Worker, evaluate
+from harness.runtime.worker import Worker
 from harness.spec import PluginSource
 
 Weights = dict[str, NDArray[Any]]
@@ -110,7 +111,7 @@ def outcome(trainer: Trainer) -> RankOutcome:
     rows = [trainer.train_epoch(epoch) for epoch in range(worker.job.config.train.epochs)]
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
     with trainer.usage.evaluation():
-        scores = evaluate(worker.model, worker.eval_view, worker.comm)
+        scores = evaluate(worker.model, worker.eval_view, worker.comm, worker.job.config.train.evaluation_mib)
     trainer.integrity.unchanged(worker.model, EVALUATION)
     trainer.method.close()
     broken, traffic = trainer.integrity.broken, worker.traffic.rows()

@@ -101,9 +101,9 @@ class Block:
         transposed: CSR | None = None,
         own: OwnRows | None = None,
     ) -> None:
-        if degree.numel() != adjacency.num_cols or (own is None and adjacency.num_rows > adjacency.num_cols):
-            raise ValueError("a block needs the degree of every source row, destinations first")
         self.adjacency, self.degree, self.own = adjacency, degree, own
+        if degree.numel() != self.num_src or (own is None and self.num_dst > self.num_src):
+            raise ValueError("a block needs the degree of every source row, destinations first")
         self.dst_scale, self.src_scale = dst_scale, src_scale
         self.engine: Engine = choose_engine(engine, device=adjacency.indptr.device)
         if transposed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,41 @@ class CSR:
             raise ValueError("the structure is not symmetric, or columns do not ascend in each row")
         return CSR(self.indptr, self.indices, self.num_cols, torch.from_numpy(values))
 
+    def select_columns(self, first: int, kept: Ints) -> CSR:
+        """Return the columns below `first`, then the columns `first + kept[k]` (ascending), on the host."""
+        column = np.full(self.num_cols - first, -1, np.int32)
+        column[kept] = np.arange(first, first + kept.size, dtype=np.int32)
+        indptr, indices, order = induce_columns(
+            self.indptr.numpy(), self.indices.numpy(), first, column, self.values is not None
+        )
+        values = None if self.values is None else self.values[torch.from_numpy(order)]
+        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), first + kept.size, values)
+
+    def select_rows(self, first: int, kept: Ints) -> CSR:
+        """Return the rows below `first`, then the rows `first + kept[k]`, on the host, of a matrix without values."""
+        indptr, indices = select_rows(self.indptr.numpy(), self.indices.numpy(), first, kept)
+        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_cols)
+
+    def split_columns(self, part: NDArray[np.int32], column: NDArray[np.int32], widths: Sequence[int]) -> list[CSR]:
+        """Return matrices on the host, of the same rows, that each have some of the columns.
+
+        Column c is number `column[c]` of the matrix `part[c]`, which has `widths[part[c]]` columns. A row's entries
+        stay in their order.
+        """
+        structure = self.indptr.numpy(), self.indices.numpy()
+        pointers, indices, order = _split(*structure, part, column, len(widths), self.values is not None)
+        values = None if self.values is None else self.values[torch.from_numpy(order)]
+        ends = np.cumsum([0, *pointers[:, -1]])
+        return [
+            CSR(
+                torch.from_numpy(pointers[k]),
+                torch.from_numpy(indices[ends[k] : ends[k + 1]]),
+                width,
+                None if values is None else values[ends[k] : ends[k + 1]],
+            )
+            for k, width in enumerate(widths)
+        ]
+
     def to(self, device: torch.device) -> CSR:
         """Return the matrix on `device` (itself where it is there already)."""
         if self.indptr.device == device:
@@ -89,6 +125,31 @@ def _transpose(indptr, indices, num_cols, with_order):  # type: ignore[no-untype
             if with_order:
                 order[at] = e
     return out_ptr, out, order
+
+
+@numba.njit(cache=True, nogil=True)
+def _split(indptr, indices, part, column, parts, with_order):  # type: ignore[no-untyped-def]
+    """Return the pointers of each part [parts, rows + 1], and all parts' indices and places, one behind the other."""
+    rows = indptr.size - 1
+    pointers = np.zeros((parts, rows + 1), np.int64)
+    for r in range(rows):
+        pointers[:, r + 1] = pointers[:, r]
+        for e in range(indptr[r], indptr[r + 1]):
+            pointers[part[indices[e]], r + 1] += 1
+    # Rows are read in order, so that a part's next place is behind its last one.
+    cursor = np.zeros(parts, np.int64)
+    for k in range(1, parts):
+        cursor[k] = cursor[k - 1] + pointers[k - 1, rows]
+    out = np.empty(indices.size, np.int32)
+    order = np.empty(indices.size if with_order else 0, np.int64)
+    for e in range(indices.size):
+        c = indices[e]
+        at = cursor[part[c]]
+        cursor[part[c]] = at + 1
+        out[at] = column[c]
+        if with_order:
+            order[at] = e
+    return pointers, out, order
 
 
 @numba.njit(cache=True, nogil=True)

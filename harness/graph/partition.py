@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.data.graph import GraphData
 from harness.graph.block import Block
-from harness.graph.csr import CSR, Ints, Topology, induce_columns, select_rows
+from harness.graph.csr import CSR, Ints, Topology
 from harness.graph.spmm import choose_engine
 
 
@@ -75,6 +75,10 @@ class Partition:
     @cached_property
     def structure(self) -> CSR:
         """All in-edges of the inner nodes, on the host: inner columns first, then boundary ones."""
+        return self.read_structure()
+
+    def read_structure(self) -> CSR:
+        """Read what `structure` is, which nobody else then holds."""
         names = ["indptr", "indices", *(["weights"] if self.meta["weighted"] else [])]
         indptr, indices, *weights = (torch.from_numpy(np.array(self._load(name))) for name in names)
         values = weights[0].to(self._dtype) if weights else None
@@ -85,7 +89,8 @@ class Partition:
         return self.structure.transpose()
 
     @cached_property
-    def _degree(self) -> Tensor:
+    def degree(self) -> Tensor:
+        """Float [num_inner + num_boundary] on the host: degrees in the whole graph."""
         return torch.from_numpy(self._load("degree").astype(np.float64)).to(self._dtype)
 
     @cached_property
@@ -100,20 +105,9 @@ class Partition:
         """
         if kept.size == self.num_boundary and (scale is None or kept.size == 0):
             return self.full_block
-        column = np.full(self.num_boundary, -1, np.int32)
-        column[kept] = np.arange(self.num_inner, self.num_inner + kept.size, dtype=np.int32)
-        full = self.structure
-        indptr, indices, order = induce_columns(
-            full.indptr.numpy(), full.indices.numpy(), self.num_inner, column, full.values is not None
-        )
-        values = None if full.values is None else full.values[torch.from_numpy(order)]
-        adjacency = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner + kept.size, values)
-        reverse = None
-        if values is None:
-            # Rows of the whole transpose, copied: no pass over the kept edges by column.
-            whole = self._reverse.indptr.numpy(), self._reverse.indices.numpy()
-            indptr, indices = select_rows(*whole, self.num_inner, kept)
-            reverse = CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_inner)
+        adjacency = self.structure.select_columns(self.num_inner, kept)
+        # Rows of the whole transpose, copied: no pass over the kept edges by column.
+        reverse = self._reverse.select_rows(self.num_inner, kept) if adjacency.values is None else None
         if scale is not None:
             scale = torch.cat([scale.new_ones(self.num_inner), scale])
         return self.sampled_block(adjacency, reverse, kept, scale)
@@ -129,7 +123,7 @@ class Partition:
             kept: int64, ascending positions of the boundary nodes that its last columns are.
             src_scale: as of a `Block`.
         """
-        device, degree = self._device, self._degree
+        device, degree = self._device, self.degree
         if kept.size < self.num_boundary:
             degree = torch.cat([degree[: self.num_inner], degree[self.num_inner + torch.from_numpy(kept)]])
         if transposed is not None:
@@ -141,13 +135,52 @@ class Partition:
     @cached_property
     def full_halo(self) -> Halo:
         """The exchange of every boundary row."""
+        return self._full_halo()
+
+    def _full_halo(self) -> Halo:
         everything = np.arange(self.send_index.size)
         return self.halo(everything, np.diff(self.send_ptr).tolist(), np.diff(self.boundary_ptr).tolist())
+
+    def pieces(self, count: int) -> list[tuple[CSR, Halo]]:
+        """Return all in-edges and the exchange of every boundary row in pieces, which the caller alone holds.
+
+        Piece k has the k-th of `count` equal shares of each owner's boundary nodes: the exchange of their rows, and the
+        matrix [num_inner, columns] of the edges from them. Columns are these nodes in their order; those of piece
+        0 are the inner nodes first. All ranks must ask for equally many.
+        """
+        if count == 1:
+            return [(self._whole(), self.full_halo if "full_halo" in vars(self) else self._full_halo())]
+        part = np.zeros(self.num_inner + self.num_boundary, np.int32)
+        column = np.arange(part.size, dtype=np.int32)
+        widths, halos = list[int](), list[Halo]()
+        for k in range(count):
+            received, recv_counts = _share(self.boundary_ptr, k, count)
+            first = 0 if k else self.num_inner
+            part[self.num_inner + received] = k
+            column[self.num_inner + received] = np.arange(first, first + received.size)
+            widths.append(first + received.size)
+            halos.append(self.halo(*_share(self.send_ptr, k, count), recv_counts))
+        structure = self.structure if "structure" in vars(self) else self.read_structure()
+        return list(zip(structure.split_columns(part, column, widths), halos, strict=True))
+
+    def _whole(self) -> CSR:
+        """Return all in-edges, on the device; they are read anew where nothing is trained on them."""
+        if "full_block" in vars(self):
+            return self.full_block.adjacency
+        held = self.structure if "structure" in vars(self) else self.read_structure()
+        return replace(held, handles={}).to(self._device)
 
     def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
         rows = torch.from_numpy(np.ascontiguousarray(self.send_index[entries]))
         return Halo(rows.to(self._device), send_counts, recv_counts)
+
+
+def _share(pointers: Ints, k: int, count: int) -> tuple[Ints, list[int]]:
+    """Return the places that are the k-th of `count` shares of each segment, and how many of each that is."""
+    sizes = np.diff(pointers)
+    first, last = pointers[:-1] + sizes * k // count, pointers[:-1] + sizes * (k + 1) // count
+    return np.concatenate([np.arange(*between) for between in zip(first, last, strict=True)]), (last - first).tolist()
 
 
 SPLITS = ("train", "val", "test")
@@ -184,9 +217,8 @@ class View:
         labels[hidden] = math.nan if self._graph.multilabel else HIDDEN
         return labels
 
-    @cached_property
     def scored_labels(self) -> dict[str, Tensor]:
-        """Labels of the `rows` of each split, for scores alone."""
+        """Read the labels of the `rows` of each split, for scores alone."""
         labels = self._all_labels()
         return {split: labels[rows] for split, rows in self.rows.items()}
 

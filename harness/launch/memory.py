@@ -146,6 +146,7 @@ class _Sizes:
             cuda=self.trial.device == "cuda",
             torch_engine=uses_torch(spec.spmm, self.trial.device),
             threads=threads_of(self.trial),
+            evaluation_mib=spec.evaluation_mib,
             least=least,
         )
 

@@ -94,8 +94,7 @@ class GATLayer(GraphLayer):
         back = (src + case.boundary + dst) * d if exchanged and not case.first else 0
         return LayerValues(kept, forward, to_input + max(through, to_source, back))
 
-    def evaluation_values(self, block: BlockSize, *, exchanged: bool, least: bool) -> int:
-        """See `GraphLayer`."""
-        rows, source = block.dst, block.src * self.inputs if exchanged else 0
-        z = (block.src + rows) * self.transformed
-        return rows * self.inputs + max(source + block.src * self.transformed, z + 2 * rows * self.outputs)
+    def evaluation_values(self, block: BlockSize, *, exchanged: bool) -> int:
+        """See `GraphLayer`: H W is exchanged, and added up by head."""
+        received = block.src * self.transformed if exchanged else 0
+        return block.dst * (self.inputs + 2 * self.transformed + 2 * self.outputs) + received

@@ -115,13 +115,24 @@ class GNN(nn.Module):
         """Input and output width of each linear layer."""
         return [(layer.in_features, layer.out_features) for layer in self.linear_layers if isinstance(layer, _Linear)]
 
-    def transforms_first(self, block: int) -> bool:
+    def transforms_first(self, block: int, *, backward: bool = True) -> bool:
         """Whether exchanging H W for a block is possible, and fewer bytes than H.
 
-        The input layer's H needs no gradient sent back, its H W does.
+        The input layer's H needs no gradient sent back, its H W does, if there is a `backward` pass.
         """
         layer, _ = self.layer_of(block)
-        return layer.can_transform_first and (2 if block == 0 else 1) * layer.transformed < layer.inputs
+        sent = 2 if backward and block == 0 else 1
+        return layer.can_transform_first and sent * layer.transformed < layer.inputs
+
+    @property
+    def widest_evaluated(self) -> int:
+        """Width of the widest rows that an exact evaluation exchanges."""
+        widths = []
+        for block in range(self.depth):
+            layer, _ = self.layer_of(block)
+            transformed = layer.attends or self.transforms_first(block, backward=False)
+            widths.append(layer.transformed if transformed else layer.inputs)
+        return max(widths)
 
     def layer_of(self, block: int) -> tuple[GraphLayer, int]:
         """Return the graph layer that runs on a block, and which of its hops that is (0-based)."""
@@ -157,7 +168,7 @@ class GNN(nn.Module):
             def fetch(rows: Tensor, hop: int, *, first: int = first) -> Tensor:
                 return rows if exchange is None else exchange(rows, first + hop)
 
-            early = transform_first and self.transforms_first(first)
+            early = transform_first and self.transforms_first(first, backward=torch.is_grad_enabled())
             x = self._between(i, x, layer.run(own, x, fetch, transform_first=early, aggregated=given), own)
         for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
             x = self._between(i, x, linear(x))
@@ -255,8 +266,8 @@ def training_values(
     return peak
 
 
-def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool, least: bool = False) -> int:
+def evaluation_values(model: GNN, block: BlockSize, *, exchanged: bool) -> int:
     """Return the peak of an exact evaluation, its own copy of the input features included."""
-    values = [layer.evaluation_values(block, exchanged=exchanged, least=least) for layer in model._layers]
+    values = [layer.evaluation_values(block, exchanged=exchanged) for layer in model._layers]
     values += [block.dst * (a + b) for a, b in model.linear_widths]
     return block.dst * model.widths[0][0] + max(values)

@@ -199,14 +199,15 @@ class GraphLayer(Registered, nn.Module):
         chosen = self.transforms_first(size.edges, dst, src, weights=True, inputs=not case.first)
         return transformed if chosen else summed
 
-    def evaluation_values(self, block: BlockSize, *, exchanged: bool, least: bool) -> int:
-        """Return the values at the peak of an exact evaluation of the layer on a block."""
+    def evaluation_values(self, block: BlockSize, *, exchanged: bool) -> int:
+        """Return the values at the peak of an exact evaluation of the layer, which exchanges the narrower of H and H W.
+
+        `block.src`: the inner rows and those of the boundary that are received at once.
+        """
         rows, d, o = block.dst, self.inputs, self.outputs
-        source = block.src * d if exchanged else 0
-        transformed, summed = block.src * o, rows * d
-        first = self.transforms_first(block.edges, rows, block.src, weights=False, inputs=False)
-        between = min(transformed, summed) if least else transformed if first else summed
-        return rows * d + source + between + 2 * rows * o
+        if self.can_transform_first and self.transformed < d:
+            return rows * (d + 3 * o) + (block.src * self.transformed if exchanged else 0)
+        return 2 * rows * (d + o) + (block.src * d if exchanged else 0)
 
 
 MODELS: Registry[type[GraphLayer]] = Registry(GraphLayer, "harness.models")

@@ -108,8 +108,8 @@ class MixHopLayer(GraphLayer):
         forward = max(forward - kept + outputs, 2 * outputs)
         return LayerValues(kept + self.weight.numel(), forward, outputs if case.first else backward * d)
 
-    def evaluation_values(self, block: BlockSize, *, exchanged: bool, least: bool) -> int:
-        """See `GraphLayer`."""
+    def evaluation_values(self, block: BlockSize, *, exchanged: bool) -> int:
+        """See `GraphLayer`: t_k, which is exchanged, a scaled copy, and t_k+1."""
         rows, d, o = block.dst, self.inputs, self.outputs
-        hop = (block.src * d if exchanged else 0) + (block.src + rows * min(self.hops, 2)) * d
+        hop = (block.src * d if exchanged else 0) + (1 + min(self.hops, 2)) * rows * d
         return rows * (d + o) + max(hop, rows * (d + o))

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from harness.models.gnn import GNN, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
+from harness.runtime.evaluation import pieces
 from harness.runtime.optimizers import optimizer_of
 from harness.sampling.layerwise import Layers
+from harness.runtime.spec import EVALUATION_MIB
 from harness.sampling.sample import per_layer
 
 if TYPE_CHECKING:
@@ -155,6 +157,7 @@ class MemoryCase:
         cuda: the tensors live on a GPU.
         torch_engine: SpMM by torch, which keeps its own copy of each matrix with 8-byte columns and values.
         threads: of the rank; as many batches are drawn at a time.
+        evaluation_mib: of boundary rows that an evaluation receives at once.
         least: where a method can only bound what it needs, give what it needs in any case, not the most.
     """
 
@@ -173,9 +176,12 @@ class MemoryCase:
     cuda: bool = False
     torch_engine: bool = False
     threads: int = 1
+    evaluation_mib: float = EVALUATION_MIB
     least: bool = False
 
-    def full_graph(self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False) -> Components:
+    def full_graph(
+        self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True
+    ) -> Components:
         """Return the components of a method whose layers run on the inner nodes and a share of the boundary.
 
         - "layers (Eq. 3)": sum over layers of (3 n_in + n_bd) * input width, n_bd = 0 for linear ones (Eq. 3
@@ -189,6 +195,7 @@ class MemoryCase:
             kept: share of the boundary nodes in an epoch.
             precompute: the first layer's aggregation is kept, and neither exchanged nor computed again.
             transform_first: H W is exchanged where it is narrower.
+            stored: evaluations find the edges of the whole part in memory.
         """
         sampled = kept < 1 and self.parts > 1
         part = self.train.sampled(kept) if sampled else self.train
@@ -208,7 +215,7 @@ class MemoryCase:
             **self._layers(blocks, peak),
             "adjacency": self.matrices(part.block) + whole,
             "weights and optimizer": self._weights(),
-            **self._evaluation(peak, stored=not self.inductive),
+            **self._evaluation(peak, stored=stored and not self.inductive and not (sampled and self.cuda)),
         }
 
     def mini_batch(self, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None) -> Components:
@@ -315,14 +322,29 @@ class MemoryCase:
         return (2 + self.moments) * self.itemsize * sum(p.numel() for p in self.model.parameters())
 
     def _evaluation(self, training: int, *, stored: bool) -> Components:
-        """What an evaluation needs beyond the training that it interrupts, whose layers are free by then."""
+        """What an evaluation needs beyond the training that it interrupts, whose layers are free by then.
+
+        It receives boundary rows piece by piece (`WholeBlock`), and reads all edges anew unless they are `stored`.
+        """
         part = self.evaluated
         if part is None:
             return {}
-        values = evaluation_values(self.model, part.block, exchanged=self.parts > 1, least=self.least)
-        own = 0 if stored else self.matrices(part.block, transposed=False)
+        own = 0 if stored and self._pieces(part) == 1 else self.matrices(part.block, transposed=False)
         labels = self._labels(part.inner) if self.inductive else 0
-        return {"evaluation": max(0, values - training) * self.itemsize + own + labels}
+        return {"evaluation": max(0, self.evaluation_values - training) * self.itemsize + own + labels}
+
+    @property
+    def evaluation_values(self) -> int:
+        """The values at the peak of an exact evaluation, 0 where there is none; boundary rows come in pieces."""
+        part = self.evaluated
+        if part is None:
+            return 0
+        received = -(-part.boundary // self._pieces(part))
+        block = BlockSize(part.inner, part.inner + received, part.edges)
+        return evaluation_values(self.model, block, exchanged=self.parts > 1)
+
+    def _pieces(self, part: PartSize) -> int:
+        return pieces(part.boundary, self.model.widest_evaluated * self.itemsize, self.evaluation_mib)
 
 
 def case_of(worker: Worker) -> MemoryCase:

@@ -22,11 +22,11 @@ from harness.runtime.batches import SCORED, Batch, Loader, node_batches
 from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
 from harness.runtime.cost_models import Bytes, BytesCase
+from harness.runtime.evaluation import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.row_plan import upload
 from harness.runtime.step import Loss, Step
-from harness.runtime.worker import inference, score_counts, scores_of_all
 from harness.sampling.sample import Sample, Sampler, Source
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def _score_counts(self, split: str, epoch: int) -> Tensor:
         """Return this rank's numerator and denominator of the score of a split."""
         worker, view = self.worker, self.worker.eval_view
-        rows, labels = view.rows[split], view.scored_labels[split]
+        rows, labels = view.rows[split], view.scored_labels()[split]
         source, sampler, store = self.evaluated
         options: Any = self.options  # a method that draws for targets has a batch size
         size = options.batch_size or max(rows.numel(), 1)

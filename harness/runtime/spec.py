@@ -16,6 +16,10 @@ IN_PHASES: frozenset[Timing] = frozenset(("plain", "breakdown"))
 TrafficMode = Literal["count", "verify"]
 
 
+EVALUATION_MIB = 64.0
+"""Default of `train.evaluation_mib`."""
+
+
 class MethodSpec(Spec):
     """A method by name, with its options."""
 
@@ -58,6 +62,12 @@ class TrainSpec(Spec):
     checksum_every: int = Field(10, ge=1, description="epochs between checks that replicas are bit-identical")
     pos_weight: float = Field(
         1.0, gt=0, description="multi-label only: factor of the positive term of binary cross-entropy"
+    )
+    evaluation_mib: float = Field(
+        EVALUATION_MIB,
+        gt=0,
+        exclude_if=lambda mib: bool(mib == EVALUATION_MIB),
+        description="MiB of boundary rows that a rank receives at once in exact evaluations and in `precompute`",
     )
     sampled_eval: bool = Field(False, description="mini-batch methods only: also score by the method's own sampler")
 

@@ -18,6 +18,7 @@ from harness.graph.kernels import Versions, loaded
 from harness.metrics import HOST_PHASES
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
+from harness.runtime.evaluation import evaluate
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of, schedule_of
@@ -26,7 +27,6 @@ from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec
 from harness.runtime.step import Loss, Step
 from harness.runtime.usage import Usage
 from harness.runtime.wire import Wire
-from harness.runtime.worker import evaluate
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
@@ -165,7 +165,7 @@ class Trainer:
         worker = self.worker
         if self.spec.scored:
             with worker.meters.paused():
-                evaluate(worker.model, worker.eval_view, worker.comm)
+                self._scores()
                 if self.spec.sampled_eval:
                     self.method.sampled_scores()
         worker.model.train()
@@ -323,7 +323,7 @@ class Trainer:
         start, spans = time.perf_counter(), self.worker.spans
         with self.usage.evaluation(), self.worker.meters.paused(), self.worker.apart():
             with spans("eval"):
-                scores = evaluate(self.worker.model, self.worker.eval_view, self.worker.comm)
+                scores = self._scores()
             with spans("sampled eval"):
                 sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
         row["eval_s"] = time.perf_counter() - start
@@ -332,6 +332,10 @@ class Trainer:
         row |= {f"{split}_score": score for split, score in scores.items()}
         row |= {f"sampled_{split}_score": score for split, score in sampled.items()}
         self.progress.evaluated(row, self.report.epochs)
+
+    def _scores(self) -> dict[str, float | None]:
+        worker = self.worker
+        return evaluate(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib)
 
     def check_replicas(self, epoch: int) -> str:
         """Compare a checksum of the weights across ranks; returns it.

@@ -1,10 +1,10 @@
-"""Worker: what a rank has, and exact evaluation over all ranks."""
+"""Worker: what a rank has."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from harness.data.store import open_graph
-from harness.graph.partition import SPLITS, Partition, View
+from harness.graph.partition import Partition, View
 from harness.models.gnn import GNN
 from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic, TrafficCheck
+from harness.runtime.evaluation import WholeBlock
 from harness.runtime.features import FeatureStore
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
 from harness.runtime.spec import IN_PHASES, RunConfig
-from harness.runtime.step import Loss, SyncExchange
+from harness.runtime.step import Loss
 
 REMEMBERED = 64  # aggregated rows
 
@@ -152,62 +153,13 @@ class Worker:
             UserError: the model's aggregation depends on its weights.
         """
         self.model.require_fixed_aggregation()
-        exchange = SyncExchange(self.comm, self.partition.full_halo)
+        inputs, limit = self.features.inner, self.job.config.train.evaluation_mib
         with torch.no_grad(), self.traffic.during("setup"), self.spans("precompute"):
-            source = exchange(self.features.inner, 0)
-            found = self.partition.full_block.aggregate(source, self.model.propagation)
+            block = WholeBlock(self.comm, self.partition, inputs.shape[1], limit)
+            found = block.aggregate(inputs, self.model.propagation)
         at = np.random.default_rng().permutation(self.partition.num_inner)[:REMEMBERED]
         self.aggregated_rows = dict(zip(at.tolist(), found[torch.from_numpy(at).to(self.device)], strict=True))
         return found
-
-
-def evaluate(model: GNN, view: View, comm: Communicator) -> dict[str, float | None]:
-    """Return the score of each split: accuracy, or micro-F1 if multi-label; None for an empty split.
-
-    Traffic is counted under the scope `eval`, apart from the epochs'. Every rank must call.
-    """
-    with inference(model, comm):
-        block = view.partition.full_block
-        exchange = SyncExchange(comm, view.partition.full_halo)
-        logits = model([block] * model.depth, view.features(), exchange)
-        counts = [score_counts(logits[view.rows[split]], view.scored_labels[split]) for split in SPLITS]
-        return scores_of_all(SPLITS, counts, comm)
-
-
-@contextmanager
-def inference(model: GNN, comm: Communicator) -> Iterator[None]:
-    """Run the model without dropout and gradients; its traffic is counted under the scope `eval`."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), comm.traffic.during("eval"):
-            yield
-    finally:
-        model.train(was_training)
-
-
-def scores_of_all(splits: Sequence[str], counts: Sequence[Tensor], comm: Communicator) -> dict[str, float | None]:
-    """Return the score of each split, given this rank's `score_counts` of each; every rank must call."""
-    summed = comm.all_reduce(torch.stack(list(counts)), purpose="control")
-    return dict(zip(splits, (_score(row) for row in summed.tolist()), strict=True))
-
-
-def score_counts(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return (numerator, denominator) of the score as float64, which add up over ranks.
-
-    Micro-F1 is 2 TP / (2 TP + FP + FN); accuracy is right / all.
-    """
-    if labels.dim() == 1:
-        right = (logits.argmax(1) == labels).sum()
-        return torch.stack([right, torch.tensor(labels.numel(), device=right.device)]).double()
-    predicted, true = logits > 0, labels > 0.5
-    hits = 2 * (predicted & true).sum()
-    return torch.stack([hits, predicted.sum() + true.sum()]).double()
-
-
-def _score(counts: list[float]) -> float | None:
-    numerator, denominator = counts
-    return numerator / denominator if denominator else None
 
 
 def _global_generators() -> tuple[Any, Any]:

@@ -1,3 +1,5 @@
+from .boundary import BoundarySampler as BoundarySampler
+from .boundary import sample_boundary as sample_boundary
 from .layer_kernels import node_uniform as node_uniform
 from .layerwise import LAYERS as LAYERS
 from .layerwise import LAYERWISE_METRICS as LAYERWISE_METRICS

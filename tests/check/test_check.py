@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CLAIMS = {  # that a method makes beyond what all are held to
     "full": {"exact", "bytes"},
-    "cagnet": {"exact", "bytes"},
     "roc": {"exact", "bytes"},
     "pipegcn": {"exact", "bytes"},
     "vrgcn": {"exact", "bytes"},

@@ -17,6 +17,7 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     # 0.03 of these boundaries is less than one node: the rate at which public code samples no one.
     "bns fixed below one": ("bns-gcn", {"rate": 0.03, "sampler": "fixed"}),
     "bns fixed": ("bns-gcn", {"rate": 0.33, "sampler": "fixed"}),
+    "cagnet fixed below one": ("cagnet", {"rate": 0.03, "sampler": "fixed"}),
     "psc random": ("psc-gcn", {"rate": 0.3, "staleness": 0, "sampler": "random"}),
     "graphsage weighted": ("graphsage", {"fanouts": 3, "batch_size": 8, "weights": "propagation"}),
     "guided": ("support.methods:Guided", {"fanouts": 3, "batch_size": 8}),

@@ -100,6 +100,21 @@ def test_inducing_columns_equals_slicing(seed: int, first: int, total: int) -> N
     np.testing.assert_array_equal(got.toarray(), want.toarray())
 
 
+@given(seed=st.integers(0, 1000), parts=st.integers(1, 4), total=st.integers(0, 16), weighted=st.booleans())
+def test_splitting_columns_equals_slicing(seed: int, parts: int, total: int, weighted: bool) -> None:
+    csr, matrix = random_csr(seed, 10, total, 0.4, weighted)
+    rng = np.random.default_rng(seed)
+    part, column, columns = rng.integers(0, parts, total).astype(np.int32), np.zeros(total, np.int32), []
+    for k in range(parts):
+        columns.append(rng.permutation(np.flatnonzero(part == k)))
+        column[columns[k]] = np.arange(columns[k].size)
+    for split, chosen in zip(csr.split_columns(part, column, [c.size for c in columns]), columns, strict=True):
+        want = matrix[:, chosen].toarray()
+        values = np.ones(split.nnz) if split.values is None else split.values.numpy()
+        got = sp.csr_matrix((values, split.indices.numpy(), split.indptr.numpy()), want.shape)
+        np.testing.assert_array_equal(got.toarray(), want)
+
+
 @given(seed=st.integers(0, 1000), first=st.integers(0, 8), total=st.integers(8, 16))
 def test_selecting_rows_equals_slicing(seed: int, first: int, total: int) -> None:
     csr, matrix = random_csr(seed, total, 9, 0.4, False)

@@ -43,3 +43,33 @@ def test_halos_of_two_ranks_match(partitions: list[Partition]) -> None:
             rows = halo.send_index[start : start + halo.send_counts[receiver]]
             np.testing.assert_array_equal(giver.inner[rows.numpy()], asked)
             assert wanted.full_halo.recv_counts[owner] == asked.size
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_pieces_have_every_edge_and_every_boundary_row_once(partitions: list[Partition], count: int) -> None:
+    """Even of more pieces than boundary nodes: some have none."""
+    pieces = [partition.pieces(count) for partition in partitions]
+    for receiver, partition in enumerate(partitions):
+        seen = list(partition.inner)
+        for k, (matrix, halo) in enumerate(pieces[receiver]):
+            nodes = [] if k else list(partition.inner)
+            for owner, giver in enumerate(partitions):
+                theirs = pieces[owner][k][1]
+                start = sum(theirs.send_counts[:receiver])
+                sent = theirs.send_index[start : start + theirs.send_counts[receiver]].numpy()
+                assert len(sent) == halo.recv_counts[owner]
+                nodes += list(giver.inner[sent])
+            seen += nodes if k else nodes[partition.num_inner :]
+            columns = torch.eye(len(nodes), dtype=torch.float64)
+            got = (
+                partition.full_block.engine.multiply(matrix, columns) if nodes else torch.empty(partition.num_inner, 0)
+            )
+            np.testing.assert_array_equal(got.numpy(), DENSE[np.ix_(partition.inner, np.array(nodes, int))])
+        assert sorted(seen) == sorted([*partition.inner, *partition.boundary])
+
+
+def test_pieces_leave_nothing_behind(partitions: list[Partition]) -> None:
+    for count in (1, 3):
+        held = set(vars(partitions[0]))
+        partitions[0].pieces(count)
+        assert set(vars(partitions[0])) == held

@@ -205,5 +205,5 @@ def test_labels_that_are_handed_out_are_the_training_nodes(multilabel: bool, tmp
     np.testing.assert_array_equal(labels[known], graph.labels[graph.train_mask])
     for split in ("train", "val", "test"):
         mask = getattr(graph, f"{split}_mask")
-        np.testing.assert_array_equal(view.scored_labels[split].numpy(), graph.labels[mask])
+        np.testing.assert_array_equal(view.scored_labels()[split].numpy(), graph.labels[mask])
         assert view.rows[split].tolist() == torch.from_numpy(mask).nonzero().squeeze(1).tolist()

@@ -104,3 +104,34 @@ def group_bits(rank: int, world: int, cases: list[Case]) -> list[list[bytes]]:
             trainer.train_epoch(epoch)
         found.append(seen)
     return found
+
+
+def sampled_products(
+    rank: int, world: int, cases: list[Case], epochs: int, tensors: list[torch.Tensor]
+) -> list[list[list[np.ndarray]]]:
+    """Aggregate, take back, and attend over the block of each epoch of each case; a method is CAGNET at a rate below 1.
+
+    `tensors`: rows [N, width] to aggregate and to take back, then what a block attends with: rows z, a_src, a_dst, and
+    rows to take back. Returns this rank's group's nodes, the nodes that this rank broadcasts, and its rows of the four
+    results.
+    """
+    found = []
+    for case in cases:
+        trainer = case.trainer(rank, world)
+        worker, epochs_found = trainer.worker, []
+        for epoch in range(epochs):
+            (step,) = trainer.method.steps(epoch)
+            block = step.blocks[0]
+            views = [worker.open_view(worker.job.train_view, peer) for peer in block.mesh.group]
+            nodes = np.concatenate([view.partition.inner for view in views])
+            sent = worker.partition.inner[block.sent[rank].rows.numpy()]
+            assert step.stats == {"kept_boundary": sent.size}
+            h, z = (tensors[k][nodes].requires_grad_() for k in (0, 2))
+            out = block.aggregate(h, worker.model.propagation)
+            (back,) = torch.autograd.grad(out, h, tensors[1][nodes])
+            attended = block.attend(z, *tensors[3:5])
+            (attended_back,) = torch.autograd.grad(attended, z, tensors[5][nodes])
+            results = [t.detach().numpy() for t in (out, back, attended, attended_back)]
+            epochs_found.append([nodes, sent, *results])
+        found.append(epochs_found)
+    return found

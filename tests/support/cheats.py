@@ -25,7 +25,7 @@ from torch import nn
 
 from harness import FullGraphOptions, Loss, Step, Worker
 from harness.graph.kernels import gather
-from harness.runtime.worker import evaluate
+from harness.runtime.evaluation import evaluate
 
 STEPS = 5
 EACH_S = 0.03  # CPU seconds of a thread

@@ -236,10 +236,12 @@ def test_replication_must_divide_the_parts() -> None:
     # One foreign block of 100 rows, whatever the boundary; Eq. 3's three values an inner row.
     assert once["layers (Eq. 3)"] == 4 * (3 * 100 + 100) * (10 + 8)
     assert twice["layers (Eq. 3)"] == 4 * (3 * 200 + 100) * (10 + 8)
-    assert once == CAGNET.memory(CAGNET.Options(), replace(case, train=replace(part, boundary=90))) | {
-        "adjacency": once["adjacency"]
-    }
-    # Four matrices of 100 rows and their transposes, and the whole one, of 120 columns.
+    assert once == CAGNET.memory(CAGNET.Options(), replace(case, train=replace(part, boundary=90)))
+    # Four matrices of 100 rows and their transposes.
     columns = 4 * 8 * 101 + 8 * 401 + 2 * 4 * 1000 + 4 * (100 + 400)
-    assert once["adjacency"] == columns + 8 * 101 + 4 * 1000 + 4 * (100 + 120)
+    assert once["adjacency"] == columns
+    # Three blocks of a tenth of the rows; 5 of the 50 cut entries.
+    sampled = CAGNET.memory(CAGNET.Options(rate=0.1), case)
+    assert sampled["layers (Eq. 3)"] == 4 * (3 * 100 + 10) * (10 + 8)
+    assert sampled["adjacency"] == columns + 8 * 2 * 101 + 8 * (101 + 31) + 2 * 4 * 5 + 4 * (100 + 30)
     assert twice["input features"] == 3 * once["input features"]

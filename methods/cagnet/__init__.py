@@ -1,0 +1,193 @@
+"""CAGNET: row-block broadcasts, 1-D and 1.5-D."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Metric, Step, Worker
+from harness.graph import Partition
+from harness.models import BlockSize
+from harness.runtime import PartSize
+from harness.sampling import BoundarySampler, sample_boundary
+
+from .block import BroadcastBlock
+from .mesh import Label, Mesh, Sent, rank_groups
+
+
+class CAGNETOptions(FullGraphOptions):
+    """Options of CAGNET."""
+
+    replication: int = Field(
+        1, ge=1, description="copies c of each row of H (1: 1-D, more: 1.5-D); must divide the number of parts"
+    )
+    rate: float = Field(
+        1.0, ge=0, le=1, description="share p of the rows others read that a rank broadcasts in an epoch; 1: its block"
+    )
+    sampler: BoundarySampler = Field(
+        "bernoulli", description="each such row with probability p, or exactly round(p n) of each owner's n"
+    )
+
+
+class CAGNET(FullGraphMethod[CAGNETOptions]):
+    """Full-graph training by broadcasts of whole row blocks (CAGNET, Tripathy et al., SC 2020).
+
+    Exact. In every layer every rank's H is broadcast in turn and multiplied in, whoever needs which rows (the
+    paper's 1-D algorithm, section IV; a baseline of BNS-GCN, section 4); one foreign block is in memory at a
+    time. With c = `replication` > 1 (the 1.5-D algorithm) c consecutive ranks hold copies of their c
+    partitions' rows, fetched once before the first epoch; the j-th of each group broadcasts its own
+    partition's rows to the j-th of the other groups, and a group adds up what its ranks have. (The paper's
+    rank broadcasts all rows of some groups instead: as many bytes, but c^2 must divide P.) All else a group's
+    ranks do alike: they draw the same dropout masks, and each of them counts 1/c in the loss.
+
+    Bytes of a layer that sends width d, over all ranks, of N nodes: forward (P/c - 1 + 2 (c - 1)) N d *
+    itemsize, of which 2 (c - 1) N d are the groups' sums; backward, for all layers but the first, (P/c -
+    1 + c - 1) N d * itemsize. d is the input width; with `transform_before_exchange`, where that is fewer
+    bytes, the output width, in the first layer backward too. Set-up with c > 1: (c - 1) N F * itemsize
+    for the features, and as much again with `precompute`, after which the first layer sends nothing.
+
+    With gat, whose weights depend on H W of every row, that is sent, `transform_before_exchange` or not:
+    w = heads * head width values a row. Its backward pass, in the first layer too, needs those rows
+    again, which are sent again rather than kept. Forward (P/c - 1) N w + 2 (c - 1) N (w + 2 heads),
+    backward (P/c - 1) N (2 w + heads) + (c - 1) N (w + 3 heads), times itemsize.
+
+    `rate` p < 1 plugs boundary sampling in. (That it can be, not how, says BNS-GCN, Wan et al., MLSys 2022,
+    section 3.2.2.) There each reader draws what it wants. A broadcast goes to all readers: it would have to bear
+    the union of their draws, of a row that r read 1 - (1 - p)^r. So the owner draws, once for all: in each epoch
+    each of its rows that another group reads, with probability p (or a `fixed` number). These alone are
+    broadcast, in all layers, and have gradients sent back; edges from them count 1/p, in gat before the softmax is
+    normalised. Each reader's sum has the full one as its expectation; what one misses all miss. With c > 1 the
+    groups are what BNS-GCN calls partitions: edges inside them all count.
+
+    Bytes then: K for N where the factor is P/c - 1, the rows kept by all ranks (`kept_boundary`), and control, 4
+    (P/c - 1) K for which they are and 8 a peer for how many. Near p = 1 that is less than at p = 1, where rows that
+    nobody else reads are broadcast, too. At p = 0 groups train alone.
+    """
+
+    name = "cagnet"
+    colour = "#882e72"
+    Options = CAGNETOptions
+    exact: ClassVar[dict[str, Any]] = {}
+    unbiased: ClassVar[dict[str, Any]] = {"rate": 0.3}
+    metrics = (Metric.of_method("kept_boundary", "boundary nodes kept", heading="Kept boundary nodes"),)
+
+    def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
+        rank_groups(options.replication, worker.world)  # a user's mistake ends the trial before anything is sent
+        super().__init__(worker, options)
+        sizes = [row["inner"] for row in worker.partition.meta["table"][: worker.world]]
+        job = worker.job
+        mesh = Mesh(worker.comm, sizes, options.replication)
+        spmm = job.config.train.spmm
+        views = [worker.view if rank == worker.rank else worker.open_view(job.train_view, rank) for rank in mesh.group]
+        partitions = [view.partition for view in views]
+        sampled = options.rate < 1
+        self._block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm, sampled=sampled)
+        rows = [view.rows["train"] + mesh.rows[view.partition.rank].start for view in views]
+        labels = [view.labels[view.rows["train"]] for view in views]
+        self._loss = Loss(torch.cat(rows), torch.cat(labels), options.replication * worker.train_total)
+        with worker.traffic.during("setup"):
+            self._inputs = mesh.spread(worker.features.inner)
+            if self.aggregated is not None:
+                self.aggregated = mesh.spread(self.aggregated)
+            self._read = rows_read(worker.partition, mesh.group) if sampled else np.empty(0, np.int64)
+            self._read_of = worker.comm.exchange_counts([self._read.size] * worker.world) if sampled else []
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        """Yield one step on the rows of this rank's group."""
+        worker, copies = self.worker, self.options.replication
+        if copies > 1:  # a group's ranks draw the same random numbers in this epoch
+            key = (worker.job.config.seed, worker.rank // copies, epoch)
+            torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+        block, stats = self._block, dict[str, int]()
+        if self.options.rate < 1:
+            sent = self.draw()
+            block, stats = block.sample(sent), {"kept_boundary": sent[worker.rank].count}
+        yield Step(
+            blocks=[block.at(layer) for layer in range(worker.model.depth)],
+            inputs=self._inputs,
+            loss=self._loss,
+            transform_first=self.options.transform_before_exchange,
+            aggregated=self.aggregated,
+            stats=stats,
+        )
+
+    def draw(self) -> dict[int, Sent]:
+        """Draw which rows this rank broadcasts, and tell its column; returns what each rank of the column sends.
+
+        Every rank must call. At rate 0 nobody sends anything, and nothing is told.
+        """
+        comm, mesh, rate = self.worker.comm, self._block.mesh, self.options.rate
+        if rate == 0:
+            return {rank: Sent(0, torch.empty(0, dtype=torch.int64, device=comm.device)) for rank in mesh.column}
+        kept, _ = sample_boundary(np.array([0, self._read.size]), rate, self.options.sampler, self.worker.rng)
+        rows = torch.from_numpy(self._read[kept].astype(np.int32)).to(comm.device)
+        counts = dict(enumerate(comm.exchange_counts([kept.size] * comm.world)))
+        label = Label(purpose="control", layer=-1, direction="none")
+        drawn = {comm.rank: rows} | dict(mesh.broadcast(rows, counts, label))
+        return {
+            rank: Sent(counts[rank], found.long(), self._factor(rank, counts[rank])) for rank, found in drawn.items()
+        }
+
+    def _factor(self, rank: int, count: int) -> float:
+        """Return what each row counts, if `rank` sends so many."""
+        if self.options.sampler == "bernoulli":
+            return 1 / self.options.rate
+        return self._read_of[rank] / max(count, 1)
+
+    @classmethod
+    def memory(cls, options: CAGNETOptions, case: MemoryCase) -> dict[str, int]:
+        """Return the components: c times the rank's inner rows, one foreign block, or its sample, for the boundary.
+
+        Other partitions are taken to be as large as this one, and all their rows to be read. "adjacency" has the edges
+        by owner, and at `rate` < 1 those of the sample besides.
+        """
+        copies, part = options.replication, case.train
+        groups = len(rank_groups(copies, case.parts))
+        foreign = round(options.rate * part.inner) if groups > 1 else 0
+        # Without entries the layers are reckoned as A H first, then W, which is how they are computed.
+        rows = PartSize(copies * part.inner, foreign, 0, 0)
+        group = replace(case, train=rows, train_nodes=copies * case.train_nodes)
+        components = group.full_graph(stored=False, **options.for_costs)
+        own = part.inner * case.model.widths[0][0] * case.itemsize
+        pointers = 8 * (groups - 1) * (rows.inner + 1)
+        sample = case.matrices(BlockSize(rows.inner, (groups - 1) * foreign, round(options.rate * part.cut)))
+        sample += 8 * max(0, groups - 2) * (rows.inner + 1)
+        return components | {
+            "input features": components["input features"] + (own if copies > 1 else 0),
+            "adjacency": case.matrices(BlockSize(rows.inner, groups * part.inner, part.edges))
+            + pointers
+            + (sample if options.rate < 1 else 0),
+        }
+
+    @classmethod
+    def bytes_per_epoch(cls, options: CAGNETOptions, case: BytesCase) -> Bytes:
+        """Return the bytes of the class's docstring: `columns` (P/c - 1) N or K, `copies` (c - 1) N."""
+        others, copies = case.parts // options.replication - 1, (options.replication - 1) * case.nodes
+        columns = others * (case.nodes if options.rate == 1 else case.count("kept_boundary"))
+        control = {"control": 4 * columns + 8 * case.pairs if 0 < options.rate < 1 else 0}
+        if not case.model.attends:
+            rows = columns + 2 * copies
+            return case.boundary_rows(rows, backward=columns + copies, **options.for_costs) | control
+        sent, heads = {"feature": 0, "embedding": 0, "gradient": 0}, case.model.spec.heads
+        for block in range(case.model.depth):
+            width = case.model.layer_of(block)[0].transformed
+            rows = 2 * columns * width + 2 * copies * (width + 2 * heads)
+            back = columns * (width + heads) + copies * (width + 3 * heads)
+            sent["embedding" if block else "feature"] += rows * case.itemsize
+            sent["gradient"] += back * case.itemsize
+        return sent | control
+
+
+def rows_read(partition: Partition, group: range) -> NDArray[np.int64]:
+    """Return the inner rows, ascending, that some rank outside of `group` reads."""
+    segments = [slice(*partition.send_ptr[rank : rank + 2]) for rank in range(partition.parts) if rank not in group]
+    found: NDArray[np.int64] = np.unique(
+        np.concatenate([np.empty(0, np.int64), *map(partition.send_index.__getitem__, segments)])
+    )
+    return found

@@ -1,0 +1,86 @@
+"""Exact evaluation in pieces: the dense model's logits, no more at once than is allowed, nothing left behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.evaluations import held_tensors, logits_in_pieces, sizes
+
+from harness.check import oracle
+from harness.check.graphs import dense_adjacency, on_disk, random_graph
+from harness.check.training import Case, run_ranks
+from harness.models.spec import ModelSpec
+from harness.runtime.spec import TrainSpec
+
+WORLD, NODES = 3, 60
+GRAPH = random_graph(91, NODES, degree=8, weighted=True)
+PARTS = np.random.default_rng(3).integers(0, WORLD, NODES)
+MODELS = [
+    ModelSpec(name="sage", layers=3, hidden=6, dropout=0.5, norm="layer"),
+    ModelSpec(name="gcn", layers=2, hidden=9, linear_layers=1, residual=True),
+    ModelSpec(name="gat", layers=2, hidden=6, heads=2),
+    ModelSpec(name="mixhop", layers=2, hidden=6, order=2),
+]
+SPEC = TrainSpec(epochs=2, precision="float64", threads=1)
+
+
+def test_logits_are_the_dense_model_s_in_any_number_of_pieces(tmp_path: Path) -> None:
+    data = on_disk(GRAPH, PARTS, WORLD, False, tmp_path)
+    limits = [64.0, 1e-3, 2e-4]
+    cases = [Case(data, "bns-gcn", {"rate": 0.5}, model, SPEC) for model in MODELS]
+    ranks = run_ranks(logits_in_pieces, WORLD, cases, limits)
+    adjacency, x = dense_adjacency(GRAPH), torch.from_numpy(GRAPH.features.astype(np.float64))
+    for k, model in enumerate(MODELS):
+        weights = {name: torch.from_numpy(value) for name, value in ranks[0][k]["weights"].items()}
+        want = oracle.logits(
+            oracle.propagation_matrix(adjacency, model.name), x, weights, model=model.name, layers=model.layers,
+            linear=model.linear_layers, norm=model.norm == "layer", residual=model.residual, order=model.order,
+        ).numpy()  # fmt: skip
+        pieces = set()
+        for rank in ranks:
+            for limit, (logits, scores, count, received) in zip(limits, rank[k]["found"], strict=True):
+                np.testing.assert_allclose(logits, want[rank[k]["nodes"]], rtol=1e-10, atol=1e-12)
+                right = (want.argmax(1) == GRAPH.labels)[GRAPH.test_mask]
+                assert scores["test"] == pytest.approx(right.mean(), abs=1e-12)
+                pieces.add(count)
+                # A share of each owner's nodes is rounded up.
+                assert received <= limit * 2**20 + (WORLD - 1) * 8 * 12
+        assert len(pieces) == 3
+        assert min(pieces) == 1
+
+
+HELD_GRAPH = random_graph(92, 900, degree=12, features=40)
+HELD_PARTS = np.arange(900) * 2 // 900
+HELD_MODEL = ModelSpec(name="sage", layers=2, hidden=16, dropout=0.5)
+HELD_SPEC = TrainSpec(epochs=2, threads=1)
+SCALARS = 256  # bytes of losses and counts that come and go; an evaluation's degrees alone are 1,800
+
+
+def test_between_evaluations_a_rank_holds_its_training_alone(tmp_path: Path) -> None:
+    """At p = 0.01: neither the whole block nor a boundary row; but for scalars, to the byte."""
+    data = on_disk(HELD_GRAPH, HELD_PARTS, 2, False, tmp_path)
+    (tmp_path / "inductive").mkdir()
+    inductive = on_disk(HELD_GRAPH, HELD_PARTS, 2, True, tmp_path / "inductive")
+    small = HELD_SPEC.model_copy(update={"evaluation_mib": 0.02})
+    case = Case(data, "bns-gcn", {"rate": 0.01}, HELD_MODEL, HELD_SPEC)
+    cases = [case, replace(case, train=small), replace(case, data=inductive), replace(case, options={"rate": 1.0})]
+    ranks = run_ranks(held_tensors, 2, cases)
+    for rank, (whole, pieces, trained_apart, full) in enumerate(ranks):
+        part = run_ranks(sizes, 2, case)[rank]
+        inner, sources, edges = part["inner"], part["inner"] + part["boundary"], part["edges"]
+        parameters = 2 * 40 * 16 + 16 + 2 * 16 * HELD_GRAPH.num_classes + HELD_GRAPH.num_classes
+        features = 4 * 40 * inner
+        labels = 8 * (inner + part["train"] + part["labelled"])
+        # What samples are drawn from: the edges, their transpose, the degrees.
+        edges_twice = 8 * (inner + 1) + 8 * (sources + 1) + 2 * 4 * edges
+        want = features + labels + edges_twice + 4 * sources + 4 * (4 * parameters + 1) + 4
+        for epoch in (whole, pieces):
+            assert all(abs(held - want) < SCALARS for held in epoch[:4])
+        for epoch in (trained_apart, full):
+            assert max(epoch[:4]) - min(epoch[:4]) < SCALARS
+        # In pieces: fewer boundary rows at once. They are as wide as the hidden layer.
+        assert whole[4] - pieces[4] > 4 * 16 * part["boundary"] * 0.5
