@@ -89,9 +89,15 @@ class Partition:
         return self.structure.transpose()
 
     @cached_property
-    def degree(self) -> Tensor:
-        """Float [num_inner + num_boundary] on the host: degrees in the whole graph."""
-        return torch.from_numpy(self._load("degree").astype(np.float64)).to(self._dtype)
+    def _degree(self) -> Tensor:
+        return self._read_degree(self.num_inner + self.num_boundary)
+
+    def inner_degree(self) -> Tensor:
+        """Read the degrees of the inner nodes in the whole graph, float [num_inner] on the host."""
+        return self._read_degree(self.num_inner)
+
+    def _read_degree(self, count: int) -> Tensor:
+        return torch.from_numpy(self._load("degree")[:count].astype(np.float64)).to(self._dtype)
 
     @cached_property
     def full_block(self) -> Block:
@@ -123,7 +129,7 @@ class Partition:
             kept: int64, ascending positions of the boundary nodes that its last columns are.
             src_scale: as of a `Block`.
         """
-        device, degree = self._device, self.degree
+        device, degree = self._device, self._degree
         if kept.size < self.num_boundary:
             degree = torch.cat([degree[: self.num_inner], degree[self.num_inner + torch.from_numpy(kept)]])
         if transposed is not None:

@@ -32,7 +32,7 @@ class WholeBlock(Block):
     communicates = True
 
     def __init__(self, comm: Communicator, partition: Partition, width: int, limit_mib: float) -> None:
-        degree = partition.degree[: partition.num_inner]
+        degree = partition.inner_degree()
         rows = max(row["boundary"] for row in partition.meta["table"][: partition.parts])
         (first, halo), *others = partition.pieces(pieces(rows, width * degree.itemsize, limit_mib))
         first = first.to(comm.device)

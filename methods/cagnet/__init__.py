@@ -65,7 +65,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     normalised. Each reader's sum has the full one as its expectation; what one misses all miss. With c > 1 the
     groups are what BNS-GCN calls partitions: edges inside them all count.
 
-    Bytes then: K for N where the factor is P/c - 1, the rows kept by all ranks (`kept_boundary`), and control, 4
+    Bytes then: K for N where the factor is P/c - 1, the rows kept by all ranks (`broadcast_rows`), and control, 4
     (P/c - 1) K for which they are and 8 a peer for how many. Near p = 1 that is less than at p = 1, where rows that
     nobody else reads are broadcast, too. At p = 0 groups train alone.
     """
@@ -75,7 +75,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     Options = CAGNETOptions
     exact: ClassVar[dict[str, Any]] = {}
     unbiased: ClassVar[dict[str, Any]] = {"rate": 0.3}
-    metrics = (Metric.of_method("kept_boundary", "boundary nodes kept", heading="Kept boundary nodes"),)
+    metrics = (Metric.of_method("broadcast_rows", "rows drawn to be broadcast", heading="Broadcast rows"),)
 
     def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
         rank_groups(options.replication, worker.world)  # a user's mistake ends the trial before anything is sent
@@ -107,7 +107,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         block, stats = self._block, dict[str, int]()
         if self.options.rate < 1:
             sent = self.draw()
-            block, stats = block.sample(sent), {"kept_boundary": sent[worker.rank].count}
+            block, stats = block.sample(sent), {"broadcast_rows": sent[worker.rank].count}
         yield Step(
             blocks=[block.at(layer) for layer in range(worker.model.depth)],
             inputs=self._inputs,
@@ -169,7 +169,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
     def bytes_per_epoch(cls, options: CAGNETOptions, case: BytesCase) -> Bytes:
         """Return the bytes of the class's docstring: `columns` (P/c - 1) N or K, `copies` (c - 1) N."""
         others, copies = case.parts // options.replication - 1, (options.replication - 1) * case.nodes
-        columns = others * (case.nodes if options.rate == 1 else case.count("kept_boundary"))
+        columns = others * (case.nodes if options.rate == 1 else case.count("broadcast_rows"))
         control = {"control": 4 * columns + 8 * case.pairs if 0 < options.rate < 1 else 0}
         if not case.model.attends:
             rows = columns + 2 * copies

@@ -84,7 +84,7 @@ class BroadcastBlock(Block):
         for owner in mesh.column:
             start, columns = (0, mesh.sizes[owner]) if owner != mesh.comm.rank else (mesh.own.start, mesh.num_rows)
             parts[owner] = entries_from(owner, structures, local_row, start, columns)
-        degrees = [partition.degree[: partition.num_inner].to(device) for partition in partitions]
+        degrees = [partition.inner_degree().to(device) for partition in partitions]
         own = parts.pop(mesh.comm.rank)
         super().__init__(own.to(device), torch.cat(degrees), engine=engine, transposed=own.transpose().to(device))
         place = torch.device("cpu") if sampled else device

@@ -125,7 +125,7 @@ def sampled_products(
             views = [worker.open_view(worker.job.train_view, peer) for peer in block.mesh.group]
             nodes = np.concatenate([view.partition.inner for view in views])
             sent = worker.partition.inner[block.sent[rank].rows.numpy()]
-            assert step.stats == {"kept_boundary": sent.size}
+            assert step.stats == {"broadcast_rows": sent.size}
             h, z = (tensors[k][nodes].requires_grad_() for k in (0, 2))
             out = block.aggregate(h, worker.model.propagation)
             (back,) = torch.autograd.grad(out, h, tensors[1][nodes])
