@@ -16,8 +16,8 @@ from harness.models.gnn import GNN, eq3_values, evaluation_values, training_valu
 from harness.models.layer import BlockSize
 from harness.runtime.evaluation import pieces
 from harness.runtime.optimizers import optimizer_of
-from harness.sampling.layerwise import Layers
 from harness.runtime.spec import EVALUATION_MIB
+from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from harness.graph.block import Block
 
 
 def train_and_watch_widths(rank: int, world: int, cases: list[Case]) -> list[tuple[RankOutcome, list[int]]]:
-    """Train and evaluate each case; returns also the widths of the sparse products, in order."""
+    """Train and evaluate each case; returns also the widths of the training's sparse products, in order."""
     return [_watch(rank, world, case) for case in cases]
 
 
