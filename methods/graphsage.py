@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from harness import FanoutSampler, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
+from harness import FanoutSampler, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
+from harness.runtime import NeighbourOptions
 from harness.sampling import propagation_scales
 
 
-class SAGEOptions(NodeBatchOptions):
+class SAGEOptions(NeighbourOptions):
     """Options of neighbour sampling."""
 
     fanouts: int | list[int] = Field(
@@ -29,6 +30,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     drawn without replacement and count deg/k (`weights: uniform`), or with the inclusion probabilities
     p_ij ~ A_ij, sum k, and count 1/p_ij (`weights: propagation`, A_ij the model's weight of the edge): both
     are unbiased. All layers' nodes are found first, then the input features are fetched from their owners.
+    With `topology: owner` these draw, too, and send what is drawn, or with `weights: propagation` whole rows.
     Exact with all neighbours and all training nodes in one batch. Bytes: see `MiniBatchMethod`.
     """
 

@@ -198,7 +198,7 @@ def _case(run: CheckRun) -> BytesCase:
     return BytesCase(
         epoch=0, parts=run.world, boundary=run.tiny.boundary(), nodes=run.tiny.seen().size, itemsize=itemsize,
         model=GNN(run.network, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
-        label_bytes=graph.num_classes * itemsize if graph.multilabel else 8,
+        label_bytes=graph.num_classes * itemsize if graph.multilabel else 8, weighted=graph.weights is not None,
     )  # fmt: skip
 
 

@@ -239,6 +239,15 @@ class Topology:
         """Number of nodes N."""
         return self.indptr.size - 1
 
+    def rows(self, nodes: Ints, *, own: bool = False, fanout: int = -1, seed: int = 0) -> tuple[Topology, Ints]:
+        """Return a topology, and the rows in it that have the in-neighbours of `nodes`: here this one's own.
+
+        Of a topology whose rows are with several ranks every rank must call, and what is returned may have of a row
+        only the neighbours that `draw_neighbours` takes of it, uniformly, by this `fanout` (-1: all) and `seed`.
+        `own`: on every rank the nodes are the rank's own.
+        """
+        return self, nodes
+
     def degree(self, nodes: Ints) -> Floats:
         """Return the in-degree, or the sum of weights, of `nodes`."""
         degree: Floats = _degree(self.indptr, self.weights, nodes)

@@ -20,6 +20,7 @@ from .features import HostStore as HostStore
 from .features import RowStore as RowStore
 from .minibatch import Drawn as Drawn
 from .minibatch import Loaded as Loaded
+from .minibatch import NeighbourOptions as NeighbourOptions
 from .pipelined import BoundaryInputs as BoundaryInputs
 from .pipelined import PipelinedMethod as PipelinedMethod
 from .pipelined import PipelinedOptions as PipelinedOptions

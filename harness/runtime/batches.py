@@ -129,7 +129,7 @@ LoadedT = TypeVar("LoadedT")
 
 
 class Loader(Generic[DrawnT, LoadedT]):
-    """Two stages a batch: `draw`, which needs no other rank, and `fetch`, which every rank must join.
+    """Two stages a batch: `draw`, and `fetch`, which every rank must join.
 
     With a depth k > 0 the stages of the next k batches go on beside the training: draws in threads, fetches
     in a thread and a process group of their own, one after the other, so that ranks match. Time that the trainer
@@ -139,23 +139,27 @@ class Loader(Generic[DrawnT, LoadedT]):
     trainer waits (Algorithm 8 of Zeng et al., JPDC 2021); each is fetched at its step.
 
     What is drawn and fetched is the same at every depth and with every pool. `draw` is called from up to `threads`
-    threads at once; `fetch` makes of what was drawn what is trained on, by exchanges on the communicator that it is
-    given.
+    threads at once, and needs no other rank; or `together`: every rank must join, and draws have one thread and a
+    process group of their own, as fetches have, or fill a pool one after the other. `fetch` makes of what was drawn
+    what is trained on. Both exchange on the communicator that they are given.
     """
 
     def __init__(
         self,
         comm: Communicator,
-        draw: Callable[[Batch], DrawnT],
+        draw: Callable[[Batch, Communicator], DrawnT],
         fetch: Callable[[DrawnT, Communicator], LoadedT],
         *,
         depth: int,
         threads: int,
         pool: int = 0,
+        together: bool = False,
     ) -> None:
         self._comm, self._draw, self._fetch, self._depth, self._pool = comm, draw, fetch, depth, pool
-        at_once = min(max(depth, pool), threads)
-        self._drawing = ThreadPoolExecutor(at_once, "draws") if at_once else None
+        self._drawing: Background | DrawingThreads | None = None
+        if depth:
+            self._drawing = Background(comm, "draws") if together else DrawingThreads(comm, min(depth, threads))
+        self._filling = ThreadPoolExecutor(min(pool, threads), "draws") if pool and not together else None
         self._fetching = Background(comm, "fetches") if depth else None
 
     def load(self, batches: Iterable[Batch]) -> Iterator[LoadedT]:
@@ -166,24 +170,31 @@ class Loader(Generic[DrawnT, LoadedT]):
                 for drawn in self.fill(chosen):
                     yield self._fetch(drawn, self._comm)
             return
-        ahead: deque[Pending[LoadedT]] = deque()
+        ahead: deque[tuple[Pending[DrawnT], Pending[LoadedT]]] = deque()
         for batch in batches:
-            ahead.append(self._start(self._drawing.submit(self._draw_aside, batch), self._fetching))
+            ahead.append(self._start(batch, self._drawing, self._fetching))
             if len(ahead) > self._depth:
-                yield ahead.popleft().wait("fetch")
+                yield self._wait(*ahead.popleft())
         while ahead:
-            yield ahead.popleft().wait("fetch")
+            yield self._wait(*ahead.popleft())
 
     def fill(self, batches: Sequence[Batch]) -> list[DrawnT]:
         """Return what is drawn for `batches`, by the threads if there are any; the trainer waits."""
-        return list(map(self._draw, batches) if self._drawing is None else self._drawing.map(self._draw, batches))
 
-    def _draw_aside(self, batch: Batch) -> DrawnT:
-        with self._comm.clock.working("draws"):
-            return self._draw(batch)
+        def draw(batch: Batch) -> DrawnT:
+            return self._draw(batch, self._comm)
 
-    def _start(self, drawn: Future[DrawnT], fetching: Background) -> Pending[LoadedT]:
-        return fetching.run(lambda comm: self._fetch(drawn.result(), comm))
+        return list(map(draw, batches) if self._filling is None else self._filling.map(draw, batches))
+
+    def _start(
+        self, batch: Batch, drawing: Background | DrawingThreads, fetching: Background
+    ) -> tuple[Pending[DrawnT], Pending[LoadedT]]:
+        drawn = drawing.run(lambda comm: self._draw(batch, comm))
+        return drawn, fetching.run(lambda comm: self._fetch(drawn.result(), comm))
+
+    def _wait(self, drawn: Pending[DrawnT], loaded: Pending[LoadedT]) -> LoadedT:
+        drawn.wait("fetch")
+        return loaded.wait("fetch")
 
     def synchronize(self) -> None:
         """Wait for all that was started."""
@@ -195,7 +206,9 @@ class Loader(Generic[DrawnT, LoadedT]):
         if self._fetching is not None:
             self._fetching.close()
         if self._drawing is not None:
-            self._drawing.shutdown()
+            self._drawing.close()
+        if self._filling is not None:
+            self._filling.shutdown()
 
 
 T = TypeVar("T")
@@ -207,6 +220,10 @@ class Pending(Generic[T]):
     def __init__(self, comm: Communicator, future: Future[T], count: Callable[[], None] = lambda: None) -> None:
         self._comm, self._future, self._count = comm, future, count
 
+    def result(self) -> T:
+        """Return the result, or raise, in another thread than the trainer's: nothing is charged or counted."""
+        return self._future.result()
+
     def wait(self, phase: Phase = "comm") -> T:
         """Return the result; the time stood still for it is charged to `phase`.
 
@@ -217,6 +234,26 @@ class Pending(Generic[T]):
             result = self._future.result()
         self._count()
         return result
+
+
+class DrawingThreads:
+    """Works beside the trainer, on several things at the same time, none of which needs another rank."""
+
+    def __init__(self, comm: Communicator, threads: int) -> None:
+        self._comm, self._threads = comm, ThreadPoolExecutor(threads, "draws")
+
+    def run(self, work: Callable[[Communicator], T]) -> Pending[T]:
+        """Start `work`; the communicator that it is given is the trainer's, and not to be used."""
+
+        def do() -> T:
+            with self._comm.clock.working("draws"):
+                return work(self._comm)
+
+        return Pending(self._comm, self._threads.submit(do))
+
+    def close(self) -> None:
+        """Wait for all that was started, and end the threads."""
+        self._threads.shutdown()
 
 
 class Background:

@@ -43,6 +43,7 @@ class BytesCase:
         stats: the epoch's `Step.stats`, summed over steps and ranks.
         itemsize: bytes of a value.
         label_bytes: of a node's label: 8, or a value for each class.
+        weighted: edges have weights.
     """
 
     epoch: int
@@ -54,6 +55,7 @@ class BytesCase:
     stats: Mapping[str, float] = field(default_factory=dict)
     itemsize: int = 4
     label_bytes: int = 8
+    weighted: bool = False
 
     @property
     def pairs(self) -> int:
@@ -100,12 +102,19 @@ class BytesCase:
         width = self.model.widths[0][0] if width is None else width
         row = self.itemsize * (width if options.feature_rate == 1 else max(1, round(width * options.feature_rate)))
         peers = 8 * self.pairs * self.steps
+        drawn = self._asked_of_owners() if options.asks_owners else 0
         if options.storage == "host":
-            return None if labels else {"swap": self.count("input_nodes") * row}
+            return None if labels else {"swap": self.count("input_nodes") * row, "control": drawn}
         remote = self.count("remote_nodes")
         fetched = remote - self.count("cached_nodes")
         asked = remote * (4 + self.label_bytes) + peers if labels else 0
-        return {"feature": fetched * row, "control": 4 * fetched + peers + asked}
+        return {"feature": fetched * row, "control": 4 * fetched + peers + asked + drawn}
+
+    def _asked_of_owners(self) -> int:
+        """Return the bytes of draws with `topology: owner`; see `OwnedTopology`."""
+        questions = 24 * self.pairs * self.steps * (self.model.depth - 1)
+        neighbour = 8 if self.weighted else 4
+        return questions + 4 * self.count("asked_nodes") + neighbour * self.count("asked_neighbours")
 
 
 Components = dict[str, int]

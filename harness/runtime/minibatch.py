@@ -25,9 +25,10 @@ from harness.runtime.cost_models import Bytes, BytesCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.method import Method, MethodOptions
+from harness.runtime.owned import OwnedTopology
 from harness.runtime.row_plan import upload
 from harness.runtime.step import Loss, Step
-from harness.sampling.sample import Sample, Sampler, Source
+from harness.sampling.sample import Sample, Sampler, Source, Tables
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
@@ -59,6 +60,11 @@ class MiniBatchOptions(MethodOptions):
         0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
     )
 
+    @property
+    def asks_owners(self) -> bool:
+        """Whether draws ask the owners of remote nodes for their neighbours."""
+        return False
+
     @model_validator(mode="after")
     def _drawn_ahead_or_at_once(self) -> Self:
         if self.pool and self.prefetch:
@@ -76,6 +82,22 @@ class NodeBatchOptions(MiniBatchOptions):
     """Options of methods whose batches are training nodes."""
 
     batch_size: int = Field(1024, ge=0, description="targets a step and rank; 0: all its training nodes")
+
+
+class NeighbourOptions(NodeBatchOptions):
+    """Options of methods that read the rows of the topology of the nodes that they draw for."""
+
+    topology: Literal["shared", "owner"] = Field(
+        "shared",
+        description="who reads the neighbours of remote nodes: every rank, of a map of the whole graph, or their "
+        "owners, who are asked for them layer by layer",
+        exclude_if=lambda topology: topology == "shared",
+    )
+
+    @property
+    def asks_owners(self) -> bool:
+        """See `MiniBatchOptions`."""
+        return self.topology == "owner"
 
 
 MiniBatchOptionsT = TypeVar("MiniBatchOptionsT", bound=MiniBatchOptions)
@@ -120,7 +142,9 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     rank need name its own. `feature_loss` moves no byte less: it zeroes values of what was read, without
     rescaling (DGS section II-D, Figure 2). Neither concerns evaluations. Where the loss reads rows of other
     ranks: the same for their labels, a value or a row of classes each, as control. With `storage: host`
-    features cost a row for every input node (swap) instead.
+    features cost a row for every input node (swap) instead. With `topology: owner` a draw asks in every layer but
+    the last: 24 bytes a peer, 4 for each remote destination and 4 for each neighbour that comes, 8 with edge weights
+    (control); see `OwnedTopology`.
     """
 
     family = "mini-batch"
@@ -133,6 +157,12 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             "nodes_layer*", "of each layer, distinct nodes: 0 those that the first layer reads, 1 those that "
             "it writes and the next one reads, and so on",
         ),
+        Metric.of_method("asked_nodes", "with `topology: owner`, nodes whose neighbours other ranks were asked for"),
+        Metric.of_method("asked_neighbours", "neighbours that came for them"),
+        Metric.of_method(
+            "asked_s", "time from such questions to their answers, with what was answered to others meanwhile; part "
+            "of `sample` and `comm`, or beside the trainer", "s",
+        ),
     )  # fmt: skip
     Options: ClassVar[type[MethodOptions]] = MiniBatchOptions
 
@@ -142,8 +172,9 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         self.sampler = self.make_sampler(self.source)
         self.store = self.make_store(worker.view)
         self.loader = Loader(
-            worker.comm, self.draw, self.fetch, depth=options.prefetch, threads=worker.job.threads, pool=options.pool
-        )
+            worker.comm, self._draw, self.fetch, depth=options.prefetch, threads=worker.job.threads,
+            pool=options.pool, together=options.asks_owners,
+        )  # fmt: skip
         if options.cache != "none":
             fill_cache(self, options.cache, options.capacity)
 
@@ -169,8 +200,17 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         """
         return batch
 
+    def _draw(self, batch: Batch, comm: Communicator) -> Drawn:
+        topology = self.source.topology
+        if not isinstance(topology, OwnedTopology):
+            return self.draw(batch)
+        with topology.over(comm) as asked:
+            drawn = self.draw(batch)
+        drawn.sample.stats.update(asked.metrics)
+        return drawn
+
     def draw(self, batch: Batch) -> Drawn:
-        """Draw a batch; threads may call it at the same time."""
+        """Draw a batch; threads may call it at the same time, unless owners are asked for neighbours."""
         sample = self.sampler_for(batch).sample(batch.targets, batch.seed)
         return Drawn(batch, sample, self.blocks(sample, self.source))
 
@@ -252,8 +292,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return RowStore(worker.comm, view.labels, view.owner, view.local_row, purpose="control", tables=tables)
 
     def _source(self, view: View) -> Source:
-        model = self.worker.model
-        return Source(view, propagation=model.propagation, reads_own=model.reads_own, depth=model.depth)
+        model, comm, tables = self.worker.model, self.worker.comm, Tables(view.topology.num_nodes)
+        topology = OwnedTopology.of(view, comm, tables) if self.options.asks_owners else view.topology
+        how: dict[str, Any] = {"propagation": model.propagation, "reads_own": model.reads_own, "depth": model.depth}
+        return Source(view, topology, tables=tables, **how)
 
     def make_store(self, view: View) -> FeatureStore | HostStore:
         """Return the store of the rows that a batch of the view reads as its input."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import numba
 import numpy as np
@@ -16,7 +17,14 @@ from harness.sampling.sample import LayerSample, Sample, Source, Tables
 
 
 def draw_neighbours(
-    topology: Topology, targets: Ints, fanout: int, seed: int, tables: Tables, *, node_weights: Floats | None = None
+    topology: Topology,
+    targets: Ints,
+    fanout: int,
+    seed: int,
+    tables: Tables,
+    *,
+    own: bool = False,
+    node_weights: Floats | None = None,
 ) -> LayerSample:
     """Draw at most `fanout` neighbours of every target, without replacement and without bias.
 
@@ -38,6 +46,7 @@ def draw_neighbours(
         targets: int64 [n], distinct nodes.
         fanout: neighbours of a target at most; -1 for all.
         seed: in [0, 2^63).
+        own: see `Topology.rows`.
         node_weights: float64 [N], finite and not negative; None for a uniform choice.
 
     Raises:
@@ -45,44 +54,49 @@ def draw_neighbours(
     """
     values = scale = None
     if node_weights is None:
-        pointers, entries, scale = _uniform(topology.indptr, targets, fanout, seed)
-        if topology.weights is not None:
-            values = take(topology.weights, entries, np.empty(entries.size))
+        found, rows = topology.rows(targets, own=own, fanout=fanout, seed=seed)
+        pointers, entries = draw_uniform(found.indptr, rows, targets, fanout, seed)
+        scale = _scale(topology.indptr, targets, pointers)
+        if found.weights is not None:
+            values = take(found.weights, entries, np.empty(entries.size))
     else:
-        graph = topology.indptr, topology.indices, topology.weights
-        pointers, entries, values = _weighted(*graph, node_weights, targets, fanout, seed)
-    sources, columns = number_sources(topology, targets, entries, tables)
+        found, rows = topology.rows(targets, own=own)
+        graph = found.indptr, found.indices, found.weights
+        pointers, entries, values = _weighted(*graph, node_weights, rows, targets, fanout, seed)
+    sources, columns = number_sources(found, targets, entries, tables)
     return LayerSample(sources, pointers, columns, values, scale)
 
 
-def number_sources(topology: Topology, targets: Ints, entries: Ints, tables: Tables) -> tuple[Ints, NDArray[np.int32]]:
-    """Return the distinct nodes of a draw, the targets first, and the drawn `entries`' numbers among them."""
-    columns = take(topology.indices, entries, np.empty(entries.size, np.int32))
+def number_sources(found: Topology, targets: Ints, entries: Ints, tables: Tables) -> tuple[Ints, NDArray[np.int32]]:
+    """Return the distinct nodes of a draw, the targets first, and the numbers among them of the drawn `entries`.
+
+    `found` is what `Topology.rows` returned for the targets.
+    """
+    columns = take(found.indices, entries, np.empty(entries.size, np.int32))
     with tables.borrow() as table:
         return _number(targets, columns, table), columns
 
 
 @numba.njit(cache=True, nogil=True)
-def target_rows(indptr, targets, fanout):  # type: ignore[no-untyped-def]
-    """Return starts of targets' entries, degrees, pointers to min(fanout, degree), and the largest degree."""
-    starts, degrees = np.empty(targets.size, np.int64), np.empty(targets.size, np.int64)
-    for i in range(targets.size):  # by itself, so that loads from all over the graph do not wait
-        row = np.uint64(targets[i])  # unsigned: no check for a negative index
+def target_rows(indptr, rows, fanout):  # type: ignore[no-untyped-def]
+    """Return starts of rows' entries, degrees, pointers to min(fanout, degree), and the largest degree."""
+    starts, degrees = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
+    for i in range(rows.size):  # by itself, so that loads from all over the graph do not wait
+        row = np.uint64(rows[i])  # unsigned: no check for a negative index
         starts[i] = indptr[row]
         degrees[i] = indptr[row + np.uint64(1)] - starts[i]
-    pointers, largest = np.zeros(targets.size + 1, np.int64), 0
-    for i in range(targets.size):
+    pointers, largest = np.zeros(rows.size + 1, np.int64), 0
+    for i in range(rows.size):
         pointers[i + 1] = pointers[i] + (degrees[i] if fanout < 0 else min(degrees[i], fanout))
         largest = max(largest, degrees[i])
     return starts, degrees, pointers, largest
 
 
 @numba.njit(cache=True, nogil=True)
-def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
-    """Pointers by target, the entries drawn, and deg/k by target."""
-    starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
+def draw_uniform(indptr, rows, targets, fanout, seed):  # type: ignore[no-untyped-def]
+    """Return pointers by target, and the entries drawn for it in its row, one of `rows`; see `draw_neighbours`."""
+    starts, degrees, pointers, largest = target_rows(indptr, rows, fanout)
     entries = np.empty(pointers[-1], np.int64)
-    scale = np.ones(targets.size)
     # The target that took a place last: nothing has to be cleared between targets.
     taken = np.full(largest if fanout >= 0 else 0, -1, np.int32)
     for i in range(targets.size):
@@ -92,10 +106,20 @@ def _uniform(indptr, targets, fanout, seed):  # type: ignore[no-untyped-def]
             for k in range(out.size):
                 out[k] = starts[i] + k
         elif out.size > 0:
-            scale[i] = degrees[i] / out.size
             # A stream of the target's own: what is drawn does not depend on the others of the batch.
             _floyd(starts[i], degrees[i], stream(seed, targets[i]), i, taken, out)
-    return pointers, entries, scale
+    return pointers, entries
+
+
+@numba.njit(cache=True, nogil=True)
+def _scale(indptr, targets, pointers):  # type: ignore[no-untyped-def]
+    """Return deg/k by target, 1 where nothing is drawn."""
+    scale = np.ones(targets.size)
+    for i in range(targets.size):
+        row, drawn = np.uint64(targets[i]), pointers[i + 1] - pointers[i]
+        if drawn > 0:
+            scale[i] = (indptr[row + np.uint64(1)] - indptr[row]) / drawn
+    return scale
 
 
 @numba.njit(cache=True, nogil=True)
@@ -113,9 +137,9 @@ def _floyd(start, size, state, mark, taken, out):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True, nogil=True)
-def _weighted(indptr, indices, edge_weights, node_weights, targets, fanout, seed):  # type: ignore[no-untyped-def]
+def _weighted(indptr, indices, edge_weights, node_weights, rows, targets, fanout, seed):  # type: ignore[no-untyped-def]
     """Pointers by target, the entries drawn, and their w/p."""
-    starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
+    starts, degrees, pointers, largest = target_rows(indptr, rows, fanout)
     # One more than is drawn: `systematic` writes each candidate and keeps it by moving on.
     entries, values = np.empty(pointers[-1] + 1, np.int64), np.empty(pointers[-1])
     edge, weight, chance, ends = np.ones(largest), np.empty(largest), np.empty(largest), np.empty(largest)
@@ -228,13 +252,17 @@ class FanoutSampler:
         return sample_layers(self._draw, targets, self._fanouts, seed)
 
 
-Draw = Callable[[Ints, int, int], LayerSample]
+class Draw(Protocol):
+    """Draws neighbours of nodes, as `draw_neighbours` does."""
+
+    def __call__(self, nodes: Ints, fanout: int, seed: int, /, *, own: bool) -> LayerSample:
+        """Draw at most `fanout` for each of the nodes, by `seed`; `own` as for `Topology.rows`."""
 
 
 def sample_layers(draw: Draw, targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
-    """Draw neighbours of the targets, then of all that was drawn, by `draw(nodes, fanout, seed)`."""
+    """Draw neighbours of the targets, which are this rank's own nodes, then of all that was drawn."""
     layers, nodes = [], targets
     for depth, fanout in enumerate(reversed(fanouts)):
-        layers.append(draw(nodes, fanout, batch_seed(seed, 0, 0, depth)))
+        layers.append(draw(nodes, fanout, batch_seed(seed, 0, 0, depth), own=depth == 0))
         nodes = layers[-1].sources
     return Sample(layers[::-1], targets.size)

@@ -125,16 +125,17 @@ def propagation_scales(topology: Topology, propagation: Propagation) -> tuple[Fl
 
 
 class Source:
-    """A view's whole graph, memory-mapped, and which of its nodes are this rank's.
+    """A view's graph, and which of its nodes are this rank's.
 
-    `propagation` is the model's weighting of edges, `reads_own` and `depth` are as of a `GNN`, `tables` are
-    for kernels that number nodes.
+    `topology` is the whole graph, memory-mapped, or what asks other ranks for its rows. `propagation` is the model's
+    weighting of edges, `reads_own` and `depth` are as of a `GNN`, `tables` are for kernels that number nodes.
     """
 
-    def __init__(self, view: View, *, propagation: Propagation, reads_own: bool, depth: int) -> None:
-        self.view, self.propagation, self.reads_own, self.depth = view, propagation, reads_own, depth
-        self.topology: Topology = view.topology
-        self.tables = Tables(self.topology.num_nodes)
+    def __init__(
+        self, view: View, topology: Topology, *, propagation: Propagation, reads_own: bool, depth: int, tables: Tables
+    ) -> None:
+        self.view, self.topology, self.tables = view, topology, tables
+        self.propagation, self.reads_own, self.depth = propagation, reads_own, depth
 
     @cached_property
     def local(self) -> NDArray[np.bool_]:

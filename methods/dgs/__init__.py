@@ -18,7 +18,6 @@ from harness import (
     MemoryCase,
     Metric,
     MiniBatchMethod,
-    NodeBatchOptions,
     Sampler,
     Source,
     Step,
@@ -26,7 +25,19 @@ from harness import (
     per_layer,
 )
 from harness.graph import View
-from harness.runtime import Batch, Communicator, Drawn, FeatureStore, HostStore, Loaded, RowPlan, fresh, take, upload
+from harness.runtime import (
+    Batch,
+    Communicator,
+    Drawn,
+    FeatureStore,
+    HostStore,
+    Loaded,
+    NeighbourOptions,
+    RowPlan,
+    fresh,
+    take,
+    upload,
+)
 
 from .explainer import COUNTED, Explainer, ExplainSpec, Guidance, explanation_memory
 from .guided_sampling import ExplanationGraph, GuidedSampler
@@ -90,7 +101,7 @@ class ColumnStore(FeatureStore):
                 self._told[rank] = new.long()
 
 
-class DGSOptions(NodeBatchOptions):
+class DGSOptions(NeighbourOptions):
     """Options of explanation-guided sampling; defaults are the paper's (section V)."""
 
     variant: Literal["both", "ns-only", "fs-only"] = Field(
@@ -150,7 +161,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
 
     Exact with all neighbours, all features and all training nodes in one batch. Bytes: see `MiniBatchMethod`,
     with max(1, round(`feature_rate` F)) columns for F once a rank is guided; as control 4 bytes a column to
-    each peer when its columns change. Set-up: the features of all explained remote nodes, once.
+    each peer when its columns change; with `topology: owner` guided draws ask for whole rows, others for what their
+    owners draw. Set-up: the features of all explained remote nodes, once.
     """
 
     name = "dgs"
@@ -171,7 +183,9 @@ class DGS(MiniBatchMethod[DGSOptions]):
         super().__init__(worker, options)
         assert isinstance(self.store, ColumnStore)
         view, depth = worker.view, worker.model.depth
-        graph = ExplanationGraph.build(view, self.store, hops=options.hops or depth, depth=depth, dtype=worker.dtype)
+        graph = ExplanationGraph.build(
+            view, self.source.topology, self.store, hops=options.hops or depth, depth=depth, dtype=worker.dtype
+        )
         spec, where = ExplainSpec(steps=options.explain_steps, threshold=options.threshold), options.explain
         self.explainer = Explainer(
             graph, spec, worker.model, worker.clock, view.topology.num_nodes, period=options.period, where=where

@@ -30,34 +30,31 @@ from harness.sampling import (
 def within_hops(topology: Topology, nodes: NDArray[np.int64], hops: int) -> NDArray[np.int64]:
     """Return `nodes` and all from which they are reached over at most `hops` (>= 0) edges, int64, ascending.
 
-    These are the nodes whose features as many layers' outputs at `nodes` (int64, in any order, which may repeat)
-    depend on. Takes time linear in the graph's nodes and the in-edges of those returned.
+    These are the nodes whose features as many layers' outputs at `nodes` (int64, in any order, which may repeat; of
+    a topology whose rows are with several ranks this rank's own) depend on. Takes time linear in the graph's nodes
+    and the in-edges of those returned.
     """
-    found: NDArray[np.int64] = _within_hops(topology.indptr, topology.indices, nodes, hops)
-    return found
+    met = np.zeros(topology.num_nodes, np.bool_)
+    met[nodes] = True
+    fresh = np.flatnonzero(met)
+    for hop in range(hops):
+        found, rows = topology.rows(fresh, own=hop == 0)
+        fresh = _reached(found.indptr, found.indices, rows, met)
+    return np.flatnonzero(met)
 
 
 @numba.njit(cache=True, nogil=True)
-def _within_hops(indptr, indices, nodes, hops):  # type: ignore[no-untyped-def]
-    """Breadth first: `queue` holds the nodes met in the order of their distance."""
-    met = np.zeros(indptr.size - 1, np.bool_)
-    queue = np.empty(met.size + 1, np.int64)  # one more: a node met before is written too, and overwritten
+def _reached(indptr, indices, rows, met):  # type: ignore[no-untyped-def]
+    """Return the neighbours in `rows` that were not met yet, int64; they are then."""
+    fresh = np.empty(met.size + 1, np.int64)  # one more: a node met before is written too, and overwritten
     end = 0
-    for node in nodes:
-        queue[end] = node
-        end += not met[node]
-        met[node] = True
-    first = 0
-    for _ in range(hops):
-        last = end
-        for k in range(first, last):
-            for e in range(indptr[queue[k]], indptr[queue[k] + 1]):
-                node = indices[e]
-                queue[end] = node
-                end += not met[node]
-                met[node] = True
-        first = last
-    return np.flatnonzero(met)
+    for row in rows:
+        for e in range(indptr[row], indptr[row + 1]):
+            node = indices[e]
+            fresh[end] = node
+            end += not met[node]
+            met[node] = True
+    return fresh[:end].copy()
 
 
 CHUNK = 16384  # remote rows fetched at a time, so that no second matrix of them all is made
@@ -90,14 +87,17 @@ class ExplanationGraph:
     multilabel: bool  # whether a node has any number of classes
 
     @classmethod
-    def build(cls, view: View, store: FeatureStore, *, hops: int, depth: int, dtype: torch.dtype) -> ExplanationGraph:
-        """Make a rank's explanation graph, of the view that is trained on; every rank must call.
+    def build(
+        cls, view: View, topology: Topology, store: FeatureStore, *, hops: int, depth: int, dtype: torch.dtype
+    ) -> ExplanationGraph:
+        """Make a rank's explanation graph, of the view that is trained on and its topology; every rank must call.
 
         Remote nodes may be `hops` away; the model has weights of `dtype` and runs on `depth` blocks (`GNN.depth`).
-        Traffic: what `store.gather` counts for each remote node, once, and 8 bytes a peer (control).
+        Traffic: what `store.gather` counts for each remote node, once, and 8 bytes a peer (control); what the
+        topology's `rows` cost, hop by hop.
         """
         inner = np.asarray(view.partition.inner)
-        remote = np.setdiff1d(within_hops(view.topology, inner, hops), inner, assume_unique=True)
+        remote = np.setdiff1d(within_hops(topology, inner, hops), inner, assume_unique=True)
         local = store.inner.to(CPU, dtype)
         features = torch.empty((1 + remote.size, local.shape[1]), dtype=dtype)
         features[0] = local.mean(0) if inner.size else 0
@@ -105,7 +105,7 @@ class ExplanationGraph:
         for k in range(max(store.comm.exchange_counts([chunks] * store.comm.world))):  # as many calls on all ranks
             rows = slice(k * CHUNK, (k + 1) * CHUNK)
             features[1:][rows] = store.gather(remote[rows])
-        block = _local_block(view.topology, inner, store.tables, dtype)
+        block = _local_block(topology, inner, store.tables, dtype)
         return cls(
             remote=remote, features=features, local_features=local, local_block=block,
             blocks=star(remote.size, depth, dtype), multilabel=view.labels.dim() > 1,
@@ -172,29 +172,34 @@ class GuidedSampler:
         """See `Sampler`."""
         return sample_layers(self.draw, targets, self.fanouts, seed)
 
-    def draw(self, targets: NDArray[np.int64], fanout: int, seed: int) -> LayerSample:
+    def draw(self, targets: NDArray[np.int64], fanout: int, seed: int, *, own: bool = False) -> LayerSample:
         """Draw for a layer; the sources are the targets, then the other drawn nodes in the order of first sight.
+
+        `own`: see `Topology.rows`. Other ranks are asked for whole rows: they do not know the importance.
 
         ValueError if a weight of a neighbour is negative or not finite.
         """
-        topology, guide = self.source.topology, (self.source.local, self.importance)
-        graph, most = (topology.indptr, topology.indices, topology.weights), 0.5 if self.unbiased else 1.0
-        pointers, entries, chances, scale = _guided(*graph, *guide, targets, fanout, seed, float(self.deviation), most)
+        found, rows = self.source.topology.rows(targets, own=own)
+        graph, guide = (found.indptr, found.indices, found.weights), (self.source.local, self.importance)
+        most = 0.5 if self.unbiased else 1.0
+        pointers, entries, chances, scale = _guided(
+            *graph, *guide, rows, targets, fanout, seed, float(self.deviation), most
+        )
         values: NDArray[np.float64] | None = None
-        if topology.weights is not None:
-            values = take(topology.weights, entries, np.empty(entries.size))
+        if found.weights is not None:
+            values = take(found.weights, entries, np.empty(entries.size))
         if self.unbiased:
             values = (1.0 if values is None else values) / chances
-        sources, columns = number_sources(topology, targets, entries, self.source.tables)
+        sources, columns = number_sources(found, targets, entries, self.source.tables)
         return LayerSample(sources, pointers, columns, values, None if self.unbiased else scale)
 
 
 @numba.njit(cache=True, nogil=True)
 def _guided(  # type: ignore[no-untyped-def]
-    indptr, indices, edge_weights, local, importance, targets, fanout, seed, deviation, most
+    indptr, indices, edge_weights, local, importance, rows, targets, fanout, seed, deviation, most
 ):
     """Pointers by target, the entries drawn, their chances, and the ratio of |w| by target."""
-    starts, degrees, pointers, largest = target_rows(indptr, targets, fanout)
+    starts, degrees, pointers, largest = target_rows(indptr, rows, fanout)
     entries, chances = np.empty(pointers[-1] + 1, np.int64), np.empty(pointers[-1])
     scale = np.ones(targets.size)
     # Of one dimension each: numba knows no row of a matrix as contiguous.

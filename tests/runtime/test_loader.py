@@ -26,7 +26,7 @@ def loader(
     pool: int = 0,
 ) -> Loader[int, int]:
     comm = Communicator(0, 1, CPU, Clock(CPU), Traffic())
-    return Loader(comm, draw, fetch, depth=depth, threads=threads, pool=pool)
+    return Loader(comm, lambda batch, _: draw(batch), fetch, depth=depth, threads=threads, pool=pool)
 
 
 @pytest.mark.parametrize(("depth", "pool"), [(0, 0), (1, 0), (2, 0), (10, 0), (0, 1), (0, 4), (0, 10)])

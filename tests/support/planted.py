@@ -120,7 +120,7 @@ def explanation_graph(
     """Return a rank's explanation graph, made in this process alone."""
     view = View(graph, data.parts.full, rank, engine="numba", device=torch.device("cpu"), dtype=dtype)
     store = WholeStore(view, graph.features, dtype)
-    return ExplanationGraph.build(view, store, hops=hops, depth=depth, dtype=dtype)
+    return ExplanationGraph.build(view, view.topology, store, hops=hops, depth=depth, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,12 @@ def build_each(rank: int, world: int, cases: list[Case], hops: list[int], chunk:
         before = worker.traffic.sent("setup")
         with mock.patch.object(explain_graph, "CHUNK", chunk):
             graph = ExplanationGraph.build(
-                worker.view, worker.features, hops=hop, depth=case.model.layers, dtype=worker.dtype
+                worker.view,
+                worker.view.topology,
+                worker.features,
+                hops=hop,
+                depth=case.model.layers,
+                dtype=worker.dtype,
             )
         after = worker.traffic.sent("setup")
         block = graph.local_block
