@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from harness import MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
+from harness import MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
+from harness.runtime import NeighbourOptions
 from harness.sampling import LAYERS, LAYERWISE_METRICS, Layers, LayerSampler, LayerwiseSampler
 
 
-class LADIESOptions(NodeBatchOptions):
+class LADIESOptions(NeighbourOptions):
     """Options of layer-dependent sampling."""
 
     batch_size: int = Field(512, ge=0, description="targets a step and rank; 0: all its training nodes")
@@ -35,6 +36,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     then all that a layer multiplies, [I, A] in GraphSAGE) and may be missing. `public`: the batch's targets are
     sources of every layer besides, as in the public code. `nested`: all destinations are, and own rows and self loops
     exact; reads the most. Exact with all neighbours and all training nodes in one batch.
+    q_j needs the rows of all destinations: with `topology: owner` those of remote ones travel whole.
     Bytes: see `MiniBatchMethod`.
     """
 

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, per_layer
-from harness.runtime import Batch, node_batches, subgraph_batches, subgraph_size, whole_subgraphs
+from harness import Bytes, BytesCase, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
+from harness.runtime import Batch, NeighbourOptions, node_batches, subgraph_batches, subgraph_size, whole_subgraphs
 from harness.sampling import (
     LAYERS,
     LAYERWISE_METRICS,
@@ -83,7 +83,7 @@ def _largest_root(n_local: int, n_remote: int, q_local: float, q_remote: float, 
     return (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
 
 
-class SkewedOptions(NodeBatchOptions):
+class SkewedOptions(NeighbourOptions):
     """Options of skewed sampling."""
 
     base: Literal["ladies", "saint"] = Field(
@@ -114,6 +114,8 @@ class SkewedOptions(NodeBatchOptions):
             raise ValueError("size: a subgraph has at least 1 node, or -1 for all")
         if self.base == "saint" and self.estimator != "poisson":
             raise ValueError("estimator: base 'saint' has 'poisson' only")
+        if self.base == "saint" and self.asks_owners:
+            raise ValueError("topology: base 'saint' asks nobody for rows before it draws; leave it at 'shared'")
         return self
 
     def size_on(self, nodes: int) -> int:

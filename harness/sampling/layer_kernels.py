@@ -2,7 +2,8 @@
 
 A batch numbers the nodes that it meets in the order of first sight; arrays `by number` have a place for each.
 `edges` holds the rows of the destinations one after another, row i from `starts[i]`, a neighbour by its
-number. An array with a step is read at `index * step`: 0 where one value stands for all.
+number; the weights of edges are in the same places. An array with a step is read at `index * step`: 0 where one
+value stands for all.
 
 The loops over edges wait for memory, not for arithmetic. So they avoid branches on what they load, which would stop
 the processor from loading ahead, and their indices are unsigned, which saves numba's test for negative ones.
@@ -20,13 +21,14 @@ CACHE_LINE = 16  # int32 numbers
 
 
 @numba.njit(cache=True, nogil=True)
-def meet(indptr, indices, fresh, first, number, known, node, starts, edges):  # type: ignore[no-untyped-def]
+def meet(indptr, indices, rows, fresh, first, number, known, node, starts, edges):  # type: ignore[no-untyped-def]
     """Add the destinations `fresh`, rows `first`, `first` + 1, ...; returns how many nodes are known then.
 
-    Writes `number` by node, -1 before; `node` by number; `starts`, `edges`.
+    Their neighbours are those of `rows` of the topology. Writes `number` by node, -1 before; `node` by number;
+    `starts`, `edges`.
     """
     # Rows are anywhere in a graph that fits no cache; the numbering below waits for each, this loop for none.
-    _read_ahead(indptr, indices, fresh)
+    _read_ahead(indptr, indices, rows)
     unnumbered, at = U(known), U(starts[first])
     for i in range(fresh.size):
         k = number[fresh[i]]
@@ -34,7 +36,7 @@ def meet(indptr, indices, fresh, first, number, known, node, starts, edges):  # 
             number[fresh[i]] = unnumbered
             node[unnumbered] = fresh[i]
             unnumbered += U(1)
-        for e in range(U(indptr[fresh[i]]), U(indptr[fresh[i] + 1])):
+        for e in range(U(indptr[rows[i]]), U(indptr[rows[i] + 1])):
             j = U(indices[e])
             k = number[j]
             # Without a branch: whether a neighbour is new is as good as random to the processor. What
@@ -61,6 +63,15 @@ def _read_ahead(indptr, indices, rows):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
+def copy_weights(indptr, weights, rows, at, out):  # type: ignore[no-untyped-def]
+    """Write the weights of the edges of `rows` into `out`, from `at` on."""
+    for row in rows:
+        for e in range(indptr[row], indptr[row + 1]):
+            out[at] = weights[e]
+            at += 1
+
+
+@numba.njit(cache=True, nogil=True)
 def describe(node, right, right_step, keep, keep_step, met, row, factor, norm):  # type: ignore[no-untyped-def]
     """Write what belongs to the nodes numbered from `met` on: no row, the factor, a sum of 0.
 
@@ -73,19 +84,15 @@ def describe(node, right, right_step, keep, keep_step, met, row, factor, norm): 
 
 
 @numba.njit(cache=True, nogil=True)
-def add_rows(  # type: ignore[no-untyped-def]
-    indptr, weights, weight_step, left, own, own_step, fresh, first, number, starts, edges, norm
-):
+def add_rows(weights, weight_step, left, own, own_step, fresh, first, number, starts, edges, norm):  # type: ignore[no-untyped-def]
     """Add (left_i w_ij)^2 to the `norm` of the neighbours j of `fresh`, rows from `first` on; to their own `own`."""
     step = U(weight_step)
     for i in range(fresh.size):
         norm[number[fresh[i]]] += own[fresh[i] * own_step]
         # Squares are summed in float64, whatever the weights are.
         scale = left[fresh[i]] * left[fresh[i]]
-        place = U(indptr[fresh[i]]) * step
         for e in range(U(starts[first + i]), U(starts[first + i + 1])):
-            w = np.float64(weights[place])
-            place += step
+            w = np.float64(weights[e * step])
             norm[U(edges[e])] += scale * (w * w)
 
 
@@ -188,36 +195,32 @@ def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no
 
 
 @numba.njit(cache=True, nogil=True)
-def gather(indptr, weights, weight_step, destinations, starts, edges, bits, row, inverse, columns, values):  # type: ignore[no-untyped-def]
-    """Write the marked neighbours' rows and w_ij * inverse_j; returns the pointers by destination."""
-    pointers = np.empty(destinations.size + 1, np.int64)
-    at = U(0)
-    for i in range(destinations.size):
+def gather(weights, weight_step, count, starts, edges, bits, row, inverse, columns, values):  # type: ignore[no-untyped-def]
+    """Write the marked neighbours' rows and w_ij * inverse_j; returns the pointers by destination, `count` of them."""
+    pointers = np.empty(count + 1, np.int64)
+    at, step = U(0), U(weight_step)
+    for i in range(count):
         pointers[i] = at
-        first = U(starts[i])
-        for e in range(first, U(starts[i + 1])):
+        for e in range(U(starts[i]), U(starts[i + 1])):
             k = U(edges[e])
             # The number's weight is fetched for drawn neighbours only.
             if bits[k >> U(6)] >> (k & U(63)) & U(1):
-                place = U(indptr[destinations[i]]) + (e - first)
                 columns[at] = row[k]
-                values[at] = weights[place * U(weight_step)] * inverse[k]
+                values[at] = weights[e * step] * inverse[k]
                 at += U(1)
     pointers[-1] = at
     return pointers
 
 
 @numba.njit(cache=True, nogil=True)
-def row_sums(indptr, weights, weight_step, fresh, first, starts, edges, factor, out):  # type: ignore[no-untyped-def]
-    """Write sum_j w_ij right_j over all candidates, for the destinations `fresh` of rows from `first` on."""
+def row_sums(weights, weight_step, first, end, starts, edges, factor, out):  # type: ignore[no-untyped-def]
+    """Write sum_j w_ij right_j over all candidates, for the destinations of rows from `first` to `end`."""
     step = U(weight_step)
-    for i in range(fresh.size):
-        place = U(indptr[fresh[i]]) * step
+    for i in range(first, end):
         total = 0.0
-        for e in range(U(starts[first + i]), U(starts[first + i + 1])):
-            total += weights[place] * factor[U(edges[e])]
-            place += step
-        out[first + i] = total
+        for e in range(U(starts[i]), U(starts[i + 1])):
+            total += weights[e * step] * factor[U(edges[e])]
+        out[i] = total
 
 
 @numba.njit(cache=True, nogil=True)

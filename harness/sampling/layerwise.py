@@ -153,6 +153,7 @@ class LayerFrontier:
         self._drawn, self._bits = np.empty(0, np.bool_), np.empty(0, np.uint64)
         self._edges, self._columns, self._values = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
         self._starts, self._sums = np.zeros(1, np.int64), np.empty(0)
+        self._weights = np.ones(1, np.float32), 0  # of the edges, and the step
 
     def begin(self, number: NDArray[np.int32]) -> None:
         """Forget all nodes; `number` is -1 for every node, or as this left it."""
@@ -161,22 +162,26 @@ class LayerFrontier:
         self._known = self._rows = 0
         self._destinations = self._kept = np.empty(0, np.int64)
 
-    def extend(self, fresh: Ints, sums: bool) -> None:
-        """Add destinations, and if wanted the sums of their rows."""
-        graph, indptr = self._graph, self._graph.topology.indptr
-        entries = int((indptr[fresh + 1] - indptr[fresh]).sum())
-        self._reserve(min(indptr.size - 1, self._known + fresh.size + entries), fresh.size, entries)
+    def extend(self, fresh: Ints, sums: bool, own: bool) -> None:
+        """Add destinations, and if wanted the sums of their rows; `own`: see `Topology.rows`."""
+        graph = self._graph
+        found, rows = graph.topology.rows(fresh, own=own)
+        entries = int((found.indptr[rows + 1] - found.indptr[rows]).sum())
+        self._reserve(min(graph.topology.num_nodes, self._known + fresh.size + entries), fresh.size, entries)
         met = self._known
         self._known = kernels.meet(
-            indptr, graph.topology.indices, fresh, self._rows, self._number, met,
+            found.indptr, found.indices, rows, fresh, self._rows, self._number, met,
             self._node, self._starts, self._edges,
         )  # fmt: skip
+        if found.weights is not None:
+            self._weights = _grown(self._weights[0], self._edges.size), 1
+            kernels.copy_weights(found.indptr, found.weights, rows, self._starts[self._rows], self._weights[0])
         kernels.describe(
             self._node[: self._known], *graph.right, *graph.keep, met, self._row, self._factor, self._norm
         )  # fmt: skip
         kernels.add_rows(
-            indptr, *graph.weights, graph.left, *graph.own, fresh, self._rows, self._number, self._starts,
-            self._edges, self._norm,
+            *self._weights, graph.left, *graph.own, fresh, self._rows, self._number, self._starts, self._edges,
+            self._norm,
         )  # fmt: skip
         if sums:
             self._add_sums(fresh)
@@ -197,9 +202,9 @@ class LayerFrontier:
         if graph.right[1] == graph.keep[1] == 0:
             added[:] = graph.topology.degree(fresh)
         else:
+            last = self._rows + fresh.size
             kernels.row_sums(
-                graph.topology.indptr, *graph.weights, fresh, self._rows, self._starts, self._edges,
-                self._factor, self._sums,
+                *self._weights, self._rows, last, self._starts, self._edges, self._factor, self._sums
             )  # fmt: skip
         if graph.draws_loop:
             added += self._factor[self._number[fresh]]
@@ -262,7 +267,7 @@ class LayerFrontier:
         )  # fmt: skip
         sources = np.concatenate([self._kept, fresh])
         pointers = kernels.gather(
-            graph.topology.indptr, *graph.weights, self._destinations, self._starts, self._edges,
+            *self._weights, self._rows, self._starts, self._edges,
             self._bits, self._row, self._inverse, self._columns, self._values,
         )  # fmt: skip
         edges = slice(pointers[-1])
@@ -372,7 +377,7 @@ class LayerSampler:
             for depth, size in enumerate(reversed(sizes)):
                 if not (nested and layers):
                     frontier.begin(number)
-                frontier.extend(fresh, sums=by_ladies)
+                frontier.extend(fresh, sums=by_ladies, own=depth == 0)
                 frontier.keep(fresh if nested else targets[: targets.size * (self._layers == "public")])
                 alpha, count = frontier.weigh(self._local, self._skew, size)
                 whole = size < 0 or size >= count
