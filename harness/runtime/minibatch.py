@@ -85,7 +85,10 @@ class NodeBatchOptions(MiniBatchOptions):
 
 
 class NeighbourOptions(NodeBatchOptions):
-    """Options of methods that read the rows of the topology of the nodes that they draw for."""
+    """Options of methods that read rows of the topology by `Topology.rows` alone, one layer after the other.
+
+    Those of a batch's targets, the first, are the rank's `own`.
+    """
 
     topology: Literal["shared", "owner"] = Field(
         "shared",
