@@ -181,8 +181,20 @@ def test_guided_draws_ask_for_whole_rows(outcomes: tuple[Outcomes, Outcomes, Any
     for rank in range(WORLD):
         first, second = (row["stats"] for row in owner["dgs", "", "plain"][rank].rows)
         if second["asked_nodes"]:
-            assert second["asked_neighbours"] / second["asked_nodes"] > 3 >= 0
+            assert second["asked_neighbours"] / second["asked_nodes"] > 3  # the fan-out
         assert first["guided_steps"] < second["guided_steps"]
+
+
+@pytest.mark.parametrize("name", ["graphsage", "dgs", "ladies", "skewed"])
+def test_at_the_exact_setting_it_is_full_training(data: dict[str, OnDisk], name: str) -> None:
+    spec = TrainSpec(epochs=EPOCHS, precision="float64", threads=1)
+    model = MODELS["weighted"].model_copy(update={"dropout": 0})
+    exact = (REGISTERED.load(name).exact or {}) | {"topology": "owner"}
+    cases = [Case(data["weighted"], method, own, model, spec) for method, own in ((name, exact), ("full", {}))]
+    owner, full = run_ranks(train_on_own_rows, WORLD, cases)[0]
+    assert [row["loss"] for row in owner.rows] == pytest.approx([row["loss"] for row in full.rows], rel=1e-9)
+    for weights, gradient in full.gradients.items():
+        np.testing.assert_allclose(owner.gradients[weights], gradient, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("way", ["", "ahead"])

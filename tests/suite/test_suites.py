@@ -29,7 +29,7 @@ PSC_TABLE1 = "papers/psc-table1"  # its twin is that of bns-table1
 PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5]
 COMPUTERS = [f"papers/{what}-computers" for what in ("bns-table2", "dgs-table3", "dgs-table4")]
 PPI_GO = "papers/saint-fig2-ppi-go"
-NEED_DATA = ["anchor", "papers/psc-table2-arxiv", *COMPUTERS, PPI_GO]
+NEED_DATA = ["anchor", "papers/psc-table2-arxiv", "papers/dgs-sampling-arxiv", *COMPUTERS, PPI_GO]
 PAPER = {"bns": "BNS-GCN, ", "psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, "}
 
 
