@@ -34,6 +34,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
         {"fanouts": 3, "batch_size": 4, "period": 2, "explain": "inline", "explain_steps": 5, "estimator": "unbiased"},
     ),
     "ladies": ("ladies", {"sizes": 8, "batch_size": 4}),
+    "ladies nested": ("ladies", {"sizes": 8, "batch_size": 4, "layers": "nested"}),
+    "ladies public": ("ladies", {"sizes": 8, "batch_size": 4, "layers": "public"}),
     "ladies normalised": ("ladies", {"sizes": 8, "batch_size": 4, "estimator": "ladies"}),
     "skewed": ("skewed", {"sizes": 8, "batch_size": 4}),
     "skewed local": ("skewed", {"sizes": 8, "batch_size": 4, "version": "local"}),
@@ -145,7 +147,7 @@ def asked(graph: GraphData, method: str, options: dict[str, Any], rank: int, bat
     known = set(batch.layers[-1].tolist())
     for layer, fanout in zip(batch.layers[-2::-1], fanouts[-2::-1], strict=True):
         wanted = set(layer.tolist())
-        if "fanouts" not in options:  # layer-wise samplers keep the rows of a batch
+        if options.get("layers") == "nested":  # the rows of a batch are kept
             wanted -= known
             known |= wanted
         remote = [node for node in wanted if PARTS[node] != rank]

@@ -119,7 +119,7 @@ def test_what_a_pool_takes_to_fill_is_sampling() -> None:
             time.sleep(0.02)
         return drawn
 
-    def draw(batch: Batch) -> int:
+    def draw(batch: Batch, comm: Communicator) -> int:
         time.sleep(0.05)
         return batch.seed
 
