@@ -39,4 +39,5 @@ from .sampling.sample import Sample as Sample
 from .sampling.sample import Sampler as Sampler
 from .sampling.sample import Source as Source
 from .sampling.sample import per_layer as per_layer
+from .spec import Presets as Presets
 from .spec import Spec as Spec

@@ -28,6 +28,19 @@ RENAMED: Mapping[str, str] = {"narrow": "transform_before_exchange"}
 """Options of methods: their names in older suites and records, and today's. A trial's id keeps the older."""
 
 
+Presets = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By option and its value, what other options are then, where they are not given."""
+
+
+def of_presets(presets: Presets, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the presets that `options` name say of other options."""
+    found: dict[str, Any] = {}
+    for key, sets in presets.items():
+        chosen = options.get(key)
+        found |= sets.get(chosen, {}) if isinstance(chosen, str) else {}
+    return found
+
+
 def with_options(data: Any, key: str, options: str) -> Any:
     """Turn `{key: {name: {option: value}}}` into `{key: name, options: {option: value}}`.
 

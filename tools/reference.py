@@ -115,7 +115,7 @@ def method_page(method: type[Method[Any]]) -> str:
 ## Options
 
 {options_table(method.Options.model_fields)}
-
+{_presets(method)}
 In a suite:
 
 ```yaml
@@ -123,6 +123,16 @@ methods:
 {_example(method)}
 ```
 """
+
+
+def _presets(method: type[Method[Any]]) -> str:
+    """Return a line for each preset of a method's options but the one that their defaults are."""
+    lines = [
+        f"`{key}: {name}` stands for `{_flow(dict(values))}`, where these are not given."
+        for key, sets in method.Options.presets.items()
+        for name, values in sets.items()
+    ]
+    return "".join(f"\n{line}\n" for line in lines)
 
 
 def _setting(options: dict[str, Any] | None) -> str:

@@ -19,6 +19,7 @@ from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten
 from harness.results.text import Stat, numbers, over_seeds, show_value, text
+from harness.spec import of_presets
 from harness.suite.schema import FEW, LATER
 
 MOST = 3  # options that a label shows also where they are the defaults
@@ -76,6 +77,7 @@ def find_variants(
     and smaller numbers before larger ones. See `variant_styles` for colours. Shown are the options that vary among a
     method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
     everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
+    The default of an option that a preset decides is the preset's.
     """
     found: dict[str, tuple[str, dict[str, Any], Json]] = {}
     shown: dict[str, set[str]] = {}
@@ -88,10 +90,12 @@ def find_variants(
     common: dict[str, str] = {}
     for method, names in shown.items():
         mine = [options for own, options, _ in found.values() if own == method]
-        varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)}
+        said = next(said for own, _, said in found.values() if own == method)
+        usual = [_defaults(options, said) for options in mine]
+        unsaid = {k for k in usual[0] if all(o.get(k) == u[k] for o, u in zip(mine, usual, strict=True))}
+        varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)} - unsaid
         if len(names | varying) > MOST:
-            defaults = next(said.get("defaults", {}) for own, _, said in found.values() if own == method)
-            names -= {k for k in names if k in defaults and all(o.get(k) == defaults[k] for o in mine)}
+            names -= unsaid
             if varying:
                 common[method] = _listed(mine[0], names - varying)
                 names &= varying
@@ -115,11 +119,15 @@ def find_variants(
 
 def _labelled(options: Mapping[str, Any], declared: Json) -> set[str]:
     """Return the options that a label names: what is not the default, and numbers where they are few."""
-    defaults = declared.get("defaults") or {}
+    defaults = _defaults(options, declared)
     numbers = [name for name in declared.get("numbers") or () if name in options]
     if len(numbers) > FEW:
         numbers = []
     return {name for name in options if name in numbers or name not in defaults or defaults[name] != options[name]}
+
+
+def _defaults(options: Mapping[str, Any], declared: Json) -> dict[str, Any]:
+    return _mapping(declared.get("defaults")) | of_presets(_mapping(declared.get("presets")), options)
 
 
 def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:

@@ -101,7 +101,7 @@ def row_of(record: Record) -> dict[str, Any]:
 
 
 # All that `Method.declared` has, so that methods, and torch with them, are loaded for older records only.
-DECLARED = {"family", "defaults", "numbers", "plain", "baseline", "colour", "metrics"}
+DECLARED = {"family", "defaults", "presets", "numbers", "plain", "baseline", "colour", "metrics"}
 
 
 def declared_metrics(record: Record) -> dict[str, Metric]:

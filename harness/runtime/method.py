@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_core import to_jsonable_python
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from harness.models.gnn import Exchange
 from harness.registry import Registered, Registry
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
 from harness.runtime.step import Step
-from harness.spec import Spec
+from harness.spec import Presets, Spec, of_presets
 
 if TYPE_CHECKING:
     from harness.runtime.worker import Worker
@@ -29,7 +29,19 @@ REHEARSED = 3  # steps: the products of the second are others than the first's, 
 
 
 class MethodOptions(Spec):
-    """Options of a method: fields with defaults and descriptions, checked when a suite is read."""
+    """Options of a method: fields with defaults and descriptions, checked when a suite is read.
+
+    Attributes:
+        presets: what other options are at a value of one that names a set of theirs, in place of their defaults; what
+            is given goes before. So a trial's options are complete whatever names them.
+    """
+
+    presets: ClassVar[Presets] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_presets(cls, given: Any) -> Any:
+        return of_presets(cls.presets, given) | given if isinstance(given, dict) else given
 
     @classmethod
     def option_defaults(cls) -> dict[str, Any]:
@@ -188,6 +200,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
             "plain": cls.plain,
             "colour": cls.colour,
             "defaults": to_jsonable_python(cls.Options.option_defaults()),
+            "presets": to_jsonable_python(cls.Options.presets),
             "numbers": cls.Options.option_numbers(),
             "metrics": as_declared(cls.metrics_by_column().values()),
         }

@@ -20,7 +20,7 @@ from harness.metrics import Formula
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
 from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
-from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec
+from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
 from harness.suite.document import SuiteSource
 
 Selector = dict[str, Any]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
@@ -312,7 +312,8 @@ class TrialConfig(Spec):
         method = METHODS.loaded(self.method.name, self.plugin)
         if method is None:
             return {}
-        defaults = method.Options.option_defaults()
+        presets = of_presets(method.Options.presets, self.method.options)
+        defaults = method.Options.option_defaults() | presets
         numbers = [key for key in method.Options.option_numbers() if key in self.method.options]
         if len(numbers) > FEW:
             return defaults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -22,6 +22,7 @@ from harness import (
     Source,
     Step,
     Worker,
+    batch_seed,
     per_layer,
 )
 from harness.graph import View
@@ -39,13 +40,16 @@ from harness.runtime import (
     upload,
 )
 
-from .explainer import COUNTED, Explainer, ExplainSpec, Guidance, explanation_memory
+from .explainer import COUNTED, Explainer, Guidance, explanation_memory
 from .guided_sampling import ExplanationGraph, GuidedSampler
+from .masks import MaskOptions
 
 # The upper half of a number of rows says which columns: those told before, all, or _NEW + n: n new ones.
 _TOLD, _ALL, _NEW = 0, 1, 2
 
 _HALF = 32
+
+_EXPLAINED = 2**32 - 1  # the epoch that no training comes to, and nothing else of this method is drawn by
 
 
 class ColumnStore(FeatureStore):
@@ -101,7 +105,7 @@ class ColumnStore(FeatureStore):
                 self._told[rank] = new.long()
 
 
-class DGSOptions(NeighbourOptions):
+class DGSOptions(MaskOptions, NeighbourOptions):
     """Options of explanation-guided sampling; defaults are the paper's (section V)."""
 
     variant: Literal["both", "ns-only", "fs-only"] = Field(
@@ -121,8 +125,6 @@ class DGSOptions(NeighbourOptions):
         "mean", description="drawn neighbours are averaged, as in the paper, or count 1/p"
     )
     period: int = Field(30, ge=1, description="T_ex: steps between explanations")
-    explain_steps: int = Field(50, ge=1, description="T_E: steps of an explanation at most")
-    threshold: float = Field(0.01, ge=0, description="loss at which an explanation ends")
     explain: Literal["background", "inline"] = Field(
         "background", description="beside the training, or in line: slower, the same bits each time"
     )
@@ -151,8 +153,9 @@ class DGS(MiniBatchMethod[DGSOptions]):
     nodes shrunk to the mean of their features and predictions, linked to itself and to every remote node
     within K hops (section III-B). After every `period` steps the model of the lowest loss so far is taken,
     and two masks are trained with GNNExplainer's objective: SN over the remote nodes, SF over the feature
-    dimensions. The training does not wait; batches that are handed out after that follow them, earlier ones
-    are drawn uniformly (`graphsage`). With `prefetch` k a batch is handed out k steps before its training.
+    dimensions. DGS gives none of its constants: `explainer` names two sets of them. The training does not wait;
+    batches that are handed out after that follow them, earlier ones are drawn uniformly (`graphsage`). With
+    `prefetch` k a batch is handed out k steps before its training.
 
     Guided, a target's neighbours are drawn by weight, local ones 1, remote ones SN_j; `deviation` of the
     fan-out is moved from the local to the remote quota. Of the remote rows the `feature_rate` dimensions with
@@ -186,10 +189,10 @@ class DGS(MiniBatchMethod[DGSOptions]):
         graph = ExplanationGraph.build(
             view, self.source.topology, self.store, hops=options.hops or depth, depth=depth, dtype=worker.dtype
         )
-        spec, where = ExplainSpec(steps=options.explain_steps, threshold=options.threshold), options.explain
         self.explainer = Explainer(
-            graph, spec, worker.model, worker.clock, view.topology.num_nodes, period=options.period, where=where
-        )
+            graph, options, worker.model, worker.clock, view.topology.num_nodes, period=options.period,
+            where=options.explain, seed=partial(batch_seed, worker.job.config.seed, worker.rank, _EXPLAINED),
+        )  # fmt: skip
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`; the conventional sampler, of batches without guidance."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.dgs.explainer import ExplainSpec, explain
 from harness_methods.dgs.guided_sampling import ExplanationGraph, star
+from harness_methods.dgs.masks import MaskOptions, explain
 
 from harness.data.generated.twin import make
 from harness.data.graph import GraphData
@@ -42,7 +42,7 @@ def random_graph(remote: int, depth: int = 2) -> ExplanationGraph:
 @pytest.mark.parametrize("remote", [20_000, 60_000, 180_000])
 def test_steps(benchmark: Any, name: str, remote: int) -> None:
     """Some steps, and the inference of few local nodes; wall time a step, and CPU time of this thread."""
-    graph, spec = random_graph(remote), ExplainSpec(steps=STEPS)
+    graph, spec = random_graph(remote), MaskOptions(threshold=0, explain_steps=STEPS)
     model = GNN(ModelSpec(name=name, hidden=16), WIDTH, CLASSES, seed=0, dtype=torch.float32)
     used = []
 
@@ -90,7 +90,7 @@ def explaining(graph: ExplanationGraph) -> Iterator[None]:
 
     def work() -> None:
         while not over.is_set():
-            explain(model, graph, ExplainSpec(), over.is_set)
+            explain(model, graph, MaskOptions(), stop=over.is_set)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -104,7 +104,8 @@ def test_beside_training(benchmark: Any, width: int) -> None:
     """One torch thread, turn by turn without and with explanations that never pause; wants two cores."""
     data = make(of="reddit", scale=0.05)
     step, graph = training(data, width), random_graph(20_000)
-    explain(GNN(ModelSpec(hidden=16), WIDTH, CLASSES, seed=0, dtype=torch.float32), graph, ExplainSpec(steps=1))
+    model = GNN(ModelSpec(hidden=16), WIDTH, CLASSES, seed=0, dtype=torch.float32)
+    explain(model, graph, MaskOptions(threshold=0, explain_steps=1))
 
     def turn() -> float:
         times = []

@@ -46,6 +46,24 @@ def test_a_method_has_its_colour_in_every_report() -> None:
     assert variant_styles(["mine"], OWN)[0].colour != alone["full"]
 
 
+def test_what_a_preset_decides_is_not_said_beside_it() -> None:
+    """But an option that differs from its preset is, of all variants."""
+    options = REGISTERED.load("dgs").Options
+    both = [options(explainer=name).model_dump() for name in ("harness", "gnnexplainer")]
+    frame = pd.DataFrame({"method": "dgs", "options": both})
+    assert [v.label for v in find_variants(frame).values()] == [
+        "dgs (explainer=gnnexplainer)",
+        "dgs (explainer=harness)",
+    ]
+    other = options(explainer="gnnexplainer", mask_lr=0.01).model_dump()
+    frame = pd.DataFrame({"method": "dgs", "options": [*both, other]})
+    assert [v.label for v in find_variants(frame).values()] == [
+        "dgs (explainer=gnnexplainer, mask_lr=0.01)",
+        "dgs (explainer=gnnexplainer, mask_lr=0.1)",
+        "dgs (explainer=harness, mask_lr=0.05)",
+    ]
+
+
 def test_styles_are_told_apart_also_when_colours_run_out() -> None:
     styles = variant_styles(["full", *["bns-gcn"] * 5, "mine", *["roc"] * 33], OWN)
     assert len({s.colour for s in styles[:15]}) == 15

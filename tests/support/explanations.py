@@ -9,15 +9,15 @@ from unittest import mock
 
 import numpy as np
 from harness_methods.dgs import DGS, explainer
-from harness_methods.dgs.explainer import ExplainSpec, Masks, explain
 from harness_methods.dgs.guided_sampling import ExplanationGraph
+from harness_methods.dgs.masks import MaskOptions, Masks, explain
 from numpy.typing import NDArray
 from support.training import run_to_the_end
 
 from harness.check.training import Case
 from harness.models.gnn import GNN
 
-Explain = Callable[[GNN, ExplanationGraph, ExplainSpec, Callable[[], bool]], Masks | None]
+Explain = Callable[[GNN, ExplanationGraph, MaskOptions, int, Callable[[], bool]], Masks | None]
 
 
 def run_with_faults(rank: int, world: int, cases: list[tuple[Case, str]]) -> list[dict[str, Any]]:
@@ -55,15 +55,16 @@ def _failing_from_the_second() -> Explain:
 
 
 def _not_finite() -> Explain:
-    def faulty(model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]) -> Masks | None:
+    def faulty(model: GNN, *others: Any) -> Masks | None:
         next(model.parameters()).data.fill_(float("nan"))
-        return explain(model, graph, spec, stop)
+        return explain(model, *others)
 
     return faulty
 
 
 def _endless() -> Explain:
-    def faulty(model: GNN, graph: ExplanationGraph, spec: ExplainSpec, stop: Callable[[], bool]) -> Masks | None:
+    def faulty(model: GNN, *others: Any) -> Masks | None:
+        [*_, stop] = others
         while not stop():
             time.sleep(0.001)
         return None

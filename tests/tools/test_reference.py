@@ -23,6 +23,7 @@ def test_every_option_of_a_method_is_on_its_page() -> None:
     page = method_page(METHODS.load("dgs"))
     for option in METHODS.load("dgs").Options.model_fields:
         assert f"| `{option}` |" in page
+    assert "`explainer: harness` stands for `{node_size: 2.0, node_reduction: mean" in page
 
 
 def test_pages_do_not_depend_on_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

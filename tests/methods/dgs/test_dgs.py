@@ -183,7 +183,14 @@ def test_training_finds_what_is_planted(tmp_path: Path) -> None:
     plant = planted(5)
     data = on_disk(plant.graph, plant.parts, 2, False, tmp_path)
     spec = TrainSpec(epochs=6, lr=0.01, threads=1, eval_every=0)
-    options = {"fanouts": 8, "batch_size": 50, "period": 15, "explain": "inline"}
+    options = {
+        "fanouts": 8,
+        "batch_size": 50,
+        "period": 15,
+        "explain": "inline",
+        "explainer": "harness",
+        "threshold": 0,
+    }
     models = [ModelSpec(name=name, layers=2, hidden=16, dropout=0) for name in ("sage", "gcn")]
     cases = [Case(data, METHOD, options, model, spec) for model in models]
     for rank, learnt in enumerate(run_ranks(learnt_guidance, 2, cases)):

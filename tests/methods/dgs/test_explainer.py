@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from harness_methods.dgs import explainer
-from harness_methods.dgs.explainer import Explainer, ExplainSpec, Masks
+from harness_methods.dgs.explainer import Explainer
 from harness_methods.dgs.guided_sampling import ExplanationGraph, star
+from harness_methods.dgs.masks import MaskOptions, Masks
 
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
@@ -30,17 +31,18 @@ def test_the_model_of_the_lowest_loss_is_explained(where: str) -> None:
 
     def fake(model: GNN, *_: object) -> Masks:
         explained.append(next(model.parameters()).detach().clone())
-        return Masks(torch.tensor([0.2, 0.6]), torch.tensor([0.1, 0.5, 0.9]), [2.0, 1.5])
+        return Masks(torch.tensor([0.2, 0.6]), torch.tensor([0.1, 0.5, 0.9]), [2.0, 1.5], [0.5, 0.25])
 
     clock = Clock(torch.device("cpu"))
     ours = Explainer(
         graph,
-        ExplainSpec(),
+        MaskOptions(),
         model,
         clock,
         NODES,
         period=PERIOD,
         where=where,  # type: ignore[arg-type]
+        seed=lambda step: step,
     )
     with mock.patch.object(explainer, "explain", fake):
         for step, loss in enumerate(LOSSES):
@@ -57,6 +59,7 @@ def test_the_model_of_the_lowest_loss_is_explained(where: str) -> None:
     assert ours.guidance.step == 1
     np.testing.assert_allclose(ours.guidance.importance, [0.4, 0.2, 0.4, 0.4, 0.6, 0.4, 0.4], rtol=1e-6)
     news = ours.news()
-    told = {name: news[name] for name in ("explanations", "explain_steps", "explain_loss", "explain_sn")}
-    assert told == pytest.approx({"explanations": 1, "explain_steps": 2, "explain_loss": 1.5, "explain_sn": 0.4})
+    expected = {"explanations": 1, "explain_steps": 2, "explain_loss": 1.5, "explain_divergence": 0.25}
+    assert {name: news[name] for name in expected} == expected
+    assert news["explain_sn"] == pytest.approx(0.4)
     assert not any(ours.news().values())
