@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
+from torch import Tensor
 
 from harness import (
     Bytes,
@@ -22,8 +24,9 @@ from harness import (
     UserError,
     Worker,
 )
-from harness.runtime import Batch, common_order, make_batches
-from harness.sampling import clusters, induce
+from harness.graph import Block, Topology, View
+from harness.runtime import Batch, Communicator, FeatureStore, HostStore, RowPlan, common_order, fresh, make_batches
+from harness.sampling import Tables, clusters, induce, induced
 
 IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 
@@ -31,8 +34,28 @@ IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 class ClusterOptions(MiniBatchOptions):
     """Options of clustered subgraphs."""
 
-    clusters: int = Field(100, ge=1, description="METIS clusters of the whole training graph")
+    clusters: int = Field(100, ge=1, description="METIS clusters of the whole training graph, of all ranks together")
     per_batch: int = Field(5, ge=1, description="clusters of a rank's step")
+    scope: Literal["global", "local"] = Field(
+        "global",
+        description="cluster the whole graph, or each rank its own part, which then exchanges nothing but gradients",
+        exclude_if=lambda scope: scope == "global",
+    )
+    degrees: Literal["graph", "batch"] = Field(
+        "graph",
+        description="degrees that aggregations are divided by: the whole graph's, or those within the batch",
+        exclude_if=lambda degrees: degrees == "graph",
+    )
+
+    @model_validator(mode="after")
+    def _local_reads_no_other(self) -> Self:
+        if self.cache != "none" and self.scope == "local":
+            raise ValueError("cache: scope 'local' reads no remote node; leave cache at 'none'")
+        return self
+
+    def clusters_of(self, ranks: int) -> int:
+        """Return how many clusters each rank's part is divided into, by scope `local`."""
+        return math.ceil(self.clusters / ranks)
 
 
 class ClusterGCN(MiniBatchMethod[ClusterOptions]):
@@ -42,16 +65,21 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     trial's seed. A cluster is trained by the rank that owns most of its nodes (the lowest of several). Each
     epoch the clusters are shuffled, and a rank takes `per_batch` of its own a step, with all edges between
     their nodes (section 3.2, stochastic multiple partitions); edges that leave them are missing, uncorrected,
-    so the aggregation is biased, and degrees stay the full graph's (the paper normalises the batch anew). The
+    so the aggregation is biased, and degrees stay the full graph's, unless `degrees: batch`, which the paper and
+    DGL's example have: the batch is normalised as a graph of its own. The
     loss is the mean over the training nodes of all ranks' batches. All ranks take the steps of the one with
     the most clusters; who has run out joins with an empty batch. Every training node is learnt from once an
     epoch. The paper's diagonal enhancement is left out. Exact with one cluster, which one rank trains on.
 
+    `scope: local` is the ClusterGCN of DGS (Wan et al., ICNP 2022, section V): each rank trains on its own part
+    alone, which METIS divides into ceil(`clusters` / P), and only weights' gradients are exchanged. Edges
+    between parts are missing like those between clusters. No row is remote, and `feature_rate` is of all rows.
+
     Bytes of an epoch of S = max over ranks of ceil(its clusters / `per_batch`) steps, R nodes of which, over
     all clusters, belong to another rank than the one that trains them: R rows of features; as control
     4 R + 8 S P (P - 1) with their ids and, for their labels, 12 R + 8 S P (P - 1), or with rows of classes
-    (4 + row) R + 8 S P (P - 1). What a cache or `storage: host` changes: see `MiniBatchMethod`. Set-up: an
-    all-reduce of 8 bytes a cluster (control).
+    (4 + row) R + 8 S P (P - 1). What a cache or `storage: host` changes: see `MiniBatchMethod`. Scope local: none.
+    Set-up: an all-reduce of 8 bytes a cluster (control).
     """
 
     name = "clustergcn"
@@ -60,31 +88,74 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
 
     def __init__(self, worker: Worker, options: ClusterOptions) -> None:
+        self.options = options
         self._find_clusters(worker, options.clusters)  # before a cache is filled by an epoch's batches
         super().__init__(worker, options)
 
+    @property
+    def _local(self) -> bool:
+        return self.options.scope == "local"
+
     def _find_clusters(self, worker: Worker, count: int) -> None:
-        """Note the nodes of every cluster, who trains it, and its training nodes, of all ranks."""
+        """Note who trains each cluster, its training nodes, of all ranks, and its nodes if it may be this rank's."""
         nodes = worker.view.topology.num_nodes
         if count > nodes:
             raise UserError(
                 f"{count} clusters of a training graph of {nodes} nodes", key="clusters", fix=f"at most {nodes}"
             )
-        cluster = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
-        votes = np.bincount(cluster.astype(np.int64) * worker.world + worker.view.owner, minlength=count * worker.world)
-        self._owner = votes.reshape(count, worker.world).argmax(1)
-        self._nodes = np.split(
-            np.argsort(cluster, kind="stable"), np.cumsum(np.bincount(cluster, minlength=count))[:-1]
-        )
+        members, cluster = self._clusters_of_part(worker) if self._local else self._clusters_of_graph(worker, count)
+        count = self._owner.size
+        order, sizes = np.argsort(cluster, kind="stable"), np.bincount(cluster, minlength=count)
+        self._nodes = np.split(members[order], np.cumsum(sizes)[:-1])
         own = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]
-        train = torch.from_numpy(np.bincount(cluster[own], minlength=count)).to(worker.device)
+        learnt = cluster[np.searchsorted(members, own)]
+        train = torch.from_numpy(np.bincount(learnt, minlength=count)).to(worker.device)
         with worker.traffic.during("setup"):
             worker.comm.all_reduce(train, purpose="control")
         self._train: NDArray[np.int64] = train.cpu().numpy()
 
+    def _clusters_of_graph(self, worker: Worker, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return all nodes, ascending, and the cluster of each."""
+        cluster = clusters(worker.view.topology, count, 0, keep=worker.partition.view).astype(np.int64)
+        votes = np.bincount(cluster * worker.world + worker.view.owner, minlength=count * worker.world)
+        self._owner = votes.reshape(count, worker.world).argmax(1)
+        return np.arange(cluster.size), cluster
+
+    def _clusters_of_part(self, worker: Worker) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rank's own nodes, ascending, and the cluster of each: rank r's are from r ceil(clusters / P) on.
+
+        A part of fewer nodes leaves some of its clusters empty.
+        """
+        inner, topology = np.asarray(worker.partition.inner).astype(np.int64), worker.view.topology
+        count = self.options.clusters_of(worker.world)
+        self._owner = np.repeat(np.arange(worker.world), count)
+        if not inner.size:
+            return inner, inner
+        found = induced(topology, inner, Tables(topology.num_nodes))
+        part, keep = Topology(found.indptr, found.columns), worker.partition.view / f"rank{worker.rank}"
+        own = clusters(part, min(count, inner.size), 0, keep=keep)
+        return inner, own + np.int64(worker.rank * count)
+
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        return _Induced(source)
+        return _InducedOwn(source, self.worker) if self._local else _Induced(source)
+
+    def make_store(self, view: View) -> FeatureStore | HostStore:
+        """See `MiniBatchMethod`; by scope local nobody is asked."""
+        store = super().make_store(view)
+        if not (self._local and isinstance(store, FeatureStore)):
+            return store
+        return _OwnRows(store.comm, store.inner, store.owner, store.row, tables=store.tables)
+
+    def blocks(self, sample: Sample, source: Source) -> list[Block]:
+        """See `MiniBatchMethod`."""
+        if self.options.degrees == "graph":
+            return super().blocks(sample, source)
+        worker, layer = self.worker, sample.layers[0]
+        weights = None if layer.values is None else layer.values.astype(np.float32)
+        graph = Topology(layer.indptr, layer.indices, weights)
+        engine, alone = worker.job.config.train.spmm, replace(layer, sources=np.arange(layer.sources.size))
+        return [alone.block(graph, device=worker.device, dtype=worker.dtype, engine=engine)] * source.depth
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`; a batch's targets are the nodes of its clusters."""
@@ -112,7 +183,9 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     @classmethod
     def bytes_per_epoch(cls, options: ClusterOptions, case: BytesCase) -> Bytes | None:
-        """See `BytesCase.mini_batch`; the loss of a subgraph reads rows of other ranks."""
+        """See `BytesCase.mini_batch`; the loss of a subgraph reads rows of other ranks. Scope local: none."""
+        if options.scope == "local":
+            return case.mini_batch(options) if options.storage == "host" else {}
         return case.mini_batch(options, labels=True)
 
     @classmethod
@@ -121,9 +194,14 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
         "clusters" is the list of the nodes of each.
         """
-        share = min(1.0, options.per_batch / options.clusters * (1 if case.least else IMBALANCE))
-        blocks = case.subgraph_blocks(math.floor(share * case.nodes))
-        return case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else 8 * case.nodes}
+        local, train = options.scope == "local", case.train
+        count = options.clusters_of(case.parts) if local else options.clusters
+        graph = replace(case, nodes=train.inner, edges=train.edges - train.cut) if local else case
+        share = min(1.0, options.per_batch / count * (1 if case.least else IMBALANCE))
+        blocks = graph.subgraph_blocks(math.floor(share * graph.nodes))
+        # Scope local keeps besides which nodes of the graph it learns from, a byte each.
+        held = 8 * graph.nodes + (case.nodes if local else 0)
+        return case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else held}
 
 
 class _Induced:
@@ -136,3 +214,27 @@ class _Induced:
         """See `Sampler`; nothing is drawn."""
         layer = induce(self._source.topology, targets, self._source.tables)
         return Sample([layer] * self._source.depth, None)
+
+
+class _InducedOwn(_Induced):
+    """The subgraph of targets that are the rank's own; the training nodes come first."""
+
+    def __init__(self, source: Source, worker: Worker) -> None:
+        super().__init__(source)
+        self._learnt = np.zeros(source.topology.num_nodes, bool)
+        self._learnt[np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]] = True
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`; labels of training nodes that come first need not be asked for."""
+        learnt = self._learnt[targets]
+        ordered = np.concatenate([targets[learnt], targets[~learnt]])
+        return replace(super().sample(ordered, seed), targets=int(learnt.sum()))
+
+
+class _OwnRows(FeatureStore):
+    """A rank's own rows, which it reads without asking another; all columns but those asked for are 0."""
+
+    def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        rows = fresh(self.inner, plan.own.size, self.width)
+        plan.copy_own(self.inner, rows)
+        return rows if columns is None else rows * rows.new_zeros(self.width).index_fill_(0, columns, 1)

@@ -7,14 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from harness_methods.clustergcn import ClusterGCN
+from harness_methods.clustergcn import ClusterGCN, _OwnRows
+from pydantic import ValidationError
 from support.subgraphs import Run, assert_bytes, assert_same_training, run_subgraphs
+from support.wire import communicator
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from harness.check.graphs import OnDisk, on_disk, random_graph
+from harness.check.graphs import OnDisk, dense_adjacency, on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.errors import UserError
 from harness.graph.csr import Topology
 from harness.models.gnn import GNN
+from harness.models.layer import BlockSize
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.spec import TrainSpec
@@ -129,3 +134,121 @@ def test_memory_is_that_of_a_share_of_the_graph() -> None:
     assert found["clusters"] == 8 * 1000
     whole = ClusterGCN.memory(ClusterGCN.Options(clusters=1, per_batch=1), case)
     assert whole["layers (Eq. 3)"] == 4 * 3 * 1000 * (FEATURES + 6 + 6)
+
+
+LOCAL = {"scope": "local", "clusters": 7, "per_batch": 2}  # ceil(7 / 3) a rank, two steps; rank 2 owns 4 nodes
+ONE_EACH = {"scope": "local", "clusters": WORLD, "per_batch": 1}
+LINEAR = SPEC.model_copy(update={"lr": 0.0, "epochs": 1})
+
+
+@pytest.fixture(scope="module")
+def local_runs(stored: dict[str, OnDisk]) -> dict[str, list[Run]]:
+    """What each rank saw of scope local, by graph, and with one cluster a rank, by model and degrees."""
+    cases = {name: Case(data, METHOD, LOCAL, MODEL, SPEC) for name, data in stored.items()}
+    cases["+RF"] = Case(stored["labels"], METHOD, LOCAL | {"feature_rate": 0.6}, MODEL, SPEC)
+    cases["host"] = Case(stored["labels"], METHOD, LOCAL | {"storage": "host"}, MODEL, SPEC)
+    for model in ("sage", "gcn"):
+        for degrees in ("graph", "batch"):
+            spec = ModelSpec(name=model, layers=2, hidden=6, dropout=0)
+            options = ONE_EACH | {"degrees": degrees}
+            cases[f"{model} {degrees}"] = Case(stored["labels"], METHOD, options, spec, LINEAR)
+    by_rank = run_ranks(run_subgraphs, WORLD, list(cases.values()))
+    return {name: [rank[i] for rank in by_rank] for i, name in enumerate(cases)}
+
+
+@pytest.mark.parametrize("name", [*GRAPHS, "+RF"])
+def test_local_clusters_are_the_ranks_own_and_send_nothing(local_runs: dict[str, list[Run]], name: str) -> None:
+    ranks, mask = local_runs[name], GRAPHS.get(name, GRAPHS["labels"]).train_mask
+    for epoch in range(EPOCHS):
+        for rank, run in enumerate(ranks):
+            steps = run.epochs[epoch]
+            assert len(steps) == 2  # of three clusters a rank, two a step
+            met = np.concatenate([taken.nodes for taken in steps])
+            np.testing.assert_array_equal(np.sort(met), np.flatnonzero(rank == PARTS))
+            for taken in steps:
+                np.testing.assert_array_equal(np.sort(taken.learnt), np.sort(taken.nodes[mask[taken.nodes]]))
+            row = run.rows[epoch]
+            assert row["stats"]["remote_nodes"] == 0
+            assert {
+                p: row[f"bytes_{p}"] for p in ("feature", "control", "embedding", "gradient", "swap")
+            } == dict.fromkeys(("feature", "control", "embedding", "gradient", "swap"), 0)
+        for together in zip(*(run.epochs[epoch] for run in ranks), strict=True):
+            assert {taken.total for taken in together} == {sum(taken.learnt.size for taken in together)}
+
+
+def dense_part(name: str, degrees: str, weights: dict[str, Tensor], rank: int) -> Tensor:
+    """The rank's part by itself: the sum of its training nodes' losses, from a dense adjacency in float64."""
+    graph, nodes = GRAPHS["labels"], np.flatnonzero(rank == PARTS)
+    whole = torch.from_numpy(dense_adjacency(graph)).double()
+    inside = whole[nodes][:, nodes]
+    degree = inside.sum(1) if degrees == "batch" else whole[nodes].sum(1)
+    if name == "gcn":
+        root = (degree + 1).rsqrt()
+        adjacency = root[:, None] * (inside + torch.eye(nodes.size)) * root[None, :]
+    else:
+        adjacency = inside / degree.clamp(min=1)[:, None]
+    h = torch.from_numpy(np.asarray(graph.features[nodes])).double()
+    for i in (0, 1):
+        layer = f"graph_layers.{i}."
+        own = h @ weights[layer + "weight_self"] if name == "sage" else 0
+        h = own + adjacency @ h @ weights[layer + "weight"] + weights[layer + "bias"]
+        h = h if i else h.relu()
+    rows = np.flatnonzero(graph.train_mask[nodes])
+    return cross_entropy(h[rows], torch.from_numpy(graph.labels[nodes[rows]]), reduction="sum")
+
+
+@pytest.mark.parametrize("degrees", ["graph", "batch"])
+@pytest.mark.parametrize("name", ["sage", "gcn"])
+def test_local_training_is_that_of_the_parts_summed(local_runs: dict[str, list[Run]], name: str, degrees: str) -> None:
+    """One cluster a rank, against dense training of each part: its loss and gradients, summed over the parts."""
+    found = local_runs[f"{name} {degrees}"]
+    model = GNN(ModelSpec(name=name, layers=2, hidden=6, dropout=0), FEATURES, CLASSES, seed=0, dtype=torch.float64)
+    weights = {key: p.detach().requires_grad_() for key, p in model.named_parameters()}
+    total = sum(dense_part(name, degrees, weights, rank) for rank in range(WORLD)) / GRAPHS["labels"].train_mask.sum()
+    gradients = dict(zip(weights, torch.autograd.grad(total, list(weights.values())), strict=True))
+    for run in found:
+        assert run.rows[0]["loss"] == pytest.approx(total.item(), rel=1e-9)
+        for key, gradient in gradients.items():
+            np.testing.assert_allclose(run.gradients[key], gradient.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_rows_on_the_host_are_the_same_and_local_features_lose_columns(local_runs: dict[str, list[Run]]) -> None:
+    kept, host, fewer = ([row["loss"] for row in local_runs[n][0].rows] for n in ("labels", "host", "+RF"))
+    assert host == pytest.approx(kept, rel=1e-9)
+    assert fewer != pytest.approx(kept, rel=1e-3)
+    rows = [run.rows[0] for run in local_runs["host"]]
+    assert sum(row["bytes_swap"] for row in rows) == NODES * FEATURES * ITEM
+    assert sum(row["bytes_feature"] + row["bytes_control"] for row in rows) == 0
+
+
+def test_own_rows_keep_the_columns_alone() -> None:
+    owner, row = np.zeros(5, np.int32), np.arange(5, dtype=np.int32)
+    inner = torch.arange(20.0).view(5, 4) + 1
+    store = _OwnRows(communicator(0, 1), inner, owner, row)
+    asked = np.array([3, 1])
+    assert torch.equal(store.gather(asked), inner[[3, 1]])
+    expected = inner[[3, 1]] * torch.tensor([1.0, 0, 0, 1])
+    assert torch.equal(store.gather(asked, torch.tensor([0, 3])), expected)
+
+
+def test_memory_of_scope_local_is_that_of_a_share_of_the_part() -> None:
+    """50 clusters are 25 a part: 20 of its 500 nodes each, two of them a batch, 3 % more in METIS' largest."""
+    model = GNN(MODEL, FEATURES, CLASSES, seed=0, dtype=torch.float32)
+    case = MemoryCase(PartSize(500, 20, 5000, 50), None, 40, 1000, 10_000, model, parts=2)
+    options = ClusterGCN.Options(clusters=50, per_batch=2, scope="local")
+    found = ClusterGCN.memory(options, case)
+    assert found["layers (Eq. 3)"] == 4 * 3 * 41 * (FEATURES + 6 + 6)
+    assert found["clusters"] == 8 * 500 + 1000
+    whole = ClusterGCN.memory(options.model_copy(update={"clusters": 2, "per_batch": 1}), case)
+    assert whole["layers (Eq. 3)"] == 4 * 3 * 500 * (FEATURES + 6 + 6)
+    assert whole["sampled blocks"] == case.matrices(BlockSize(500, 500, 4950))
+
+
+def test_local_has_no_cache() -> None:
+    with pytest.raises(ValidationError, match="cache: scope 'local' reads no remote node"):
+        ClusterGCN.Options(scope="local", cache="degree")
+
+
+def test_options_that_came_later_leave_ids_as_they_were() -> None:
+    assert not {"scope", "degrees"} & ClusterGCN.Options().model_dump().keys()
+    assert ClusterGCN.Options(scope="local", degrees="batch").model_dump()["scope"] == "local"
