@@ -93,6 +93,7 @@ _LABELS = {
 }  # fmt: skip
 REFERENCE = "reference_s"
 _REASON_LENGTH = 300
+REMOTE = "stat_remote_nodes"
 PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
 
 
@@ -156,7 +157,10 @@ def _show(key: str, value: object) -> str:
 def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
     notes = [*_status_notes(inputs), *_data_notes(sections), *_flag_notes(sections)]
-    return [*notes, *_sampling_notes(sections), *_merged_remarks(inputs), *_environment_notes(inputs)]
+    return [
+        *notes, *_sampling_notes(sections), *_topology_notes(sections), *_merged_remarks(inputs),
+        *_environment_notes(inputs),
+    ]  # fmt: skip
 
 
 def _status_notes(inputs: ResultInputs) -> Iterable[Note]:
@@ -220,6 +224,25 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
     if found:
         listed = f"{'; '.join(found)}.".replace("%", " %")
         yield Note("Fewer edges are not as many fewer bytes:", listed)
+
+
+def _topology_notes(sections: list[Section]) -> Iterable[Note]:
+    """Name the mini-batch methods that draw other ranks' nodes from a structure that every rank maps."""
+    free = {
+        variant.method
+        for section in sections
+        for variant in section.variants
+        for parts in section.parts
+        if variant.family == "mini-batch" and variant.options.get("topology") != "owner"
+        if section.select(variant, parts).get(REMOTE, pd.Series(dtype=float)).gt(0).any()
+    }
+    if free:
+        yield Note(
+            "Drawing from other ranks' parts is free here:",
+            f"every rank of a host maps one copy of the graph's structure, so that {join_unique(sorted(free))} send "
+            "features and the ids of nodes only. Where owners draw for others, as in distributed systems, targets and "
+            "drawn edges are sent too, in a round of waiting a layer.",
+        )
 
 
 def _environment_notes(inputs: ResultInputs) -> Iterable[Note]:

@@ -163,3 +163,24 @@ def test_remarks_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
     inputs = load_inputs(tmp_path)
     notes = [note.text for note in make_notes(inputs, make_sections(inputs)) if note.lead == "dgs:"]
     assert notes == ["2 to 10 failed (the last: loss is 0.5 at step 7) (1 of 2 trials)"]
+
+
+def test_it_is_said_that_drawing_from_others_is_free(write: Write, tmp_path: Path) -> None:
+    """Of mini-batch methods that read remote nodes, unless owners draw for others."""
+    write((FULL, sage(), dgs()), epochs=6)
+
+    def tell(remote: int, **options: Any) -> list[str]:
+        def told(record: dict[str, Any]) -> None:
+            record["result"]["stats"] = {"remote_nodes": remote}
+            if record["config"]["method"]["name"] == "graphsage":
+                record["config"]["method"]["options"].update(options)
+
+        change(tmp_path, told)
+        inputs = load_inputs(tmp_path)
+        return [note.text for note in make_notes(inputs, make_sections(inputs)) if "is free" in note.lead]
+
+    [text] = tell(10)
+    assert "so that dgs, graphsage send features and the ids of nodes only" in text
+    assert tell(0) == []
+    [text] = tell(10, topology="owner")
+    assert "so that dgs send" in text
