@@ -34,3 +34,4 @@ from .row_plan import take as take
 from .row_plan import upload as upload
 from .step import Wanted as Wanted
 from .step import ask as ask
+from .trainer import loss_sum as loss_sum
