@@ -36,8 +36,8 @@ class ROCOptions(FullGraphOptions):
         None, gt=0, description="device memory (MiB a rank) for matrices of rows; without any budget nothing leaves it"
     )
     budget_share: float | None = Field(
-        None, gt=0, le=1, description="the same as a share of what a step has there at once if nothing leaves, "
-        "on the rank where that is most"
+        None, ge=0, le=1, description="the same by what swapping can save: 0 is the least that a step can run in, 1 "
+        "what it has there at once if nothing leaves, both on the rank where they are most"
     )  # fmt: skip
     policy: Policy = Field(
         "dp", description="what leaves: dp, what makes the fewest bytes move (dynamic programming), or lru, "
@@ -50,11 +50,11 @@ class ROCOptions(FullGraphOptions):
             raise ValueError("budget_share: a budget is one of budget_mib and budget_share; leave one out")
         return self
 
-    def budget(self, most: int) -> int | None:
-        """Return the budget in bytes where `most` are on the device if nothing leaves; None if there is none."""
+    def budget(self, least: int, most: int) -> int | None:
+        """Return the budget in bytes of a step that needs at least so many, at most so many; None if there is none."""
         if self.budget_mib is not None:
             return int(self.budget_mib * MIB)
-        return None if self.budget_share is None else int(self.budget_share * most)
+        return None if self.budget_share is None else least + int(self.budget_share * (most - least))
 
 
 class ROC(FullGraphMethod[ROCOptions]):
@@ -64,8 +64,8 @@ class ROC(FullGraphMethod[ROCOptions]):
     in section 4 of BNS-GCN; partitions and exchanges are those of `full`. The input features (with
     `precompute` their aggregation too) live in host memory and come to the device in every epoch. What the
     layers make there (source rows with the received boundary, activations, gradients) is held within a
-    budget: `budget_mib`, or `budget_share` of what there would be. Of what autograd has saved and nothing
-    else holds, some leaves for host memory, and comes back for the backward pass.
+    budget, `budget_mib` or `budget_share`: of what autograd has saved and nothing else holds, some leaves for
+    host memory, and comes back for the backward pass.
 
     What leaves is planned once, in set-up, where two steps of a copy of the model are traced: by `policy: dp`
     ROC's dynamic programming, which moves the fewest bytes, by `lru` the least recently used. Epochs
@@ -114,8 +114,8 @@ class ROC(FullGraphMethod[ROCOptions]):
         self._sync = SyncExchange(worker.comm, worker.partition.full_halo)
         start = perf_counter()
         self.trace = self._traced()
-        most = worker.comm.all_gather(torch.tensor([self.trace.most], device=worker.device))
-        self.budget = options.budget(max(map(int, most)))
+        limits = worker.comm.all_gather(torch.tensor([self.trace.least, self.trace.most], device=worker.device))
+        self.budget = options.budget(*torch.stack(limits).amax(0).tolist())
         self.plan = Plan({}) if self._short else make_plan(self.trace, self.budget, options.policy)
         self.offloader.follow(self.trace, self.plan.away)
         self._peak = self.trace.peak(self.plan.away)
@@ -165,11 +165,14 @@ class ROC(FullGraphMethod[ROCOptions]):
 
     @classmethod
     def memory(cls, options: ROCOptions, case: MemoryCase) -> dict[str, int]:
-        """Return the components: rows up to the budget on the device, on a CPU the host's copies too."""
+        """Return the components: rows up to the budget on the device, on a CPU the host's copies too.
+
+        What a step needs at least is known by a trace alone: of `budget_share` all rows are counted.
+        """
         full = case.full_graph(**options.for_costs)
         layers = full.pop("layers (Eq. 3)") + full.pop("layers, beside Eq. 3")
         homes = full.pop("input features") + full.pop("aggregated features", 0)
-        limit = options.budget(homes + layers)
+        limit = options.budget(homes + layers, homes + layers)
         device = homes + layers if limit is None else min(limit, homes + layers)
         if not case.cuda:
             # A rank has both memories: what is not on the device is in the other.
@@ -188,7 +191,7 @@ class ROC(FullGraphMethod[ROCOptions]):
     @classmethod
     def bytes_per_epoch(cls, options: ROCOptions, case: BytesCase) -> Bytes | None:
         """Return the bytes of `full` and of the inputs' swap; under a budget there is no closed form."""
-        if options.budget_mib is not None or (options.budget_share or 1) < 1:
+        if options.budget_mib is not None or options.budget_share not in (None, 1):
             return None
         inputs = case.nodes * case.model.widths[0][0] * case.itemsize * (1 + options.precompute)
         return case.boundary_rows(case.boundary, **options.for_costs) | {"swap": inputs}
