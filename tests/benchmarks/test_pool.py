@@ -66,7 +66,9 @@ def test_two_threads_fill_a_pool_faster(kronecker: OnDisk, name: str) -> None:
     batches, loaders = method.batches(0), dict[int, Loader[Any, Any]]()
     for threads in (1, 2):
         torch.set_num_threads(threads)  # as a rank does; a thread that begins has as many
-        loaders[threads] = Loader(trainer.worker.comm, method.draw, method.fetch, depth=0, threads=threads, pool=POOL)
+        loaders[threads] = Loader(
+            trainer.worker.comm, lambda batch, _: method.draw(batch), method.fetch, depth=0, threads=threads, pool=POOL
+        )
         loaders[threads].fill(batches)
     wall: dict[int, list[float]] = {1: [], 2: []}
     cpu: dict[int, list[float]] = {1: [], 2: []}
