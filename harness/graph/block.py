@@ -158,8 +158,7 @@ class Block:
         Of a block whose rows an exchange completes, `h` may be the destinations' [num_dst, width].
         """
         if self.own is not None:
-            rows = h.index_select(0, self.own.rows) * self.own.scale.unsqueeze(1)
-            return h.new_zeros((self.num_dst, h.shape[1])).index_copy(0, self.own.at, rows)
+            return _placed(self.own, h.index_select(0, self.own.rows) * self.own.scale.unsqueeze(1), self.num_dst)
         # The gradient of a slice is a matrix of zeros to copy into, even where the slice is everything.
         return h if h.shape[0] == self.num_dst else h[: self.num_dst]
 
@@ -193,7 +192,7 @@ class Block:
         """Return the destinations' rows of `z` [num_dst, width] that queries are of: as they are, 0 where none is."""
         if self.own is None:
             return z[: self.num_dst]
-        return z.new_zeros((self.num_dst, z.shape[1])).index_copy(0, self.own.at, z[self.own.rows])
+        return _placed(self.own, z[self.own.rows], self.num_dst)
 
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
         """Return the sums over in-neighbours and self loops.
@@ -254,6 +253,11 @@ def own_rows(blocks: Sequence[Block], h: Tensor) -> Tensor:
     for block in blocks:
         h = block.own_rows(h)
     return h
+
+
+def _placed(own: OwnRows, rows: Tensor, num_dst: int) -> Tensor:
+    """Return `rows` [k, width], of the sources `own.rows`, at their destinations [num_dst, width], 0 elsewhere."""
+    return rows.new_zeros((num_dst, rows.shape[1])).index_copy(0, own.at, rows)
 
 
 class _Propagate(torch.autograd.Function):

@@ -166,15 +166,16 @@ class Partition:
             column[self.num_inner + received] = np.arange(first, first + received.size)
             widths.append(first + received.size)
             halos.append(self.halo(*_share(self.send_ptr, k, count), recv_counts))
-        structure = self.structure if "structure" in vars(self) else self.read_structure()
-        return list(zip(structure.split_columns(part, column, widths), halos, strict=True))
+        return list(zip(self._held_or_read().split_columns(part, column, widths), halos, strict=True))
 
     def _whole(self) -> CSR:
         """Return all in-edges, on the device; they are read anew where nothing is trained on them."""
         if "full_block" in vars(self):
             return self.full_block.adjacency
-        held = self.structure if "structure" in vars(self) else self.read_structure()
-        return replace(held, handles={}).to(self._device)
+        return replace(self._held_or_read(), handles={}).to(self._device)
+
+    def _held_or_read(self) -> CSR:
+        return self.structure if "structure" in vars(self) else self.read_structure()
 
     def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""

@@ -333,13 +333,14 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             return {}
         worker, splits = self.worker, ("val", "test")
         with inference(worker.model, worker.comm):
-            counts = [self._score_counts(split, SCORED + i) for i, split in enumerate(splits)]
+            labels = worker.eval_view.scored_labels()
+            counts = [self._score_counts(split, labels[split], SCORED + i) for i, split in enumerate(splits)]
             return scores_of_all(splits, counts, worker.comm)
 
-    def _score_counts(self, split: str, epoch: int) -> Tensor:
-        """Return this rank's numerator and denominator of the score of a split."""
+    def _score_counts(self, split: str, labels: Tensor, epoch: int) -> Tensor:
+        """Return this rank's numerator and denominator of the score of a split of these labels."""
         worker, view = self.worker, self.worker.eval_view
-        rows, labels = view.rows[split], view.scored_labels()[split]
+        rows = view.rows[split]
         source, sampler, store = self.evaluated
         options: Any = self.options  # a method that draws for targets has a batch size
         size = options.batch_size or max(rows.numel(), 1)
