@@ -167,6 +167,20 @@ def test_a_metric_that_says_what_is_better_is_an_axis_of_swept_options(tmp_path:
     assert picture.data["Chunks (KiB)"].dropna().tolist() == pytest.approx([102.4, 512])
 
 
+def test_what_another_method_declares_is_no_axis_of_a_sweep(tmp_path: Path) -> None:
+    chunks = Metric.of_method("chunks", "chunks drawn", "B", heading="Chunks", better="less")
+    told = {"stats": {"chunks": 2**20}}
+    write_results(tmp_path, methods=(FULL,), parts=(2,), seeds=(0,), epochs=4, figures=told, metrics=(chunks,))
+    swept = tuple(("bns-gcn", {"rate": rate}) for rate in (0.1, 0.5))
+    write_results(tmp_path, methods=swept, parts=(2,), seeds=(0,), epochs=4, metrics=())
+    (section,) = make_sections(load_inputs(tmp_path))
+    view = OptionsView(section)
+    table, picture = view.table(), view.figure()
+    assert table is not None
+    assert picture is not None
+    assert not [column for column in (*table.columns, *picture.data) if "Chunks" in column]
+
+
 def test_a_view_of_a_package_that_does_not_import_is_a_note(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,11 +32,16 @@ def swept_options(section: Section) -> dict[str, list[Line]]:
     return {name: lines for name, lines in found.items() if lines}
 
 
-def _values(section: Section) -> dict[Metric, Values]:
-    """Return the metrics that a sweep shows: those of all methods, and those of which one says what is better."""
+def _values(section: Section, swept: dict[str, list[Line]]) -> dict[Metric, Values]:
+    """Return the metrics that sweeps show: those of all methods, and those of which a swept one says what is better."""
+    variants = {variant for lines in swept.values() for line in lines for _, variant in line.points}
     own = [name for name, metric in section.declared.items() if metric.better and name not in SHOWN]
     found = {section.metric_of(name): values_of(section, name) for name in (*SHOWN, *own)}
-    return {metric: values for metric, values in found.items() if any(stat.mean for stat in values.values())}
+    return {
+        metric: values
+        for metric, values in found.items()
+        if any(stat.mean for (variant, _), stat in values.items() if variant in variants)
+    }
 
 
 class OptionsView(ReportView):
@@ -50,8 +55,9 @@ class OptionsView(ReportView):
     def table(self) -> Table | None:
         """A row a value of each swept option and number of parts; None where no option was swept."""
         section = self.section
-        swept, values = swept_options(section), _values(section)
-        if not swept or not values:
+        swept = swept_options(section)
+        values = _values(section, swept)
+        if not values:
             return None
         scales = {metric: scale_of(metric, own) for metric, own in values.items()}
         places = {
@@ -79,8 +85,9 @@ class OptionsView(ReportView):
     def figure(self) -> Picture | None:
         """Draw score, epoch time, bytes and memory against each swept option, a row an option."""
         section = self.section
-        values = _values(section)
-        places = list(_places(section, swept_options(section), values)) if values else []
+        swept = swept_options(section)
+        values = _values(section, swept)
+        places = list(_places(section, swept, values)) if values else []
         if not places:
             return None
         names = list(dict.fromkeys(name for name, _, _ in places))
