@@ -28,7 +28,7 @@ from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.spec import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.schema import Claim, DatasetSettings, Expect, NetworkSpec, Suite, Timeouts
+from harness.suite.schema import Claim, DatasetSettings, Expect, MethodSettings, NetworkSpec, OwnModel, Suite, Timeouts
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"
 
@@ -168,6 +168,12 @@ SECTIONS: dict[str, tuple[type[Any], str]] = {
     ),
     "timeouts": (Timeouts, "Limits of wall time."),
     "per_dataset": (DatasetSettings, "By a data set's name: what it has other values of."),
+    "per_method": (
+        MethodSettings,
+        "By a method's name: what it sets itself. Reports, claims and `harness compare` hold it beside methods that do "
+        "not: it is the method's, as its options are.",
+    ),
+    "per_method.model": (OwnModel, "Also below `per_dataset`."),
     "claims": (Claim, "Sentences that the results make true or false, see `harness check-claims`."),
     "claims.expect": (Expect, "What is expected of a claim's metric: exactly one of the first four."),
 }

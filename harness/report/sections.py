@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from harness.metrics import SUMS, Metric, find_metric
 from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, record_values
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
-from harness.results.record import Json, Record, flatten
+from harness.results.record import Json, Record, flatten, of_workload, own_settings
 from harness.results.text import Stat, numbers, over_seeds, show_value, text
 from harness.spec import of_presets
 from harness.suite.schema import FEW, LATER
@@ -56,9 +57,36 @@ def _mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def variant_key(method: object, options: object) -> str:
-    """Return what tells variants apart: its method and options as canonical JSON."""
-    return json.dumps([str(method), _mapping(options)], sort_keys=True, default=str)
+def variant_key(method: object, options: object, own: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return what tells variants apart as canonical JSON: method and options, and what it sets itself if given."""
+    parts = [str(method), _mapping(options), *([dict(own)] if own else [])]
+    return json.dumps(parts, sort_keys=True, default=str)
+
+
+RecordOf = Callable[[Mapping[Any, Any]], Record | None]
+
+
+def _variant_keys(results: pd.DataFrame, record_of: RecordOf) -> list[str]:
+    """Return the key of each row's variant.
+
+    What a method sets itself (`per_method`) is part of it only where trials of one suite and data set have several such
+    settings: on several data sets it is one variant.
+    """
+    rows = results.to_dict("records")
+    records = [record_of(row) for row in rows]
+    own = [own_settings(record.config) if record else {} for record in records]
+    plain = [variant_key(row["method"], row["options"]) for row in rows]
+    found: dict[str, dict[str, set[str]]] = {}
+    for key, row, record, settings in zip(plain, rows, records, own, strict=True):
+        if record is not None:
+            alike = of_workload(record.config) | {"seed": None, "repeat": None, "data": None}
+            place = json.dumps([row["suite"], alike], sort_keys=True, default=str)
+            found.setdefault(key, {}).setdefault(place, set()).add(json.dumps(settings, sort_keys=True))
+    several = {key for key, places in found.items() if any(len(kinds) > 1 for kinds in places.values())}
+    return [
+        variant_key(row["method"], row["options"], settings) if key in several else key
+        for key, row, settings in zip(plain, rows, own, strict=True)
+    ]
 
 
 def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
@@ -68,24 +96,23 @@ def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
     return 1, (), str(value)
 
 
-def find_variants(
-    results: pd.DataFrame, record_of: Callable[[Mapping[Any, Any]], Record | None] = lambda row: None
-) -> dict[str, Variant]:
+def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
     """Name and colour every method variant of a report; `record_of`: the record of a row of `results`, if there is one.
 
     The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before true
     and smaller numbers before larger ones. See `variant_styles` for colours. Shown are the options that vary among a
     method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
     everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
-    The default of an option that a preset decides is the preset's.
+    The default of an option that a preset decides is the preset's. What a method sets itself of the training is in the
+    label where it tells variants apart.
     """
     found: dict[str, tuple[str, dict[str, Any], Json]] = {}
     shown: dict[str, set[str]] = {}
-    for row in results.to_dict("records"):
+    for key, row in zip(_variant_keys(results, record_of), results.to_dict("records"), strict=True):
         method, options, record = str(row["method"]), _mapping(row["options"]), record_of(row)
         said = declared_by(record) if record else declared_of(method)
         own = _mapping(record.config["method"].get("options")) if record else options
-        found[variant_key(method, options)] = method, options, said
+        found[key] = method, options, said
         shown.setdefault(method, set()).update(_labelled(own, said))
     common: dict[str, str] = {}
     for method, names in shown.items():
@@ -111,10 +138,18 @@ def find_variants(
     styles = variant_styles([found[key][0] for key in keys], colours)
     for key, style in zip(keys, styles, strict=True):
         method, options, said = found[key]
-        label, family = variant_label(method, options, shown[method]), str(said.get("family", ""))
+        own = {name.partition(".")[2]: value for name, value in _own_of(key).items()}
+        label = variant_label(method, options | own, shown[method] | own.keys())
+        family = str(said.get("family", ""))
         base, plain = is_baseline(said, options, family), said.get("plain") or {}
         variants[key] = Variant(key, method, label, style, common.get(method, ""), family, base, plain)
     return variants
+
+
+def _own_of(key: str) -> Json:
+    """Return what the variant of a key sets itself, as far as it is part of the key."""
+    parts = json.loads(key)
+    return dict(parts[2]) if len(parts) > 2 else {}
 
 
 def _labelled(options: Mapping[str, Any], declared: Json) -> set[str]:
@@ -239,7 +274,7 @@ def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dic
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
     setting["data"], setting["partition.content"] = inputs.data(row)
     setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
-    for key, value in flatten(config).items():
+    for key, value in flatten(of_workload(dict(config))).items():
         is_default = key in LATER and value == LATER[key]  # older records do not have these keys
         shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
         if shared and not is_default:
@@ -279,7 +314,7 @@ def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
     """
     variants = find_variants(inputs.results, inputs.record)
     results = inputs.results.reset_index(drop=True)
-    results["variant"] = [variant_key(m, o) for m, o in zip(results["method"], results["options"], strict=True)]
+    results["variant"] = _variant_keys(results, inputs.record)
     own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])
     results = results.join(own)
     groups = _group(replace(inputs, results=results), ignoring)
@@ -328,7 +363,11 @@ def _section(
         model=setting["model"],
         extra=extra,
         suite=setting["suite"],
-        facts=(*_facts(setting), *((f"all {method}", options) for method, options in common.items())),
+        facts=(
+            *_facts(setting),
+            *((f"all {method}", options) for method, options in common.items()),
+            *_own_settings(rows, inputs, variants),
+        ),
         metric=_metric(records),
         frame=frame,
         repeats=inputs.runs[inputs.runs["suite"] == setting["suite"]] if "runs" in frame else None,
@@ -364,6 +403,18 @@ def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     names = ("suite", *(() if "partition" in groups else ("partitioner",)), "network", "device", "timing", "traffic")
     facts = [(k, value) for k in names if (value := text(setting.get(k)))]
     return (*facts, *((k, ", ".join(v)) for k, v in groups.items()))
+
+
+def _own_settings(
+    rows: Iterable[Mapping[Any, Any]], inputs: ResultInputs, variants: Mapping[str, Variant]
+) -> list[tuple[str, str]]:
+    """Return a fact for each variant that sets keys of training or model itself."""
+    found = {row["variant"]: own_settings(dict(inputs.config(row))) for row in rows}
+    return [
+        (f"{variants[key].label} sets itself", ", ".join(f"{name} {show_value(v)}" for name, v in own.items()))
+        for key, own in found.items()
+        if own
+    ]
 
 
 Values = dict[tuple[Variant, int], Stat]

@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.metrics import Metric, find_metric
 from harness.results.contrast import RISK, Contrast, Drift, Estimate, Pairs, moment, needed, share_of_risk
 from harness.results.frames import declared_metrics, read_all, row_of
-from harness.results.record import Json, Record, whole_config
+from harness.results.record import Json, Record, of_workload, whole_config
 from harness.results.stats import Interval
 from harness.results.store import record_places
 
@@ -86,17 +86,19 @@ def metric_of(column: str, trials: Sequence[Trial]) -> Metric:
 def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     """Pair trials by their ids; where no id is on both sides, by all that does not set the sides apart.
 
+    Nor does what methods set themselves (`per_method`): where ids differ, it may.
+
     A key sets the sides apart if no value of it is on both, e.g. the method where one side is `full` and the
     other `bns-gcn`. What data sets contain under one name, and parts of one partition, must be the same.
     UserError if several trials fit one, or nothing fits.
     """
     ids = {trial.record.trial for trial in before} & {trial.record.trial for trial in after}
-    mine, yours = ([whole_config(trial.record.config) for trial in side] for side in (before, after))
+    mine, yours = ([_workload(trial) for trial in side] for side in (before, after))
     keys = [] if ids else sorted({key for config in (*mine, *yours) for key in config} - {"data"})
     apart = tuple(key for key in keys if not {c.get(key, ABSENT) for c in mine} & {c.get(key, ABSENT) for c in yours})
 
     def name(trial: Trial) -> str:
-        config = whole_config(trial.record.config)
+        config = _workload(trial)
         return trial.record.trial if ids else json.dumps([config.get(key, ABSENT) for key in keys if key not in apart])
 
     partners, others = _by_name(before, name, apart), _by_name(after, name, apart)
@@ -110,6 +112,11 @@ def pair(before: Sequence[Trial], after: Sequence[Trial]) -> Pairing:
     only_before = tuple(trial for key, trial in partners.items() if key not in others)
     only_after = tuple(trial for key, trial in others.items() if key not in partners)
     return Pairing(pairs, apart, only_before, only_after, other_data)
+
+
+def _workload(trial: Trial) -> Json:
+    """Return a trial's configuration without what its method sets itself: that is the method's."""
+    return whole_config(of_workload(trial.record.config))
 
 
 def _other_data(pair: Pair) -> bool:

@@ -135,6 +135,21 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _plain(key, value) for key, value in flatten(config).items()}
 
 
+def of_workload(config: Json) -> Json:
+    """Return a configuration as the suite's other methods have it: without what the method sets itself."""
+    usual = {key: value for key, value in config.items() if key != "shared"}
+    for key, value in (config.get("shared") or {}).items():
+        section, _, name = key.partition(".")
+        usual[section] = {**usual.get(section, {}), name: value}
+    return usual
+
+
+def own_settings(config: Json) -> Json:
+    """Return what a method sets itself, e.g. {"train.lr": 0.003}."""
+    keys = (key.partition(".") for key in config.get("shared") or {})
+    return {f"{section}.{key}": (config.get(section) or {}).get(key) for section, _, key in keys}
+
+
 def whole_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `flat_config` with the keys that came after the record, at their defaults: old and new ones agree."""
     later = {key: value for key, value in LATER.items() if not isinstance(value, Mapping)}

@@ -65,6 +65,17 @@ class Adam(Optimizer[AdamOptions]):
         return 2
 
 
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, ICLR 2019)."""
+
+    name = "adamw"
+
+    def make(self, parameters: list[torch.nn.Parameter], *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+        """See `Optimizer`."""
+        betas, eps = self.options.betas, self.options.eps
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps)
+
+
 class SGDOptions(Spec):
     """Options of stochastic gradient descent."""
 
@@ -104,7 +115,13 @@ class Schedule(Registered, ABC, Generic[OptionsT]):
 
     @abstractmethod
     def factor(self, epoch: int, epochs: int) -> float:
-        """Return the factor in `epoch` (from 0) of at most `epochs`; it depends on nothing else."""
+        """Return the factor in `epoch` (from 0) of at most `epochs`, those of `train.lr_warmup` not counted in either.
+
+        It depends on nothing else but what `evaluated` was told.
+        """
+
+    def evaluated(self, val: float) -> None:  # most do not ask
+        """Take in a validation score, the same on all ranks."""
 
 
 class Constant(Schedule[Spec]):
@@ -120,23 +137,19 @@ class Constant(Schedule[Spec]):
 class CosineOptions(Spec):
     """Options of the cosine."""
 
-    warmup: int = Field(0, ge=0, description="epochs in which the rate rises linearly before it falls")
     least: float = Field(0.0, ge=0, le=1, description="factor that it falls to")
 
 
 class Cosine(Schedule[CosineOptions]):
-    """Falls along half a cosine (Loshchilov and Hutter, ICLR 2017), after a linear rise."""
+    """Falls along half a cosine (Loshchilov and Hutter, ICLR 2017)."""
 
     name = "cosine"
     Options = CosineOptions
 
     def factor(self, epoch: int, epochs: int) -> float:
         """See `Schedule`."""
-        warmup, least = self.options.warmup, self.options.least
-        if epoch < warmup:
-            return (epoch + 1) / (warmup + 1)
-        done = (epoch - warmup) / max(1, epochs - warmup)
-        return least + (1 - least) * (1 + math.cos(math.pi * done)) / 2
+        least = self.options.least
+        return least + (1 - least) * (1 + math.cos(math.pi * epoch / max(1, epochs))) / 2
 
 
 class StepsOptions(Spec):
@@ -155,6 +168,45 @@ class Steps(Schedule[StepsOptions]):
     def factor(self, epoch: int, epochs: int) -> float:
         """See `Schedule`."""
         return float(self.options.factor ** (epoch // self.options.every))
+
+
+class PlateauOptions(Spec):
+    """Options of the plateau."""
+
+    factor: float = Field(0.5, gt=0, lt=1, description="what the rate is multiplied with")
+    patience: int = Field(5, ge=0, description="evaluations without a better one that are borne before it falls")
+    least: float = Field(0.0, ge=0, le=1, description="factor that it does not fall below")
+
+
+class Plateau(Schedule[PlateauOptions]):
+    """Falls when the validation score has stopped rising (torch's ReduceLROnPlateau)."""
+
+    name = "plateau"
+    Options = PlateauOptions
+
+    def __init__(self, options: PlateauOptions) -> None:
+        super().__init__(options)
+        self._followed = torch.optim.SGD([torch.zeros(1)], lr=1.0)  # its rate is the factor
+        self._scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            self._followed, mode="max", factor=options.factor, patience=options.patience,
+            threshold=0.0, threshold_mode="abs", min_lr=options.least, eps=0.0,
+        )  # fmt: skip
+
+    def factor(self, epoch: int, epochs: int) -> float:
+        """See `Schedule`."""
+        return float(self._followed.param_groups[0]["lr"])
+
+    def evaluated(self, val: float) -> None:
+        """See `Schedule`."""
+        self._scheduler.step(val)
+
+
+def learning_rate(spec: TrainSpec, schedule: Schedule[Any], epoch: int) -> float:
+    """Return the rate in `epoch` (from 0): it rises linearly for `lr_warmup` epochs, then the schedule begins."""
+    warmup = spec.lr_warmup
+    if epoch < warmup:
+        return spec.lr * (epoch + 1) / (warmup + 1)
+    return spec.lr * schedule.factor(epoch - warmup, spec.epochs - warmup)
 
 
 OPTIMIZERS: Registry[type[Optimizer[Any]]] = Registry(Optimizer, __name__)

@@ -40,7 +40,9 @@ class TrainSpec(Spec):
     schedule_options: dict[str, Any] = Field(
         default_factory=dict, description="its own; write `schedule: {NAME: {option: value}}`"
     )
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty")
+    lr_warmup: int = Field(0, ge=0, description="epochs in which the rate rises linearly, before the schedule begins")
+    clip: float | None = Field(None, gt=0, description="norm that the gradient of all ranks is cut down to")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty; of adamw decoupled from the gradient")
     eval_every: int = Field(10, ge=0, description="epochs between evaluations; 0: only after the last")
     final_eval: bool = Field(True, description="evaluate after the last epoch, too; with neither there are no scores")
     patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
@@ -81,6 +83,8 @@ class TrainSpec(Spec):
         asked = [key for key in ("target", "patience", "sampled_eval") if getattr(self, key)]
         if asked and not self.scored:
             raise ValueError(f"`{asked[0]}` needs an evaluation: set `final_eval: true` or `eval_every`")
+        if self.lr_warmup >= self.epochs and self.lr_warmup:
+            raise ValueError(f"`lr_warmup` of {self.lr_warmup} leaves none of {self.epochs} epochs: make it smaller")
         return self
 
     def evaluates(self, epoch: int) -> bool:

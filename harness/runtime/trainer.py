@@ -21,7 +21,7 @@ from harness.runtime.comm import Communicator
 from harness.runtime.evaluation import evaluate
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
 from harness.runtime.method import METHODS
-from harness.runtime.optimizers import optimizer_of, schedule_of
+from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
 from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec
 from harness.runtime.step import Loss, Step
@@ -237,7 +237,7 @@ class Trainer:
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
-        worker, lr = self.worker, self.spec.lr * self.schedule.factor(epoch, self.spec.epochs)
+        worker, lr = self.worker, learning_rate(self.spec, self.schedule, epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.integrity.unchanged(worker.model, BETWEEN)
@@ -315,6 +315,8 @@ class Trainer:
             total = self.flat.reduce(worker.comm, loss.detach())
         self.method.on_step_end(total)
         with clock.phase("optimize"):
+            if self.spec.clip is not None:
+                nn.utils.clip_grad_norm_(self.flat.values, self.spec.clip)
             self.optimizer.step()
         self.integrity.ends_step()
         return total
@@ -332,6 +334,8 @@ class Trainer:
         row |= {f"{split}_score": score for split, score in scores.items()}
         row |= {f"sampled_{split}_score": score for split, score in sampled.items()}
         self.progress.evaluated(row, self.report.epochs)
+        if row["val_score"] is not None:
+            self.schedule.evaluated(row["val_score"])
 
     def _scores(self) -> dict[str, float | None]:
         worker = self.worker

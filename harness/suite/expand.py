@@ -19,13 +19,17 @@ from harness.registry import PluginKey, find_plugins
 from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
-from harness.suite.schema import DatasetSettings, Suite, TrialConfig, grid, named_in
+from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, named_in
 from harness.suite.select import check_keys, claim_errors, holds, rule
 
 S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
 Settings = tuple[list[ModelSpec], list[TrainSpec]]
 """Models and trainings."""
+Usual = tuple[DatasetSpec, ModelSpec, TrainSpec]
+"""A data set, and a model and the training it gets on it."""
+Own = tuple[DatasetSpec, ModelSpec, TrainSpec, dict[str, Any]]
+"""The same of a method with settings of its own, and `TrialConfig.shared`."""
 
 
 def takes_list(annotation: Any) -> bool:
@@ -56,16 +60,18 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
     if checked.errors:  # what is unknown may be in a plugin
         raise gather(checked.errors)
     datasets, methods, partitions = list(checked.datasets()), list(checked.methods()), list(checked.partitions())
+    own = checked.own_settings(datasets)
     excludes = checked.excludes({key for method, _ in methods for key in method.options})
     if checked.errors:
         raise gather(checked.errors)
     trials: dict[str, TrialConfig] = {}
     varied = _varied(suite.train)
-    for (dataset, model, train), partition, network, (method, plugin), seed in itertools.product(
-        datasets, partitions, suite.network, methods, suite.seeds
+    for (number, usual), partition, network, (method, plugin), seed in itertools.product(
+        enumerate(datasets), partitions, suite.network, methods, suite.seeds
     ):
+        dataset, model, train, shared = own.get((method.name, number), (*usual, {}))
         trial = TrialConfig(
-            dataset=dataset, model=model, train=train, partition=partition, method=method, seed=seed,
+            dataset=dataset, model=model, train=train, partition=partition, method=method, seed=seed, shared=shared,
             network=network if network and partition.parts > network.ranks_per_host else None,
             plugin=plugin, plugins=checked.sources_of(model, train, partition),
             timing=suite.timing, traffic=suite.traffic, device=resolve_device(device or suite.device), varied=varied,
@@ -96,6 +102,12 @@ def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
         rounds.setdefault(trial.repeat, []).append(trial)
     ordered = [rounds[repeat][:: -1 if repeat % 2 else 1] for repeat in sorted(rounds)]
     return [trial for each in ordered for trial in each]
+
+
+def _differing(usual: BaseModel, own: BaseModel) -> dict[str, Any]:
+    """Return the keys that have other values in `own`, with the usual ones."""
+    values = usual.model_dump(mode="json")
+    return {key: values[key] for key in values if getattr(usual, key) != getattr(own, key)}
 
 
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:
@@ -153,7 +165,7 @@ class _Checked:
 
         self.errors.append(explain(error, at, lambda _: model.model_fields, depth))
 
-    def datasets(self) -> Iterator[tuple[DatasetSpec, ModelSpec, TrainSpec]]:
+    def datasets(self) -> Iterator[Usual]:
         """Yield each data set with complete options, and with each model the training it gets on it."""
         from harness.data.registry import dataset_info
 
@@ -173,19 +185,68 @@ class _Checked:
                 complete = {key: _as(value, defaults[key]) for key, value in (defaults | options).items()}
                 spec = DatasetSpec(name=entry.name, options=complete)
                 if not info.multilabel:
-                    self._need_label_sets(entry.name, trainings)
+                    own_weight = "pos_weight" in suite.per_dataset.get(entry.name, DatasetSettings()).train
+                    path = ("per_dataset", entry.name, "train") if own_weight else ("train",)
+                    self._need_label_sets(entry.name, trainings, path)
                 decided = {"inductive": info.inductive}
                 resolved = [t.model_copy(update=decided) if t.inductive is None else t for t in trainings]
                 yield from ((spec, model, train) for model in models for train in resolved)
 
-    def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec]) -> None:
-        """Refuse that nodes with one label each are weighted as if they had sets of them."""
+    def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec], path: KeyPath) -> None:
+        """Refuse that nodes with one label each are weighted as if they had sets of them; `path`: where it says so."""
         weight = next((train.pos_weight for train in trainings if train.pos_weight != 1), None)
         if weight is not None:
-            own = "pos_weight" in self.suite.per_dataset.get(name, DatasetSettings()).train
-            path = ("per_dataset", name, "train", "pos_weight") if own else ("train", "pos_weight")
             message = f"bad value {weight:g}: the nodes of '{name}' have one label each, its loss no positive term"
-            self._refuse(path, message, "remove it, or give it to the multi-label sets by per_dataset")
+            self._refuse((*path, "pos_weight"), message, "remove it, or give it to the multi-label sets by per_dataset")
+
+    def own_settings(self, datasets: Sequence[Usual]) -> dict[tuple[str, int], Own]:
+        """Return what methods have of their own, by method and number of data set, model and training.
+
+        With `train.KEY` and `model.KEY` that differ, and what the others have.
+        """
+        found: dict[tuple[str, int], Own] = {}
+        names = {entry.name for entry in self.suite.methods}
+        for name, settings in self.suite.per_method.items():
+            path = ("per_method", name)
+            if name not in names:
+                self._refuse(path, "no method of the suite", nearest(name, names))
+                continue
+            for other in settings.per_dataset.keys() - {dataset.name for dataset, _, _ in datasets}:
+                known = {entry.name for entry in self.suite.datasets}
+                self._refuse((*path, "per_dataset", other), "no data set of the suite", nearest(other, known))
+            layers = [(path, settings)]
+            for number, usual in enumerate(datasets):
+                on_it = settings.per_dataset.get(usual[0].name)
+                more = [((*path, "per_dataset", usual[0].name), on_it)] if on_it else []
+                found[name, number] = self._own(usual, [*layers, *more])
+        return found
+
+    def _own(self, usual: Usual, layers: Sequence[tuple[KeyPath, OwnSettings]]) -> Own:
+        """Lay what a method sets itself over a model and a training; `layers`: where it is written, and what."""
+        from harness.data.registry import dataset_info
+
+        dataset, model, train = usual
+        for path, settings in layers:
+            for section, own, varying in (
+                ("model", settings.model.written(), self.suite.model),
+                ("train", settings.train, self.suite.train),
+            ):
+                for key in own:
+                    if len({repr(getattr(spec, key, None)) for spec in varying}) > 1:
+                        message = (
+                            f"the suite has several values of {section}.{key}: this one would run for each of them"
+                        )
+                        self._refuse((*path, section, key), message, f"leave one value in {section}.{key}")
+            model = self._named(self._laid_over(model, settings.model.written(), (*path, "model")), "model", path)
+            train = self._laid_over(train, settings.train, (*path, "train"))
+            train = self._named(train, "train", (*path, "train"))
+            if train.inductive is None:
+                train = train.model_copy(update={"inductive": usual[2].inductive})
+            if not dataset_info(dataset, self.data_dir).multilabel and "pos_weight" in settings.train:
+                self._need_label_sets(dataset.name, [train], (*path, "train"))
+        shared = {f"model.{key}": value for key, value in _differing(usual[1], model).items()}
+        shared |= {f"train.{key}": value for key, value in _differing(usual[2], train).items()}
+        return dataset, model, train, shared
 
     def _settings(
         self, models: Sequence[ModelSpec], trainings: Sequence[TrainSpec], where: Callable[[str, int], KeyPath]
@@ -207,8 +268,12 @@ class _Checked:
 
     def _laid_over(self, spec: S, own: Mapping[str, Any], path: KeyPath) -> S:
         """Return a section with some of its keys replaced, checked; as it was if they are wrong."""
+        usual = spec.model_dump()
+        for _, name, options in named_in(str(path[-1])):
+            if name in own and own[name] != usual[name]:
+                usual.pop(options)  # they are another one's
         try:
-            return type(spec).model_validate(spec.model_dump() | dict(own))
+            return type(spec).model_validate(usual | dict(own))
         except ValidationError as error:
             self._explain(error, path, type(spec))
             return spec

@@ -17,7 +17,7 @@ from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.expand import takes_list
-from harness.suite.schema import NetworkSpec, Suite, named_in
+from harness.suite.schema import NetworkSpec, OwnModel, Suite, named_in
 
 Json = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -43,6 +43,9 @@ def suite_schema() -> Json:
         sections[name] = {"description": sections[name]["description"]} | _one_or_more(entry)
     partial = {name: _closed(_section(name, GRIDS[name])["properties"]) for name in ("model", "train")}
     sections["per_dataset"]["additionalProperties"] = _closed(partial)
+    own = {"model": _closed(OwnModel.model_json_schema()["properties"]), "train": partial["train"]}
+    on_it = {"type": "object", "additionalProperties": _closed(own)}
+    sections["per_method"]["additionalProperties"] = _closed(own | {"per_dataset": on_it})
     _drop_unused(schema)
     return {"$schema": DIALECT, "title": "harness suite", **{k: v for k, v in schema.items() if k != "title"}}
 

@@ -15,7 +15,17 @@ from harness.runtime.spec import TrainSpec
 from harness.spec import PartitionSpec, Spec
 from harness.suite import document
 from harness.suite.document import KeyPath, SuiteSource, dotted, explain
-from harness.suite.schema import Claim, DatasetSettings, Expect, NetworkSpec, Suite, Timeouts
+from harness.suite.schema import (
+    Claim,
+    DatasetSettings,
+    Expect,
+    MethodSettings,
+    NetworkSpec,
+    OwnModel,
+    OwnSettings,
+    Suite,
+    Timeouts,
+)
 
 SECTIONS: dict[str, type[Spec]] = {
     "model": ModelSpec,
@@ -24,6 +34,7 @@ SECTIONS: dict[str, type[Spec]] = {
     "network": NetworkSpec,
     "timeouts": Timeouts,
     "per_dataset": DatasetSettings,
+    "per_method": MethodSettings,
 }
 GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
@@ -119,6 +130,8 @@ def _known(loc: KeyPath) -> Mapping[str, Any]:
     """Return the keys of the section at a location of the model."""
     if loc[:1] == ("claims",):
         return (Expect if loc[2:] == ("expect",) else Claim).model_fields
+    if loc[:1] == ("per_method",) and len(loc) > 2:
+        return (OwnModel if loc[-1] == "model" else OwnSettings).model_fields
     return (SECTIONS[str(loc[0])] if loc else Suite).model_fields
 
 

@@ -208,6 +208,9 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.schedule": "constant",
     "train.optimizer_options": {},
     "train.schedule_options": {},
+    "train.lr_warmup": 0,
+    "train.clip": None,
+    "shared": {},
     "model.options": {},
     "partition.options": {},
 }
@@ -249,6 +252,10 @@ class TrialConfig(Spec):
         None, description="fingerprints of data set and partition, where another trial is like it on other data"
     )
     device: Literal["cpu", "cuda"]
+    shared: dict[str, Any] = Field(
+        default_factory=dict,
+        description="`train.KEY` and `model.KEY` that the method has its own values of: what the suite's others have",
+    )
     varied: tuple[str, ...] = Field(
         (), exclude=True, description="keys of train that the suite has several values of; for labels only"
     )
@@ -257,6 +264,17 @@ class TrialConfig(Spec):
     def sources(self) -> dict[str, PluginSource]:
         """Where the code is, by kind, of what is not the tool's own."""
         return dict(self.plugins) | ({} if self.plugin is None else {"method": self.plugin})
+
+    @property
+    def workload(self) -> tuple[ModelSpec, TrainSpec]:
+        """Model and training as all methods of the suite have them, but for what they set themselves."""
+        usual: dict[str, dict[str, Any]] = {"model": {}, "train": {}}
+        for section, key, value in self._shared():
+            usual[section][key] = value
+        return self.model.model_copy(update=usual["model"]), self.train.model_copy(update=usual["train"])
+
+    def _shared(self) -> list[tuple[str, str, Any]]:
+        return [(*key.split(".", 1), value) for key, value in self.shared.items()]  # type: ignore[misc]
 
     @property
     def of_any_data(self) -> TrialConfig:
@@ -290,7 +308,8 @@ class TrialConfig(Spec):
         """One line for people, e.g. "digits sage-2x64 bns-gcn(rate=0.5) P=2 seed=0".
 
         Names what differs from the defaults of the data set, the partitioner and the method, the method's
-        numbers (rates, fan-outs, sizes) too, as long as it has few, and of training what varies in the suite.
+        numbers (rates, fan-outs, sizes) too, as long as it has few, of training what varies in the suite, and what the
+        method sets itself.
         """
         dataset = _call(self.dataset.name, self.dataset.options, dataset_defaults(self.dataset))
         method = _call(self.method.name, self.method.options, self._unsaid())
@@ -301,9 +320,10 @@ class TrialConfig(Spec):
         how = f" {_call(how or 'metis', partition, {})}" if how or partition else ""
         network = "" if self.network is None else f" {self.network.label}"
         train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
+        own = "".join(f" {key}={_short(getattr(getattr(self, where), key))}" for where, key, _ in self._shared())
         run = (f" data={self.data[:8]}" if self.data else "") + (f" repeat={self.repeat}" if self.repeat else "")
         parts = f"P={self.partition.parts}{how}"
-        return f"{dataset} {self.model.label} {method} {parts}{network}{train}{run} seed={self.seed}"
+        return f"{dataset} {self.model.label} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
 
     def _unsaid(self) -> dict[str, Any]:
         """Return the options that the label leaves out where they have these values."""
@@ -422,6 +442,32 @@ class DatasetSettings(Spec):
     train: dict[str, Any] = Field(default_factory=dict, description="keys of `train`")
 
 
+class OwnModel(Spec):
+    """Keys of `model` that a method may set itself: those that regularise, not those that make another model."""
+
+    norm: Literal["layer", "none"] | None = Field(None, description="as in `model`")
+    dropout: float | None = Field(None, ge=0, lt=1, description="as in `model`")
+
+    def written(self) -> dict[str, Any]:
+        """Return the keys that are given."""
+        return self.model_dump(exclude_unset=True)
+
+
+class OwnSettings(Spec):
+    """Keys of `model` and `train` that a method has another value of."""
+
+    model: OwnModel = Field(OwnModel(), description="`norm`, `dropout`")
+    train: dict[str, Any] = Field(default_factory=dict, description="keys of `train`")
+
+
+class MethodSettings(OwnSettings):
+    """Keys of `model` and `train` that a method has another value of, on all data sets or on one."""
+
+    per_dataset: dict[str, OwnSettings] = Field(
+        default_factory=dict, description="`model` and `train` on a data set, by its name, laid over these"
+    )
+
+
 class Suite(Spec):
     """A grid of trials. `datasets` and `methods` hold options as written: a list may stand for a grid."""
 
@@ -463,6 +509,10 @@ class Suite(Spec):
     timeouts: Timeouts = Field(Timeouts(), description="limits of wall time")
     per_dataset: dict[str, DatasetSettings] = Field(
         default_factory=dict, description="keys of model and train that differ on a data set, by its name"
+    )
+    per_method: dict[str, MethodSettings] = Field(
+        default_factory=dict,
+        description="keys of train, and dropout and norm of model, that a method sets itself, by its name",
     )
     exclude: tuple[dict[str, Any], ...] = Field(
         (), description="trials that are left out: those that match all keys of an entry, keys as for --only"

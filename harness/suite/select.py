@@ -226,13 +226,14 @@ def _alike(one: TrialConfig, other: TrialConfig, free: set[str]) -> bool:
 
 
 def _aspects(trial: TrialConfig) -> dict[str, Any]:
+    model, train = trial.workload  # what a method sets itself is the method's
     return {
         "dataset": trial.dataset,
-        "model": trial.model,
+        "model": model,
         "method": trial.method.name,
         "parts": trial.partition.parts,
         "partitioner": trial.partition.model_copy(update={"parts": 1}),
         "network": trial.network,
-        "train": trial.train,
+        "train": train,
         **{f"option {key}": value for key, value in trial.method.options.items()},
     }

@@ -272,7 +272,7 @@ def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("list methods", ["bns-gcn (full-graph): ", "rate", "0.1", "bernoulli|fixed", "graphsage (mini-batch): "]),
         ("list models", ["gat ", "gcn ", "mixhop ", "sage ", "heads"]),
         ("list optimizers", ["adam ", "sgd ", "momentum"]),
-        ("list schedules", ["constant ", "cosine ", "steps ", "warmup"]),
+        ("list schedules", ["constant ", "cosine ", "plateau ", "steps ", "patience"]),
         ("list partitioners", ["metis", "random", "chunk", "volume|cut"]),
         ("data info ring", ["nodes", "12", "yes, or made when it is needed"]),
         ("data info reddit", ["232,965", "inductive", "harness data get reddit"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from report.fake import METHODS, write_results
+from report.fake import METHODS, Method, write_results
 from report.measured import change
 
 import harness
@@ -143,6 +143,30 @@ def test_contents_of_one_name_stand_apart_each_with_all_its_numbers_of_parts(tmp
     assert sorted(sections().values()) == [(1, 2, 4)] * 3
     write("v2", "anew", (2,), settings={"data": "v2.q"})
     assert sorted(sections().values()) == [(1, 2), (1, 2), (1, 2, 4), (1, 2, 4), (1, 4)]
+
+
+def test_what_a_method_sets_itself_keeps_it_beside_the_others(tmp_path: Path) -> None:
+    """One colour and one name on all data sets; two settings on one data set are two variants."""
+    full: Method = ("full", {})
+    sets = [("digits", "real", ""), ("other", "real", "")]
+
+    def write(method: Method, dataset: tuple[str, str, str], lr: float) -> None:
+        own = {} if lr == 0.01 else {"shared": {"train.lr": 0.01}}
+        write_results(tmp_path, datasets=[dataset], methods=[method], parts=(2,), train={"lr": lr}, settings=own)
+
+    for dataset, lr in zip(sets, (0.25, 0.5), strict=True):
+        write(("graphsage", {}), dataset, 0.01)
+        write(full, dataset, lr)
+    sections = make_sections(load_inputs(tmp_path))
+    assert [[v.label for v in section.variants] for section in sections] == [["full", "graphsage"]] * 2
+    assert sections[0].variants == sections[1].variants
+    assert [dict(section.facts).get("full sets itself") for section in sections] == ["train.lr 0.25", "train.lr 0.5"]
+    assert not any("graphsage" in fact for section in sections for fact, _ in section.facts)
+    write(full, sets[0], 0.75)
+    section = make_sections(load_inputs(tmp_path))[0]
+    assert [v.label for v in section.variants] == ["full (lr=0.25)", "full (lr=0.75)", "graphsage"]
+    assert [len(section.select(v, 2)) for v in section.variants] == [3, 3, 3]
+    assert len({v.style for v in section.variants}) == 3
 
 
 def test_one_part_has_no_network_and_stands_beside_those_of_each(tmp_path: Path) -> None:

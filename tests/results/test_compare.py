@@ -285,6 +285,22 @@ def test_trials_pair_by_id_or_by_all_that_does_not_set_the_sides_apart(make_reco
         pair([trial("a1", full, 1, "1gbit")], [trial("b1", full, 1), trial("b2", bns, 1, "1gbit")])
 
 
+def test_what_methods_set_themselves_does_not_part_them(make_record) -> None:
+    """Each has its own rate on each data set, of which one is the other's: trials of one data set pair all the same."""
+
+    def trial(name: str, method: str, dataset: str, lr: float) -> Trial:
+        config = {"method": {"name": method}, "dataset": {"name": dataset}, "train": {"lr": lr}, "seed": 0}
+        config |= {"shared": {"train.lr": 0.01}} if lr != 0.01 else {}
+        return Trial(make_record(name, config=config, label=name), Path("r") / name)
+
+    before = [trial("a1", "full", "x", 0.1), trial("a2", "full", "y", 0.2)]
+    found = pair(before, [trial("b1", "bns-gcn", "x", 0.2), trial("b2", "bns-gcn", "y", 0.01)])
+    assert {(p.before.record.trial, p.after.record.trial) for p in found.pairs} == {("a1", "b1"), ("a2", "b2")}
+    assert found.apart == ("method.name",)
+    with pytest.raises(UserError, match="'b1' and 'b3' differ in method"):
+        pair(before, [trial("b1", "bns-gcn", "x", 0.2), trial("b3", "bns-gcn", "x", 0.3)])
+
+
 def test_environments_are_told_apart_by_what_they_mean(make_record) -> None:
     base = {"cpu": "A", "logical_cores": 2, "commit": "1" * 40, "packages": {"torch": "2.13.0"}, "memory_bytes": 2**34}
 
