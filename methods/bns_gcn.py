@@ -48,6 +48,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
     name = "bns-gcn"
     colour = "#0072b2"
     Options = BNSOptions
+    space: ClassVar[dict[str, Any]] = {"rate": [0.01, 0.1, 0.3, 0.5]}
     exact: ClassVar[dict[str, Any]] = {"rate": 1.0}
     unbiased: ClassVar[dict[str, Any]] = {"rate": 0.3}
     metrics = (Metric.of_method("kept_boundary", "boundary nodes kept", heading="Kept boundary nodes"),)

@@ -85,6 +85,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
     name = "clustergcn"
     colour = "#920000"
     Options = ClusterOptions
+    space: ClassVar[dict[str, Any]] = {"clusters": [50, 100, 200], "per_batch": [2, 5, 10]}
     exact: ClassVar[dict[str, Any]] = {"clusters": 1, "per_batch": 1}
 
     def __init__(self, worker: Worker, options: ClusterOptions) -> None:

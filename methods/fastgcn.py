@@ -155,6 +155,7 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     name = "fastgcn"
     colour = "#bbbbbb"
     Options = FastGCNOptions
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 25, "batch_size": 8}
     metrics = LAYERWISE_METRICS

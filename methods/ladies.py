@@ -43,6 +43,7 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     name = "ladies"
     colour = "#b66dff"
     Options = LADIESOptions
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8}
     metrics = LAYERWISE_METRICS

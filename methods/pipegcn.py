@@ -29,6 +29,7 @@ class PipeGCN(PipelinedMethod[PipeOptions]):
     name = "pipegcn"
     colour = "#cc79a7"
     Options = PipeOptions
+    space: ClassVar[dict[str, Any]] = {"smoothing": [False, True]}
     exact: ClassVar[dict[str, Any]] = {"staleness": 0}
 
     def __init__(self, worker: Worker, options: PipeOptions) -> None:

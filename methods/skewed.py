@@ -142,6 +142,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     name = "skewed"
     colour = "#117733"
     Options = SkewedOptions
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"sizes": 10, "batch_size": 8, "distortion": 8.0}
     plain: ClassVar[dict[str, Any]] = {"version": "full", "distortion": None, "skew": None, "alpha": None}

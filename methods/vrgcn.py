@@ -217,6 +217,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     name = "vrgcn"
     colour = "#490092"
     Options = VRGCNOptions
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [1, 2, 4]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
     metrics = (
         Metric.of_method("history_nodes", "nodes of other ranks whose historical rows are read"),

@@ -29,6 +29,7 @@ from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.spec import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.schema import Claim, DatasetSettings, Expect, MethodSettings, NetworkSpec, OwnModel, Suite, Timeouts
+from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"
 
@@ -173,6 +174,10 @@ SECTIONS: dict[str, tuple[type[Any], str]] = {
         "By a method's name: what it sets itself. Reports, claims and `harness compare` hold it beside methods that do "
         "not: it is the method's, as its options are.",
     ),
+    "tuning": (TuningSpec, "How `harness tune` searches each method's settings, see [tuning](../tuning.md)."),
+    "tuning.budget": (Budget, "The same for every method."),
+    "tuning.target": (RelativeTarget, "In place of a number."),
+    "tuning.space": (Range, "By a key: exactly one of these."),
     "per_method.model": (OwnModel, "Also below `per_dataset`."),
     "claims": (Claim, "Sentences that the results make true or false, see `harness check-claims`."),
     "claims.expect": (Expect, "What is expected of a claim's metric: exactly one of the first four."),

@@ -33,7 +33,7 @@ from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
-from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec
+from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec, TuningRun
 from harness.runtime.trainer import Trainer, set_up
 from harness.runtime.worker import Worker
 from harness.spec import PluginSource
@@ -53,6 +53,7 @@ class Case:
     seed: int = 0
     device: str = "cpu"
     timing: Timing = "plain"
+    tuning: TuningRun | None = None
     plugin: PluginSource | None = None
     plugins: dict[str, PluginSource] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import compare, data, doctor, method, project, results, run, status
+from harness.cli import compare, data, doctor, method, project, results, run, status, tune
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ for _command in (
     method.check,
     run.plan,
     run.warm,
+    tune.tune,
     status.status,
     results.report,
     results.check_claims,

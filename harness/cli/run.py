@@ -242,7 +242,7 @@ def run(
         typer.echo(f"note: {line}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster that wants its machine back
     if cluster is None:
-        _check_writable(store.directory)
+        check_writable(store.directory)
     nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
@@ -317,7 +317,7 @@ def _run_on(
     if client is not None and not client.coordinator:
         raise typer.Exit(take_part(client, suite, trials, options, typer.echo))
     if client is not None:
-        _check_writable(store.directory)
+        check_writable(store.directory)
     with view() as progress:
         if client is None:
             return run_suite(suite, trials, store, options, progress)
@@ -389,7 +389,7 @@ def _run_side_by_side(wanted: Submission, count: int) -> int:
         return run_here(wanted, count, Lines(), Quietly(typer.echo), *more)
 
 
-def _check_writable(directory: Path) -> None:
+def check_writable(directory: Path) -> None:
     """Make the directory of the results; UserError if that, or writing there, is not possible."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -408,6 +408,19 @@ class Kept:
     build: bool = True
 
 
+def load(file: Path, overrides: Set, plugins: Plugin) -> Suite:
+    """Return a suite with the overrides and the plugins of the command line."""
+    from harness.registry import find_plugins, whole_entries
+    from harness.suite.load import load_suite
+
+    suite = load_suite(file, overrides or [])
+    if not plugins:
+        return suite
+    more = whole_entries(plugins)
+    find_plugins(more)  # a mistake in them is none of the suite's
+    return suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
+
+
 def _select(
     file: SuiteFile,
     overrides: Set,
@@ -422,16 +435,10 @@ def _select(
 
     Those that have records of other data among the results that are `kept` are other trials.
     """
-    from harness.registry import find_plugins, whole_entries
     from harness.suite.expand import expand, older_names
-    from harness.suite.load import load_suite
     from harness.suite.select import matches
 
-    suite = load_suite(file, overrides or [])
-    if plugins:
-        more = whole_entries(plugins)
-        find_plugins(more)  # a mistake in them is none of the suite's
-        suite = suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
+    suite = load(file, overrides, plugins)
     every = expand(suite, device=device_of(device), data_dir=data_dir)
     options = {key for trial in every for key in trial.method.options}
     first, step = (0, 1) if shard is None else shard_of(shard)

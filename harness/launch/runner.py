@@ -33,7 +33,7 @@ from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import flags, reduce
 from harness.results.reference import Measurement
 from harness.results.repeats import unlike
-from harness.results.store import ResultStore, kept, write_suite
+from harness.results.store import ResultStore, kept, kept_suites, write_suite
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, Timeouts, TrialConfig
@@ -367,10 +367,13 @@ def run_suite(
     options: RunOptions,
     progress: TrialProgress,
     machines: Machines | None = None,
+    *,
+    searched: bool = False,
 ) -> int:
     """Run every selected trial that has no record yet, on `machines` (None: this one), and return the exit code.
 
-    The suite, with all of its trials, is kept beside the records for those who read them.
+    The suite, with all of its trials, is kept beside the records for those who read them. `searched`: they are these
+    and those kept before, of a tuning, not what the suite expands to.
 
     Other runners may be at work on the same results, here or elsewhere: they share the trials, and this one returns
     when all have ended. The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or
@@ -386,7 +389,11 @@ def run_suite(
         store.clean(leases)
         clean_namespaces()
         device = trials[0].device if trials else None
-        every = expand(suite, device=device, data_dir=options.data_dir)
+        if searched:
+            before = kept_suites([store.directory]).get(suite.name)
+            every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
+        else:
+            every = expand(suite, device=device, data_dir=options.data_dir)
         today, _ = on_todays_data(every, store, options.data_dir, options.cache, build=False)
         write_suite(store.directory, kept(suite, today))
         request = request_of(trials, store, leases, options)

@@ -101,8 +101,10 @@ def pieces(rows: int, row_bytes: int, limit_mib: float) -> int:
     return min(max(1, math.ceil(rows * row_bytes / (limit_mib * 2**20))), max(1, rows))
 
 
-def evaluate(model: GNN, view: View, comm: Communicator, limit_mib: float = EVALUATION_MIB) -> dict[str, float | None]:
-    """Return the score of each split: accuracy, or micro-F1 if multi-label; None for an empty split.
+def evaluate(
+    model: GNN, view: View, comm: Communicator, limit_mib: float = EVALUATION_MIB, splits: Sequence[str] = SPLITS
+) -> dict[str, float | None]:
+    """Return the score of each of the splits: accuracy, or micro-F1 if multi-label; None for an empty split.
 
     `limit_mib` is that of a `WholeBlock`. Nothing but the scores is there afterwards. Traffic is counted under the
     scope `eval`, apart from the epochs'. Every rank must call.
@@ -111,8 +113,8 @@ def evaluate(model: GNN, view: View, comm: Communicator, limit_mib: float = EVAL
         block = WholeBlock(comm, view.partition, model.widest_evaluated, limit_mib)
         blocks = [block.at(layer) for layer in range(model.depth)]
         logits, labels = model(blocks, view.features, transform_first=True), view.scored_labels()
-        counts = [score_counts(logits[view.rows[split]], labels[split]) for split in SPLITS]
-        return scores_of_all(SPLITS, counts, comm)
+        counts = [score_counts(logits[view.rows[split]], labels[split]) for split in splits]
+        return scores_of_all(splits, counts, comm)
 
 
 @contextmanager

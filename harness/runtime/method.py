@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
@@ -96,6 +96,8 @@ class Method(Registered, ABC, Generic[OptionsT]):
         colour: `#rrggbb` of its first variant in all reports; "": one that is free.
         metrics: what it tells with its steps and of its set-up, beside what its base classes do; they become
             columns, axes and claims.
+        space: values of its options that `harness tune` tries, as a suite writes them: {"rate": [0.1, 0.5]} or
+            {"rate": {"log": [0.01, 1]}}. What trains what it is, not what makes another method of it.
     """
 
     kind = "method"
@@ -109,6 +111,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
     plain: ClassVar[dict[str, Any]] = {}
     colour: ClassVar[str] = ""
     metrics: ClassVar[tuple[Metric, ...]] = ()
+    space: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, worker: Worker, options: OptionsT) -> None:
         self.worker, self.options = worker, options

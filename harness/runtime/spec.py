@@ -48,6 +48,9 @@ class TrainSpec(Spec):
     patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better one")
     target: float | None = Field(None, gt=0, le=1, description="validation score whose time is recorded")
     stop_at_target: bool = Field(False, description="stop once `target` is reached")
+    seconds: float | None = Field(
+        None, gt=0, description="stop after the epoch in which the slowest rank has trained for so many seconds"
+    )
     precision: Literal["float32", "float64"] = Field("float32", description="of features, weights, messages")
     inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
     cores: int | None = Field(
@@ -98,6 +101,17 @@ class TrainSpec(Spec):
         return self.final_eval or 0 < self.eval_every <= self.epochs
 
 
+class TuningRun(Spec):
+    """What a trial of a tuning has of its own: it is scored on training and validation nodes alone."""
+
+    study: int = Field(ge=0, description="which of the independent searches it belongs to")
+    rungs: tuple[tuple[float, float], ...] = Field(
+        (),
+        description="pairs of training seconds and a validation score: it stops at the first evaluation after the "
+        "seconds if none has been as good",
+    )
+
+
 class RunConfig(BaseModel):
     """What of a trial's configuration a rank needs; the rest (data set, partition) it is given as files."""
 
@@ -111,5 +125,6 @@ class RunConfig(BaseModel):
     timing: Timing = "plain"
     traffic: TrafficMode = "count"
     network: dict[str, Any] | None = Field(None, description="of ranks in namespaces of their own")
+    tuning: TuningRun | None = None
     seed: int = Field(ge=0)
     device: Literal["cpu", "cuda"]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from harness.graph.kernels import Versions, loaded
+from harness.graph.partition import SPLITS
 from harness.metrics import HOST_PHASES
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
@@ -23,7 +24,7 @@ from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP,
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
-from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec
+from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec, TuningRun
 from harness.runtime.step import Loss, Step
 from harness.runtime.usage import Usage
 from harness.runtime.wire import Wire
@@ -64,10 +65,11 @@ class FlatParameters:
 
 
 class EarlyStopping:
-    """Follows the validation score over evaluations."""
+    """Follows the validation score over evaluations, and the seconds of training."""
 
-    def __init__(self, spec: TrainSpec) -> None:
+    def __init__(self, spec: TrainSpec, tuning: TuningRun | None = None) -> None:
         self._spec = spec
+        self._rungs = sorted(tuning.rungs) if tuning else []
         self._best: dict[str, Any] | None = None
         self._since_best = 0
         self._time_to_target: float | None = None
@@ -91,6 +93,22 @@ class EarlyStopping:
                 self.stopped = "target"
         if patience is not None and self._since_best >= patience:
             self.stopped = "patience"
+
+    @property
+    def follows_seconds(self) -> bool:
+        """Whether it has to be told how long was trained."""
+        return self._spec.seconds is not None or bool(self._rungs)
+
+    def trained(self, seconds: float, *, evaluated: bool) -> None:
+        """Take in how long the slowest rank has trained so far, and whether it was evaluated just now."""
+        if evaluated:
+            due = [val for at, val in self._rungs if at <= seconds]
+            best = self._best["val_score"] if self._best else None
+            if due and (best is None or best < due[-1]):
+                self.stopped = "pruned"
+            self._rungs = self._rungs[len(due) :]
+        if self._spec.seconds is not None and seconds >= self._spec.seconds:
+            self.stopped = self.stopped or "seconds"
 
     def summary(self, epochs: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the metrics of the whole trial."""
@@ -129,6 +147,7 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
     return each.sum() / max(loss.total, 1)
 
 
+TUNED_ON = ("train", "val")  # splits that a trial of a tuning is scored on
 REHEARSED_S = 2.0  # so many seconds after its first step a rehearsal takes no further one
 
 
@@ -152,7 +171,9 @@ class Trainer:
         self.optimizer = optimizer_of(self.spec, plugins.get("optimizer")).make(
             [self.flat.values], lr=self.spec.lr, weight_decay=self.spec.weight_decay
         )
-        self.progress = EarlyStopping(self.spec)
+        self.progress = EarlyStopping(self.spec, config.tuning)
+        self.splits = SPLITS if config.tuning is None else TUNED_ON
+        self.trained_s = 0.0  # of this rank
         self.kernels: Versions | None = None  # called in a rehearsal; none after it is new
         self.eval_s = 0.0
 
@@ -197,6 +218,7 @@ class Trainer:
                 self.wire.look()
             if spec.evaluates(epoch):
                 self._evaluate(row)
+            self._follow_seconds(row, evaluated=spec.evaluates(epoch))
             self.report.progress(
                 event="epoch",
                 epoch=epoch,
@@ -217,6 +239,15 @@ class Trainer:
         }
         self.report.finish(summary, self.eval_s, usage=self.usage.report(), wire=sent)
         self.report.progress(event="done")
+
+    def _follow_seconds(self, row: dict[str, Any], *, evaluated: bool) -> None:
+        """Tell all ranks alike how long the slowest has trained, where somebody asks; evaluate if that was the end."""
+        if not self.progress.follows_seconds:
+            return
+        self.trained_s += row["epoch_time_s"]
+        self.progress.trained(max(self._all_ranks(round(self.trained_s * 1e9))) / 1e9, evaluated=evaluated)
+        if self.progress.stopped == "seconds" and self.spec.final_eval and not evaluated:
+            self._evaluate(row)
 
     def _flag_late_kernels(self) -> None:
         known = self.kernels
@@ -328,6 +359,7 @@ class Trainer:
                 scores = self._scores()
             with spans("sampled eval"):
                 sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
+                sampled = {split: score for split, score in sampled.items() if split in self.splits}
         row["eval_s"] = time.perf_counter() - start
         self.integrity.unchanged(self.worker.model, EVALUATION)
         self.eval_s += row["eval_s"]
@@ -339,7 +371,7 @@ class Trainer:
 
     def _scores(self) -> dict[str, float | None]:
         worker = self.worker
-        return evaluate(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib)
+        return evaluate(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib, self.splits)
 
     def check_replicas(self, epoch: int) -> str:
         """Compare a checksum of the weights across ranks; returns it.

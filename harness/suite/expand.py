@@ -70,6 +70,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         enumerate(datasets), partitions, suite.network, methods, suite.seeds
     ):
         dataset, model, train, shared = own.get((method.name, number), (*usual, {}))
+        method = checked.with_own_options(method, dataset)
         trial = TrialConfig(
             dataset=dataset, model=model, train=train, partition=partition, method=method, seed=seed, shared=shared,
             network=network if network and partition.parts > network.ranks_per_host else None,
@@ -81,8 +82,14 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         if trials.setdefault(trial.id, trial) != trial:
             name = trial.partition.file.name if trial.partition.file else ""
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
+    if checked.errors:
+        raise gather(checked.errors)
     if errors := list(claim_errors(suite, list(trials.values()))):
         raise gather(errors)
+    if suite.timing == "off" and any(trial.train.seconds is not None for trial in trials.values()):
+        raise suite.source.error(
+            ("train", "seconds"), "epochs are not timed with `timing: off`", "remove it, or time: `timing: wall`"
+        )
     if suite.interleave and suite.repeat == 1:
         raise suite.source.error(
             ("interleave",), "nothing takes turns: each trial runs once", "give a repeat of 2 or more"
@@ -220,6 +227,25 @@ class _Checked:
                 more = [((*path, "per_dataset", usual[0].name), on_it)] if on_it else []
                 found[name, number] = self._own(usual, [*layers, *more])
         return found
+
+    def with_own_options(self, method: MethodSpec, dataset: DatasetSpec) -> MethodSpec:
+        """Return a method with the options that it sets itself on a data set, checked."""
+        from harness.runtime.method import METHODS
+
+        settings = self.suite.per_method.get(method.name)
+        if settings is None:
+            return method
+        on_it = settings.per_dataset.get(dataset.name)
+        layers: list[tuple[KeyPath, dict[str, Any]]] = [(("per_method", method.name, "options"), settings.options)]
+        if on_it is not None:
+            layers.append((("per_method", method.name, "per_dataset", dataset.name, "options"), on_it.options))
+        model, options = METHODS.find(method.name, self.plugins).value.Options, method.options
+        for path, own in layers:
+            try:
+                options = model.model_validate(options | own).model_dump(mode="json") if own else options
+            except ValidationError as error:
+                self._explain(error, path, model, depth=1)
+        return MethodSpec(name=method.name, options=options)
 
     def _own(self, usual: Usual, layers: Sequence[tuple[KeyPath, OwnSettings]]) -> Own:
         """Lay what a method sets itself over a model and a training; `layers`: where it is written, and what."""

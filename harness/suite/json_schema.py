@@ -43,9 +43,16 @@ def suite_schema() -> Json:
         sections[name] = {"description": sections[name]["description"]} | _one_or_more(entry)
     partial = {name: _closed(_section(name, GRIDS[name])["properties"]) for name in ("model", "train")}
     sections["per_dataset"]["additionalProperties"] = _closed(partial)
-    own = {"model": _closed(OwnModel.model_json_schema()["properties"]), "train": partial["train"]}
+    own = {
+        "options": {"type": "object"},
+        "model": _closed(OwnModel.model_json_schema()["properties"]),
+        "train": partial["train"],
+    }
     on_it = {"type": "object", "additionalProperties": _closed(own)}
     sections["per_method"]["additionalProperties"] = _closed(own | {"per_dataset": on_it})
+    schema["$defs"]["Range"] = {
+        "anyOf": [schema["$defs"]["Range"], {"type": "array", "minItems": 1}]
+    }  # short: a choice
     _drop_unused(schema)
     return {"$schema": DIALECT, "title": "harness suite", **{k: v for k, v in schema.items() if k != "title"}}
 

@@ -26,6 +26,7 @@ from harness.suite.schema import (
     Suite,
     Timeouts,
 )
+from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
 
 SECTIONS: dict[str, type[Spec]] = {
     "model": ModelSpec,
@@ -35,6 +36,7 @@ SECTIONS: dict[str, type[Spec]] = {
     "timeouts": Timeouts,
     "per_dataset": DatasetSettings,
     "per_method": MethodSettings,
+    "tuning": TuningSpec,
 }
 GRIDS = ("model", "train", "partition", "network")  # sections whose keys may hold lists
 LISTS = ("datasets", "methods")
@@ -132,6 +134,9 @@ def _known(loc: KeyPath) -> Mapping[str, Any]:
         return (Expect if loc[2:] == ("expect",) else Claim).model_fields
     if loc[:1] == ("per_method",) and len(loc) > 2:
         return (OwnModel if loc[-1] == "model" else OwnSettings).model_fields
+    if loc[:1] == ("tuning",) and len(loc) > 1:
+        sections: dict[str, type[Spec]] = {"budget": Budget, "target": RelativeTarget}
+        return sections.get(str(loc[1]), Range).model_fields
     return (SECTIONS[str(loc[0])] if loc else Suite).model_fields
 
 

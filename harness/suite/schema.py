@@ -19,9 +19,10 @@ from harness.errors import UserError
 from harness.metrics import Formula
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
-from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec
+from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
 from harness.suite.document import SuiteSource
+from harness.suite.tuning import TuningSpec
 
 Selector = dict[str, Any]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
 
@@ -210,6 +211,8 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.schedule_options": {},
     "train.lr_warmup": 0,
     "train.clip": None,
+    "train.seconds": None,
+    "tuning": None,
     "shared": {},
     "model.options": {},
     "partition.options": {},
@@ -248,6 +251,7 @@ class TrialConfig(Spec):
     traffic: TrafficMode = "count"
     seed: int = Field(ge=0)
     repeat: int = Field(0, ge=0, description="which run of the same trial; what is drawn does not depend on it")
+    tuning: TuningRun | None = Field(None, description="of a trial of `harness tune`")
     data: str | None = Field(
         None, description="fingerprints of data set and partition, where another trial is like it on other data"
     )
@@ -274,7 +278,7 @@ class TrialConfig(Spec):
         return self.model.model_copy(update=usual["model"]), self.train.model_copy(update=usual["train"])
 
     def _shared(self) -> list[tuple[str, str, Any]]:
-        return [(*key.split(".", 1), value) for key, value in self.shared.items()]  # type: ignore[misc]
+        return [(*key.split(".", 1), value) for key, value in self.shared.items()]
 
     @property
     def of_any_data(self) -> TrialConfig:
@@ -321,7 +325,8 @@ class TrialConfig(Spec):
         network = "" if self.network is None else f" {self.network.label}"
         train = "".join(f" {key}={_short(getattr(self.train, key))}" for key in self.varied)
         own = "".join(f" {key}={_short(getattr(getattr(self, where), key))}" for where, key, _ in self._shared())
-        run = (f" data={self.data[:8]}" if self.data else "") + (f" repeat={self.repeat}" if self.repeat else "")
+        run = f" study={self.tuning.study}" if self.tuning else ""
+        run += (f" data={self.data[:8]}" if self.data else "") + (f" repeat={self.repeat}" if self.repeat else "")
         parts = f"P={self.partition.parts}{how}"
         return f"{dataset} {self.model.label} {method} {parts}{network}{train}{own}{run} seed={self.seed}"
 
@@ -454,17 +459,19 @@ class OwnModel(Spec):
 
 
 class OwnSettings(Spec):
-    """Keys of `model` and `train` that a method has another value of."""
+    """Keys of `model` and `train`, and options of its own, that a method has another value of."""
+
+    options: dict[str, Any] = Field(default_factory=dict, description="its own options, over those of `methods`")
 
     model: OwnModel = Field(OwnModel(), description="`norm`, `dropout`")
     train: dict[str, Any] = Field(default_factory=dict, description="keys of `train`")
 
 
 class MethodSettings(OwnSettings):
-    """Keys of `model` and `train` that a method has another value of, on all data sets or on one."""
+    """What a method has another value of, on all data sets or on one."""
 
     per_dataset: dict[str, OwnSettings] = Field(
-        default_factory=dict, description="`model` and `train` on a data set, by its name, laid over these"
+        default_factory=dict, description="the same on a data set, by its name, laid over these"
     )
 
 
@@ -512,11 +519,12 @@ class Suite(Spec):
     )
     per_method: dict[str, MethodSettings] = Field(
         default_factory=dict,
-        description="keys of train, and dropout and norm of model, that a method sets itself, by its name",
+        description="keys of train, dropout and norm of model, and options that a method sets itself, by its name",
     )
     exclude: tuple[dict[str, Any], ...] = Field(
         (), description="trials that are left out: those that match all keys of an entry, keys as for --only"
     )
+    tuning: TuningSpec | None = Field(None, description="how `harness tune` searches each method's settings")
     claims: tuple[Claim, ...] = Field((), description="what the results should show; no part of a trial")
 
     _source: SuiteSource = PrivateAttr(default_factory=SuiteSource)

@@ -171,6 +171,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
     name = "dgs"
     colour = "#d55e00"
     Options = DGSOptions
+    space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}
     unbiased: ClassVar[dict[str, Any]] = {"fanouts": 3, "batch_size": 8, "estimator": "unbiased"}
     metrics = (

@@ -150,6 +150,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     name = "graphsaint"
     colour = "#56b4e9"
     Options = GraphSAINTOptions
+    space: ClassVar[dict[str, Any]] = {"sampler": ["frontier", "rw", "edge"]}
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
     unbiased: ClassVar[dict[str, Any]] = {"sampler": "node", "size": 25}
     metrics = (

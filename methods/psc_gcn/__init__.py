@@ -71,6 +71,7 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
     name = "psc-gcn"
     colour = "#009e73"
     Options = PSCOptions
+    space: ClassVar[dict[str, Any]] = {"rate": [0.1, 0.3, 0.5], "staleness": [1, 2]}
     exact: ClassVar[dict[str, Any]] = {"staleness": 0, "rate": 1.0, "cache": "none"}
     unbiased: ClassVar[dict[str, Any]] = {"staleness": 0, "rate": 0.3}
     metrics = (

@@ -42,6 +42,11 @@ def test_shipped_suites_are_valid(validator: jsonschema.Draft202012Validator) ->
 def test_a_suite_with_every_shape_is_valid(validator: jsonschema.Draft202012Validator) -> None:
     validator.validate(GOOD)
     validator.validate(GOOD | {"methods": "full", "datasets": {"my-own-graph": None}, "network": "none"})
+    own = {"train": {"schedule": "cosine", "lr": 0.1}, "model": {"norm": "layer"}, "options": {"rate": 0.3}}
+    validator.validate(GOOD | {"per_method": {"bns-gcn": own | {"per_dataset": {"digits": own}}}})
+    space = {"train.lr": {"log": [0.1, 1]}, "train.optimizer": ["adam", "sgd"]}
+    tuning = {"budget": {"trials": 3}, "target": {"of": "full"}, "space": space, "per_method": {"full": space}}
+    validator.validate(GOOD | {"tuning": tuning})
     validator.validate(GOOD | {"plugins": "mine.py", "methods": [{"mine": {"anything": 1}}]})
 
 
@@ -59,6 +64,9 @@ def test_a_suite_with_every_shape_is_valid(validator: jsonschema.Draft202012Vali
         (("partition", "method"), {"metis": {"anything": 1}}),
         (("seeds",), [-1]),
         (("claims",), [{"name": "no source"}]),
+        (("per_method",), {"full": {"model": {"hidden": 3}}}),
+        (("tuning",), {"budget": {"trials": 0}}),
+        (("tuning",), {"space": {"train.lr": {"logarithm": [1, 2]}}}),
     ],
 )
 def test_mistakes_are_refused(

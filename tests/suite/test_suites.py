@@ -14,7 +14,7 @@ from harness.suite.schema import TrialConfig
 from harness.suite.select import matches
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
-NAMES = ["amazon", "arxiv", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
+NAMES = ["amazon", "arxiv", "fair/small", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
 PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fig8")]
 SKEWED = [f"papers/skewed-{what}" for what in ("fig3", "fig4", "fig5", "centralised")]
 TABLE1 = "papers/skewed-table1"  # of real graphs that are small enough, so that it needs no twin

@@ -1,0 +1,126 @@
+"""`harness tune`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import (
+    DataDir,
+    Device,
+    Plugin,
+    Results,
+    Set,
+    SuiteFile,
+    Warm,
+    device_of,
+    seconds_text,
+    table,
+    use_data_dir,
+)
+
+if TYPE_CHECKING:
+    from harness.results.store import ResultStore
+    from harness.suite.schema import Suite, TrialConfig
+    from harness.tune.search import Found
+
+
+def tune(
+    suite: SuiteFile,
+    results: Results = Path("results"),
+    device: Device = None,
+    set_: Set = None,
+    plugin: Plugin = None,
+    data_dir: DataDir = None,
+    warm: Warm = True,
+    search_only: Annotated[bool, typer.Option("--search-only", help="Do not train the chosen settings again.")] = False,
+) -> None:
+    """Search each method's settings with the same budget, and train the chosen ones with fresh seeds.
+
+    The suite's `tuning:` says how. The search's trials lie in NAME-tuning, without test scores; the chosen settings are
+    NAME-tuning/tuned.yaml, a suite like any other, and its results NAME-tuned. The same command goes on where it
+    stopped; several of them share the work.
+
+    Exit code: 0 all ok, 1 some of the final trials failed, 2 a mistake in the suite or the command, 130 interrupted.
+    """
+    from harness.cli.progress import view
+    from harness.cli.run import check_writable, load
+    from harness.launch.runner import RunOptions, run_suite
+    from harness.launch.runner_process import INTERRUPTED
+    from harness.results.store import ResultStore
+    from harness.suite.expand import expand
+    from harness.suite.text import write_suite_file
+    from harness.tune.search import Tuner, tuned_suite, write_summary
+    from harness.tune.space import Searched
+
+    options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
+    loaded = load(suite, set_, plugin)
+    searched = Searched(loaded, device_of(device), data_dir)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def run(of: Suite, trials: Sequence[TrialConfig], store: ResultStore) -> int:
+        with view() as progress:
+            return run_suite(of, trials, store, options, progress, searched=of.name != final.name)
+
+    final = loaded.model_copy(update={"name": f"{loaded.name}-tuned"})
+    tuner = Tuner(searched, results, run, typer.echo)
+    searched.subjects()  # what is wrong with the suite is said before anything is written
+    check_writable(tuner.store.directory)
+    try:
+        found, code = tuner.search()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        _interrupted(code)
+    tuner.check_reached(found)
+    spec = searched.spec
+    write_summary(tuner.store.directory, found, spec.goal)
+    _show(found)
+    final = tuned_suite(loaded, found)
+    path = write_suite_file(final, tuner.store.directory / "tuned.yaml")
+    typer.echo(f"chosen: {path}")
+    if search_only:
+        typer.echo(f"train it with fresh seeds: harness run {path} --results {results}")
+        return
+    code = run(final, expand(final, device=searched.device, data_dir=data_dir), ResultStore(results, final.name))
+    if code == INTERRUPTED:
+        _interrupted(code)
+    typer.echo(f"results: {results / final.name}")
+    typer.echo(f"report:  harness report {results / final.name}")
+    raise typer.Exit(code)
+
+
+def _interrupted(code: int) -> None:
+    typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
+    raise typer.Exit(code)
+
+
+def _show(found: Sequence[Found]) -> None:
+    """Print what was chosen, and what the search cost."""
+    typer.echo("")
+    rows = []
+    for each in found:
+        chosen = each.chosen
+        point = ", ".join(f"{key}={_short(value)}" for key, value in chosen.tried.point.items()) if chosen else "failed"
+        curve = chosen.tried.curve if chosen else None
+        took = curve.time_to(each.target) if curve and each.target is not None else None
+        rows.append(
+            (
+                each.subject.dataset.name,
+                each.subject.method.name,
+                f"{curve.best():.4f}" if curve else "-",
+                "-" if each.target is None else seconds_text(took) if took is not None else "not reached",
+                str(each.trials),
+                seconds_text(each.trained_s),
+                point,
+            )
+        )
+    table(["data set", "method", "best val", "time to target", "trials", "training", "chosen"], rows)
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,240 @@
+"""The search of settings: resumed, shared, by validation alone, on trials whose best settings are known."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from tune.made_up import EPOCHS, SCORES, Killed, Machine, curve, deaths, suite, to_the_end, tuner
+
+from harness.errors import UserError
+from harness.suite.expand import expand
+from harness.suite.load import load_suite
+from harness.suite.text import write_suite_file
+from harness.tune.choice import Curve, Tried, choose, success
+from harness.tune.search import summary, tuned_suite
+from harness.tune.study import asha_rungs, at, studies_at
+
+
+def chosen(found: list[Any]) -> dict[str, Any]:
+    return {each.subject.method.name: (each.chosen.tried.point, each.chosen.study) for each in found}
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+def test_a_search_that_was_killed_at_random_ends_as_one_that_was_not(sampler: str, tmp_path: Path) -> None:
+    of = suite(sampler=sampler, studies=2, budget={"trials": 5})
+    whole = Machine()
+    expected = chosen(to_the_end(of, tmp_path / "whole", whole)[1])
+    rng = np.random.default_rng(0)
+    for attempt in range(2):
+        machine = Machine(dies=deaths(rng))
+        found = to_the_end(of, tmp_path / f"{attempt}", machine)[1]
+        assert chosen(found) == expected
+        assert sorted(t.id for t in machine.ran) == sorted(t.id for t in whole.ran), "a trial ran twice"
+    assert len(whole.ran) == 2 * 2 * 5
+
+
+def test_each_study_and_seed_draws_its_own(tmp_path: Path) -> None:
+    machine = Machine()
+    to_the_end(suite(studies=2), tmp_path, machine)
+    to_the_end(suite(studies=1, seed=1), tmp_path / "other", other := Machine())
+    rates = {round(trial.train.lr, 12) for trial in (*machine.ran, *other.ran)}
+    assert len(rates) == 2 * 2 * 6 + 2 * 6
+    assert {trial.seed for trial in machine.ran} == {10_000, 10_001}
+
+
+def test_the_best_of_each_study_and_of_these_the_median_is_chosen(tmp_path: Path) -> None:
+    _, found = to_the_end(suite(studies=3), tmp_path, machine := Machine())
+    for each in found:
+        name = each.subject.method.name
+        best = {
+            study: max(max(curve(t)[1]) for t in machine.ran if t.method.name == name and t.seed == 10_000 + study)
+            for study in range(3)
+        }
+        assert each.chosen.success == pytest.approx(sorted(best.values())[1])
+        assert best[each.chosen.study] == pytest.approx(each.chosen.success)
+        assert each.trials == 18
+        assert each.trained_s == pytest.approx(18 * EPOCHS * 0.1)
+
+
+def test_a_target_below_the_baseline_is_of_its_best_trial(tmp_path: Path) -> None:
+    of = suite(goal="time_to_target", target={"of": "full", "below": 0.2}, studies=1)
+    _, found = to_the_end(of, tmp_path, machine := Machine())
+    best = max(max(curve(t)[1]) for t in machine.ran if t.method.name == "full")
+    assert [each.target for each in found] == [pytest.approx(best - 0.2)] * 2
+    assert [t.method.name for t in machine.ran] == ["full"] * 6 + ["bns-gcn"] * 6, "the baseline comes first"
+    for each in found:
+        trials = [t for t in machine.ran if t.method.name == each.subject.method.name]
+        took = [next((0.1 * (e + 1) for e, v in enumerate(curve(t)[1]) if v >= best - 0.2), np.inf) for t in trials]
+        tried = {t.id: s for t, s in zip(trials, took, strict=True)}
+        assert tried[each.chosen.tried.trial] == min(took)
+    tuned = tuned_suite(of, found)
+    assert [t.train.target for t in expand(tuned, device="cpu")] == [pytest.approx(best - 0.2)] * 10
+
+
+def test_the_chosen_settings_are_a_suite_with_fresh_seeds(tmp_path: Path) -> None:
+    of = suite(budget={"trials": 4, "seconds": 9}, per_method={"bns-gcn": {"rate": [0.25, 0.75]}})
+    _, found = to_the_end(of, tmp_path, machine := Machine())
+    path = write_suite_file(tuned_suite(of, found), tmp_path / "tuned.yaml")
+    trials = expand(load_suite(path), device="cpu")
+    assert load_suite(path).name == "made-up-tuned"
+    assert {t.seed for t in trials} == {0, 1, 2, 3, 4}
+    assert not {t.seed for t in trials} & {t.seed for t in machine.ran}
+    for each in found:
+        name, point = each.subject.method.name, each.chosen.tried.point
+        for trial in (t for t in trials if t.method.name == name):
+            assert (trial.train.lr, trial.train.weight_decay) == (point["train.lr"], point["train.weight_decay"])
+            assert (trial.model.dropout, trial.train.seconds, trial.tuning) == (point["model.dropout"], 9, None)
+            assert trial.method.options.get("rate") == point.get("rate")
+    assert [row["chosen"]["trial"] for row in summary(found, "best_val")] == [e.chosen.tried.trial for e in found]
+
+
+def test_a_planted_test_score_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a trial of the tuning has test_score: settings are chosen by validation"):
+        to_the_end(suite(), tmp_path, Machine(test_scores=True))
+
+
+def test_failed_trials_are_spent_and_never_chosen(tmp_path: Path) -> None:
+    machine = Machine(fails=lambda trial: trial.method.name == "full" and trial.train.lr > 0.01)
+    _, found = to_the_end(suite(budget={"trials": 12}), tmp_path, machine)
+    full = next(each for each in found if each.subject.method.name == "full")
+    assert (full.trials, full.chosen.tried.point["train.lr"] <= 0.01) == (12, True)
+    _, found = to_the_end(suite(), tmp_path / "all", Machine(fails=lambda trial: trial.method.name == "full"))
+    with pytest.raises(UserError, match="all trials of full on digits failed"):
+        tuned_suite(suite(), found)
+
+
+def test_no_trial_begins_once_the_seconds_of_a_study_are_spent(tmp_path: Path) -> None:
+    """Each takes 2 s: the third begins at 4 of 5."""
+    _, found = to_the_end(suite(budget={"trials": 9, "total_seconds": 5}), tmp_path, Machine())
+    assert [each.trials for each in found] == [3, 3]
+
+
+def test_a_target_that_nobody_reaches_is_said_in_a_line(tmp_path: Path) -> None:
+    own, found = to_the_end(suite(goal="time_to_target", target=0.99), tmp_path, Machine())
+    with pytest.raises(
+        UserError, match=r"tuning.target: bad value 0.99: no trial of any method came to it, the best to"
+    ):
+        own.check_reached(found)
+
+
+def test_two_processes_share_a_search(tmp_path: Path) -> None:
+    of = suite(sampler="tpe", studies=2)
+    machines = [Machine(), Machine()]
+    together = threading.Barrier(2)
+
+    def search(machine: Machine) -> None:
+        own = tuner(of, tmp_path, machine)
+        together.wait()
+        own.search()
+
+    threads = [threading.Thread(target=search, args=(machine,)) for machine in machines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trials = {t.id for machine in machines for t in machine.ran}
+    assert len(trials) == 2 * 2 * 6, "more trials than the budget has"
+    assert chosen(tuner(of, tmp_path, Machine()).search()[0])
+
+
+def test_what_was_searched_with_another_space_is_searched_anew(tmp_path: Path) -> None:
+    to_the_end(suite(), tmp_path, Machine())
+    machine = Machine()
+    to_the_end(suite(space={"train.lr": {"log": [1e-4, 1e-3]}}), tmp_path, machine)
+    assert len(machine.ran) == 12
+    assert all(1e-4 <= trial.train.lr <= 1e-3 for trial in machine.ran)
+
+
+def test_success_is_ordered_by_time_and_below_the_target_by_score() -> None:
+    def of(seconds: float, score: float) -> Curve:
+        return Curve((seconds,), (score,), 20.0)
+
+    curves = [of(1, 0.9), of(3, 0.95), of(3.1, 0.9), of(1, 0.89), of(9, 0.99), Curve((), (), 5.0)]
+    found = [success(curve, "time_to_target", 0.9, 8) for curve in curves]
+    assert found == sorted(found, reverse=True)
+    assert found[4] == found[5] == 0.0, "what came after the budget counted"
+    assert [success(curve, "best_val", 0.9, 8) for curve in curves] == [0.9, 0.95, 0.9, 0.89, 0, 0]
+
+
+def test_of_an_even_number_of_studies_the_lower_middle_one_is_chosen() -> None:
+    studies = [[Tried(0, f"{s}", {}, Curve((1.0,), (score,), 1.0))] for s, score in enumerate((0.4, 0.9, 0.7, 0.8))]
+    found = choose(studies, "best_val", None, None)
+    assert found is not None
+    assert (found.success, found.study) == (0.7, 2)
+    failed = [[Tried(0, "x", {}, None)], *studies[1:2]]
+    assert choose(failed, "best_val", None, None) is None
+
+
+def test_rungs_stop_what_is_not_in_the_best_third() -> None:
+    """Against a direct reading of the rule, on random curves."""
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        curves = []
+        for _ in range(int(rng.integers(0, 12))):
+            trained = float(rng.choice([2, 5, 12, 27]))
+            at = np.arange(1, trained + 1)
+            curves.append(Curve(tuple(at.tolist()), tuple(rng.random(at.size).tolist()), trained))
+        found = dict(asha_rungs(27, curves))
+        for seconds in (1, 3, 9):
+            there = [max(s for t, s in zip(c.seconds, c.scores, strict=True) if t <= seconds)
+                     for c in curves if c.trained_s >= seconds]  # fmt: skip
+            if len(there) < 3:
+                assert seconds not in found
+                continue
+            goes_on = [score for score in there if score >= found[seconds]]
+            assert len(goes_on) == -(-len(there) // 3)
+
+
+def test_draws_fill_their_ranges_evenly(tmp_path: Path) -> None:
+    """The first 64 of Sobol's sequence have four in each sixteenth of every range; independent draws are uniform."""
+    space = {"train.lr": {"log": [1e-4, 1.0]}, "model.dropout": {"uniform": [0.2, 0.6]}}
+    own = {"train.epochs": {"integer": [3, 10]}, "train.optimizer": ["adam", "adamw"]}
+    for sampler in ("qmc", "random"):
+        of = suite(sampler=sampler, space=space | own, budget={"trials": 64})
+        study = _studies(of, tmp_path / sampler)[0]
+        while study.ask():
+            pass
+        points = [study.point(trial) for trial in study.trials]
+        shares = [[(np.log10(p["train.lr"]) + 4) / 4, (p["model.dropout"] - 0.2) / 0.4] for p in points]
+        counts = [np.histogram(axis, bins=16, range=(0, 1))[0] for axis in np.array(shares).T]
+        if sampler == "qmc":
+            assert np.array(counts).tolist() == [[4] * 16] * 2
+            assert sorted(p["train.epochs"] for p in points) == sorted([*range(3, 11)] * 8)
+            assert sum(p["train.optimizer"] == "adam" for p in points) == 32
+        else:
+            assert all(scipy.stats.chisquare(count).pvalue > 1e-3 for count in counts)
+            assert {p["train.epochs"] for p in points} == set(range(3, 11))
+    ends = [at(values, share) for values in study.subject.space.values() for share in (0.0, 1.0)]
+    assert ends == [pytest.approx(1e-4), 1.0, 0.2, pytest.approx(0.6), 3, 10, "adam", "adamw"]
+
+
+def test_asha_tells_later_trials_where_to_stop(tmp_path: Path) -> None:
+    machine = Machine()
+    to_the_end(suite(pruner="asha", budget={"trials": 8, "seconds": 2}), tmp_path, machine)
+    full = [t for t in machine.ran if t.method.name == "full"]
+    assert [bool(t.tuning.rungs) for t in full if t.tuning] == [False] * 3 + [True] * 5
+    assert all(0 < score <= SCORES["full"] for t in full if t.tuning for _, score in t.tuning.rungs)
+
+
+def test_a_kill_leaves_no_trial_behind(tmp_path: Path) -> None:
+    """What was asked for and not run is run first, with the same settings."""
+    of = suite(sampler="tpe")
+    machine = Machine(dies=iter([0]))
+    with pytest.raises(Killed):
+        tuner(of, tmp_path, machine).search()
+    asked = [t for s in _studies(of, tmp_path) for t in s.waiting]
+    assert [t.number for t in asked] == [0, 0]
+    machine = Machine()
+    tuner(of, tmp_path, machine).search()
+    assert machine.ran[0].train.lr == asked[0].params["train.lr"]
+
+
+def _studies(of: Any, results: Path) -> list[Any]:
+    own = tuner(of, results, Machine())
+    kept = studies_at(own.store.directory / "optuna.journal", own.searched.spec, own.searched.subjects())
+    return [study for studies in kept for study in studies]
