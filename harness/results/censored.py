@@ -1,0 +1,180 @@
+"""Times to a target of trials of which some never reach it: medians, shares, who is ahead, performance profiles.
+
+A trial that does not reach the target within its budget is censored there: all that is known is that it takes longer.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import CensoredData, binomtest, ecdf, studentized_range
+
+from harness.results.stats import CONFIDENCE, Interval
+
+R_MAX = 4.0
+"""Up to which factor a performance profile is integrated (AlgoPerf, Dahl et al., 2023, section 4.3)."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """The seconds that trials of one method took to a target, by seed; of those that did not reach it, their budget."""
+
+    reached: Mapping[int, float]
+    censored: Mapping[int, float]
+
+    @property
+    def count(self) -> int:
+        """How many trials."""
+        return len(self.reached) + len(self.censored)
+
+    @property
+    def median(self) -> Interval | None:
+        """The Kaplan-Meier median with its 95 % interval; None if half of the trials or more do not reach the target.
+
+        The interval has the times at which a share of 1/2 of trials still on their way is possible (Brookmeyer and
+        Crowley, Biometrics 1982; logarithms of logarithms); its upper end is infinite where that is never excluded.
+        """
+        if not self.reached:
+            return None
+        times, late = list(self.reached.values()), list(self.censored.values())
+        sample = CensoredData(uncensored=times, right=late)
+        left = ecdf(sample).sf
+        at, share = left.quantiles, left.probabilities
+        under = np.flatnonzero(share <= 0.5)
+        if not under.size:
+            return None
+        middle = float(at[under[0]])
+        later = [time for time in times if time > middle]
+        if math.isclose(share[under[0]], 0.5) and later:  # every time up to the next is a median
+            middle = (middle + min(later)) / 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where the share is 0 or 1 there is no interval
+            bounds = left.confidence_interval(CONFIDENCE, method="log-log")
+        low, high = bounds.low.probabilities, bounds.high.probabilities
+        may = np.flatnonzero(~(np.nan_to_num(high, nan=1.0) < 0.5) & ~(np.nan_to_num(low, nan=0.0) > 0.5))
+        begin = float(at[may[0]]) if may.size else middle
+        after = np.flatnonzero(np.nan_to_num(high, nan=1.0) < 0.5)
+        end = float(at[after[0]]) if after.size else math.inf
+        return Interval(middle, min(begin, middle), max(end, middle))
+
+    @property
+    def share(self) -> Interval:
+        """The share of trials that reach the target, with Wilson's 95 % interval."""
+        found = binomtest(len(self.reached), self.count).proportion_ci(CONFIDENCE, method="wilson")
+        return Interval(len(self.reached) / self.count, float(found.low), float(found.high))
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Whether a method reaches a target sooner than another: by which factor at least on average over seeds.
+
+    `factor`: of the other's time to its own, a lower bound where the other's trials are censored; `sure`: with 95 % for
+    all pairs of methods together.
+    """
+
+    method: str
+    over: str
+    factor: float
+    sure: bool
+
+
+def compare(times: Mapping[str, Times]) -> list[Ahead]:
+    """Compare every two methods of one workload, over the seeds that both have; the sooner one first.
+
+    Logarithms of times are seen as a randomised block design: method plus seed plus noise of one size. All pairs are
+    held against Tukey's studentised range, so that with equal methods any is called ahead in 5 % of cases at most. A
+    censored time counts as its budget, which is too short: a method's lead over one that is censored is thus never
+    made larger, and the noise is estimated from methods that always reach the target. Which of two is ahead is never
+    sure where the sooner one is censored itself, or fewer than two seeds say how much one trial differs from another.
+    """
+    whole = {name: own for name, own in times.items() if own.count and not own.censored}
+    noise, freedom = _noise(whole)
+    found = []
+    for one, other in itertools.combinations(times, 2):
+        pairs = _common(times[one], times[other])
+        if not pairs:
+            continue
+        lead = float(np.mean([math.log(b / a) for a, b in pairs]))
+        first, last, lead = (one, other, lead) if lead >= 0 else (other, one, -lead)
+        reach = _range(len(times), freedom) * noise / math.sqrt(len(pairs)) if freedom else math.inf
+        sure = not times[first].censored and len(pairs) > 1 and lead > reach
+        found.append(Ahead(first, last, math.exp(lead), sure))
+    return found
+
+
+def _common(one: Times, other: Times) -> list[tuple[float, float]]:
+    """Return the times of both for each seed, a censored one's budget."""
+    mine, yours = ({**own.censored, **own.reached} for own in (one, other))
+    return [(mine[seed], yours[seed]) for seed in mine if seed in yours]
+
+
+def _noise(whole: Mapping[str, Times]) -> tuple[float, int]:
+    """Return the standard deviation of one logarithm beside method and seed, and its degrees of freedom."""
+    seeds = set.intersection(*(set(own.reached) for own in whole.values())) if whole else set()
+    if len(seeds) < 2:
+        return math.nan, 0
+    logs = np.log([[own.reached[seed] for seed in sorted(seeds)] for own in whole.values()])
+    if len(whole) == 1:
+        return float(np.std(logs[0], ddof=1)), len(seeds) - 1
+    rest = logs - logs.mean(1, keepdims=True) - logs.mean(0, keepdims=True) + logs.mean()
+    freedom = (len(whole) - 1) * (len(seeds) - 1)
+    return math.sqrt(float((rest**2).sum()) / freedom), freedom
+
+
+@functools.cache
+def _range(methods: int, freedom: int) -> float:
+    """Return the quantile of the studentised range of so many means."""
+    return float(studentized_range.ppf(CONFIDENCE, max(methods, 2), freedom))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A method's performance profile: the share of workloads on which it takes at most `tau` times the best's time.
+
+    `taus`, `shares`: where it rises, and to what; `score`: its mean from 1 to `R_MAX`; `without`: the same without each
+    workload.
+    """
+
+    taus: tuple[float, ...]
+    shares: tuple[float, ...]
+    score: float
+    without: Mapping[str, float]
+
+
+def profiles(medians: Mapping[str, Mapping[str, float | None]]) -> dict[str, Profile]:
+    """Return the performance profile of each method (Dolan and More, 2002).
+
+    `medians`: by method and workload, None where the target is not reached. A workload that nobody reaches the target
+    of counts for nobody.
+    """
+    workloads = sorted({name for own in medians.values() for name in own})
+    best = {
+        name: min((t for own in medians.values() if (t := own.get(name)) is not None), default=None)
+        for name in workloads
+    }
+    known = [name for name in workloads if best[name] is not None]
+    found = {}
+    for method, own in medians.items():
+        ratios = {name: _ratio(own.get(name), best[name]) for name in known}
+        finite = sorted(ratio for ratio in ratios.values() if ratio < math.inf)
+        shares = tuple((i + 1) / len(known) for i in range(len(finite)))
+        without = {name: _score([r for other, r in ratios.items() if other != name]) for name in known}
+        found[method] = Profile(tuple(finite), shares, _score(list(ratios.values())), without)
+    return found
+
+
+def _ratio(own: float | None, best: float | None) -> float:
+    return math.inf if own is None or best is None else own / best
+
+
+def _score(ratios: Sequence[float]) -> float:
+    """Return the mean of the profile from 1 to `R_MAX`: each workload counts by how far below that its ratio is."""
+    if not ratios:
+        return math.nan
+    return float(np.mean([(R_MAX - min(ratio, R_MAX)) / (R_MAX - 1) for ratio in ratios]))

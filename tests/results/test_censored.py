@@ -1,0 +1,147 @@
+"""Times of which some are censored: against brute force, published numbers and made-up methods with known times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from harness.results.censored import R_MAX, Times, compare, profiles
+
+
+def times(values: list[float], budget: float = math.inf) -> Times:
+    reached = {seed: value for seed, value in enumerate(values) if value <= budget}
+    return Times(reached, {seed: budget for seed, value in enumerate(values) if value > budget})
+
+
+def brute_survival(own: Times, at: float) -> float:
+    """The product-limit estimate of the share that still is on its way after `at`, by its definition."""
+    share = 1.0
+    every = [*own.reached.values(), *own.censored.values()]
+    for time in sorted(set(own.reached.values())):
+        if time <= at:
+            risk = sum(other >= time for other in every)
+            share *= 1 - sum(other == time for other in own.reached.values()) / risk
+    return share
+
+
+def test_the_median_is_where_half_are_left() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        count = int(rng.integers(1, 12))
+        values = rng.integers(1, 20, count).astype(float)
+        budgets = rng.integers(5, 25, count).astype(float)
+        own = Times(
+            {i: v for i, (v, b) in enumerate(zip(values, budgets, strict=True)) if v <= b},
+            {i: b for i, (v, b) in enumerate(zip(values, budgets, strict=True)) if v > b},
+        )
+        at = sorted(own.reached.values())
+        first = next((t for t in at if brute_survival(own, t) <= 0.5 + 1e-12), None)
+        found = own.median
+        if first is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert found.low <= found.centre <= found.high
+            assert found.centre >= first
+            if abs(brute_survival(own, first) - 0.5) > 1e-9:
+                assert found.centre == first
+
+
+def test_without_censoring_it_is_the_median() -> None:
+    for count in (1, 3, 5, 9):
+        values = list(np.random.default_rng(count).random(count) + 1)
+        found = times(values).median
+        assert found is not None
+        assert found.centre == pytest.approx(np.median(values))
+    assert times([3, 4, 5, 6, 7], budget=2).median is None
+    half = times([1, 2, 9, 9], budget=5).median
+    assert half is not None
+    assert (half.centre, half.high) == (2, math.inf)
+
+
+def test_the_share_has_wilsons_interval() -> None:
+    own = times([1, 1, 1, 9, 9], budget=5)
+    assert own.share.centre == 0.6
+    z, p, n = scipy_stats.norm.ppf(0.975), 0.6, 5
+    centre, reach = (p + z**2 / 2 / n), z * math.sqrt(p * (1 - p) / n + z**2 / 4 / n**2)
+    assert (own.share.low, own.share.high) == pytest.approx(
+        ((centre - reach) / (1 + z**2 / n), (centre + reach) / (1 + z**2 / n))
+    )
+
+
+def made_up(
+    rng: np.random.Generator, typical: list[float], noise: float, budget: float, seeds: int = 5
+) -> dict[str, Times]:
+    """Methods with known typical times: seeds are good or bad for all of them, and each trial scatters."""
+    of_seed = rng.normal(0, 0.2, seeds)
+    return {
+        f"m{i}": times(list(t * np.exp(of_seed + rng.normal(0, noise, seeds))), budget) for i, t in enumerate(typical)
+    }
+
+
+@pytest.mark.parametrize("methods", [2, 5, 14])
+@pytest.mark.parametrize("budget", [math.inf, 1.3])
+def test_equal_methods_are_told_apart_in_5_of_100_at_most(methods: int, budget: float) -> None:
+    rng, runs = np.random.default_rng(methods), 400
+    wrong = sum(any(pair.sure for pair in compare(made_up(rng, [1.0] * methods, 0.3, budget))) for _ in range(runs))
+    assert scipy_stats.binomtest(wrong, runs, 0.05, alternative="greater").pvalue > 0.01, f"{wrong} of {runs}"
+
+
+def test_methods_are_ranked_right_and_a_verdict_is_hardly_ever_wrong() -> None:
+    """Seven methods, each 1.6 times as slow as the one before; the last two mostly or never reach the target."""
+    rng, runs, typical = np.random.default_rng(1), 100, [1.6**i for i in range(7)]
+    ranked = wrong = called = 0
+    for _ in range(runs):
+        found = made_up(rng, typical, 0.1, budget=9.0)
+        medians = {name: own.median for name, own in found.items()}
+        order = sorted(medians, key=lambda name: medians[name].centre if medians[name] else math.inf)  # type: ignore[union-attr]
+        ranked += order[:5] == [f"m{i}" for i in range(5)]
+        pairs = compare(found)
+        wrong += any(pair.sure and pair.method > pair.over for pair in pairs)
+        called += any(pair.sure and (pair.method, pair.over) == ("m0", "m1") for pair in pairs)
+    assert ranked >= 95
+    assert wrong <= 5
+    assert called >= 95, "a difference of 1.6 times at a noise of 10 % was not seen"
+
+
+def test_a_lead_over_who_never_arrives_is_at_least_the_budget() -> None:
+    fast, never, late = (
+        times([1.0, 1.1, 0.9, 1.05, 1.0]),
+        times([99.0] * 5, budget=20),
+        times([5.0] * 4 + [99], budget=20),
+    )
+    found = {(p.method, p.over): p for p in compare({"fast": fast, "never": never, "late": late})}
+    assert found["fast", "never"].sure
+    assert 18 < found["fast", "never"].factor < 21
+    assert not found["late", "never"].sure, "who is censored cannot be ahead for sure"
+    assert [pair.sure for pair in compare({"a": times([1.0]), "b": times([50.0])})] == [False], "of one seed each"
+
+
+def test_profiles_are_their_definition() -> None:
+    rng = np.random.default_rng(3)
+    medians = {
+        f"m{m}": {f"w{w}": None if rng.random() < 0.2 else float(rng.uniform(1, 8)) for w in range(5)} for m in range(4)
+    }
+    found = profiles(medians)
+    workloads = [f"w{w}" for w in range(5)]
+    best = {w: min((own[w] for own in medians.values() if own[w]), default=None) for w in workloads}
+    known = [w for w in workloads if best[w]]
+    grid = np.linspace(1, R_MAX, 200_001)
+    for name, own in medians.items():
+
+        def rho(tau: np.ndarray, among: list[str], own: dict[str, float | None] = own) -> np.ndarray:
+            ratios = [own[w] / best[w] if own[w] else math.inf for w in among]  # type: ignore[operator]
+            return np.mean([ratio <= tau for ratio in ratios], axis=0)
+
+        profile = found[name]
+        assert profile.score == pytest.approx(rho(grid, known).mean(), abs=1e-4)
+        for workload in known:
+            rest = [w for w in known if w != workload]
+            assert profile.without[workload] == pytest.approx(rho(grid, rest).mean(), abs=1e-4)
+        for tau, share in zip(profile.taus, profile.shares, strict=True):
+            assert share == pytest.approx(float(rho(np.array([tau * (1 + 1e-12)]), known)[0]), abs=1 / len(known))
+    assert list(itertools.chain(profiles({}).values())) == []
