@@ -1,0 +1,194 @@
+"""Which method reaches the suite's target soonest, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
+from harness.report.sections import Variant, values_of
+from harness.report.table import Cell, Table, bold_best, column
+from harness.report.views import ReportView, variants_table
+from harness.report.views.convergence import trial_course
+from harness.report.views.targets import NEVER
+from harness.results.censored import Ahead, Times, compare
+from harness.results.stats import Interval
+from harness.results.text import byte_unit, common_places, time_unit
+
+Place = tuple[Variant, int]
+
+
+class AnswerView(ReportView):
+    """Which method reaches the suite's target soonest, and how sure that is."""
+
+    name = "answer"
+    title = "Soonest to the target"
+    question = "Which method reaches the suite's target soonest, and how sure is that?"
+    place = 5
+
+    def table(self) -> Table | None:
+        """Share of seeds that reach the target, time and bytes to it, and who is ahead; None without one target."""
+        section, target = self.section, self.target
+        if target is None or not self.times:
+            return None
+        medians = {place: own.median for place, own in self.times.items()}
+        size, unit = time_unit(max((found.centre for found in medians.values() if found), default=None))
+        places = common_places(found.centre / size for found in medians.values() if found)
+        sent = {place: own.median for place, own in self.bytes.items()}
+        sent_size, sent_unit = byte_unit(max((found.centre for found in sent.values() if found), default=0.0))
+        scores = values_of(section, "test_at_best_val")
+        shown = {
+            (variant, parts): cell
+            for parts, cells in zip(
+                section.parts, column(section, scores, None, highest=True, usual=scores), strict=True
+            )
+            for variant, cell in zip(section.variants, cells, strict=True)
+        }
+        bold: dict[Place, Cell] = {}
+        for parts in section.parts:
+            keys = [place for place in self.times if place[1] == parts]
+            written = [Cell(self._time(medians[key], size, places), number=medians[key] is not None) for key in keys]
+            best = [found.centre if (found := medians[key]) else None for key in keys]
+            bold |= dict(zip(keys, bold_best(written, best, highest=False), strict=True))
+
+        def cells(variant: Variant, parts: int) -> Sequence[Cell]:
+            key = variant, parts
+            own, traffic = self.times[key], sent.get(key)
+            never = Cell(NEVER if key in sent else "", number=False)
+            return (
+                Cell(f"{len(own.reached)} of {own.count}"),
+                bold[key],
+                Cell(*self._behind(key)),
+                shown.get(key, Cell()),
+                Cell(f"{traffic.centre / sent_size:,.2f}") if traffic else never,
+            )
+
+        return variants_table(
+            section,
+            f"Soonest to {100 * target:.1f} % validation {section.metric}",
+            "Seeds that reach the target; training time to it (slowest rank of each epoch, warm-up included, "
+            "evaluation and set-up not): the Kaplan-Meier median with its 95 % interval, in which a seed that does not "
+            "reach the target counts as one that takes longer than it was trained. Behind: times the soonest method's "
+            "time, mean over seeds (at least, where a seed does not reach it), and whether that is sure: with 95 % for "
+            "all pairs of methods at that P together, paired over seeds (docs/tuning.md). Test score at the best "
+            "validation, mean over seeds. Sent: payload between all ranks up to the target, median. Bold: soonest at "
+            "that P.",
+            ("Reach it", f"Time to it ({unit})", "Behind", f"Test {section.metric} (%)", f"Sent to it ({sent_unit})"),
+            cells,
+            self.times,
+        )
+
+    def figure(self) -> Picture | None:
+        """Draw the share of seeds that has reached the target against the training time, a panel a number of parts."""
+        section, target = self.section, self.target
+        if target is None or not any(own.reached for own in self.times.values()):
+            return None
+        longest = max(max(own.reached.values()) for own in self.times.values() if own.reached)
+        size, unit = time_unit(longest)
+        lines: dict[Place, dict[float, float]] = {}
+        for place, own in self.times.items():
+            at = sorted(own.reached.values())
+            lines[place] = {0.0: 0.0} | {time / size: 100 * (i + 1) / own.count for i, time in enumerate(at)}
+            lines[place].setdefault(1.05 * longest / size, 100 * len(at) / own.count)
+        title, height = "Soonest to the target", 3.6 + 0.2 * legend_rows(section)
+        figure = line_panels(section, title, height, lines, f"training_time_{unit}", "seeds_percent")
+        for ax in figure.axes:
+            for line in ax.lines:
+                line.set_drawstyle("steps-post")
+            ax.set_xlabel(f"Training time ({unit})")
+            ax.set_ylim(0, 105)
+        amount_axis(figure.axes[0], "Seeds at the target (%)", [100.0])
+        caption = (
+            f"Share of seeds whose validation {section.metric} has been {100 * target:.1f} % or more, by the time "
+            "trained so far. Up and to the left is better; a line that ends below 100 % has seeds that never were."
+        )
+        return save(figure, section, "answer", title, caption)
+
+    @cached_property
+    def target(self) -> float | None:
+        """The target of the section's trials, None if there is none or there are several."""
+        frame = self.section.frame
+        found = set(frame["target"].dropna()) if "target" in frame else set()
+        return float(found.pop()) if len(found) == 1 else None
+
+    @cached_property
+    def _reached(self) -> dict[Place, tuple[Times, Times]]:
+        """The seconds and the bytes to the target, of each variant and number of parts."""
+        section, target = self.section, self.target
+        if target is None:
+            return {}
+        courses = {trial: trial_course(rows) for trial, rows in section.epochs.groupby("trial")}
+        longest, most = (
+            max((float(course[name].sum()) for course in courses.values()), default=0.0)
+            for name in ("time_s", "sent_bytes")
+        )
+        found = {}
+        for variant in section.variants:
+            for parts in section.parts:
+                seconds, sent = Times({}, {}), Times({}, {})
+                for row in section.select(variant, parts, ok=False).to_dict("records"):
+                    course, seed = courses.get(row["trial"]), int(row["seed"])
+                    if row["status"] == "skipped":
+                        continue
+                    if row["status"] != "ok" or course is None:  # it took longer than any that was trained
+                        seconds.censored[seed], sent.censored[seed] = longest, most  # type: ignore[index]
+                        continue
+                    sums = course[["time_s", "sent_bytes"]].cumsum()
+                    at = course.index[course["score"] >= target]
+                    kinds = ("reached", at[0]) if len(at) else ("censored", course.index[-1])
+                    getattr(seconds, kinds[0])[seed] = float(sums["time_s"].loc[kinds[1]])
+                    getattr(sent, kinds[0])[seed] = float(sums["sent_bytes"].loc[kinds[1]])
+                if seconds.count:
+                    found[variant, parts] = seconds, sent
+        return found
+
+    @property
+    def times(self) -> dict[Place, Times]:
+        """The seconds to the target."""
+        return {place: own for place, (own, _) in self._reached.items()}
+
+    @property
+    def bytes(self) -> dict[Place, Times]:
+        """The bytes to the target, where all were counted."""
+        return {
+            place: own
+            for place, (_, own) in self._reached.items()
+            if not any(np.isnan([*own.reached.values(), *own.censored.values()]))
+        }
+
+    @cached_property
+    def ahead(self) -> dict[int, list[Ahead]]:
+        """Who is ahead of whom, by number of parts; methods by their variants' keys."""
+        return {
+            parts: compare({variant.key: own for (variant, count), own in self.times.items() if count == parts})
+            for parts in self.section.parts
+        }
+
+    def _behind(self, place: Place) -> tuple[str, str]:
+        """Return how far a variant is behind the soonest at its number of parts, and what that is worth."""
+        variant, parts = place
+        there = {v.key: own.median for (v, count), own in self.times.items() if count == parts}
+        known = {key: found.centre for key, found in there.items() if found}
+        soonest = min(known, key=lambda key: known[key], default=None)
+        if soonest is None:
+            return "", ""
+        if variant.key == soonest:
+            others = [pair for pair in self.ahead[parts] if soonest in (pair.method, pair.over)]
+            alone = all(pair.method == soonest and pair.sure for pair in others)
+            return ("soonest" if alone and others else "soonest, not surely"), ""
+        pair = next((p for p in self.ahead[parts] if {p.method, p.over} == {soonest, variant.key}), None)
+        if pair is None:
+            return "", ""
+        factor = pair.factor if pair.method == soonest else 1 / pair.factor
+        least = "at least " if self.times[place].censored else ""
+        return f"{least}{factor:.2f} ×", "" if pair.sure else "cannot tell"
+
+    @staticmethod
+    def _time(found: Interval | None, size: float, places: int) -> str:
+        """Write a median with its interval."""
+        if found is None:
+            return NEVER
+        high = f"{found.high / size:,.{places}f}" if np.isfinite(found.high) else "∞"
+        return f"{found.centre / size:,.{places}f} [{found.low / size:,.{places}f}, {high}]"

@@ -1,0 +1,81 @@
+"""Who reaches a suite's target soonest: the table against the epochs as they lie on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from report.fake import METHODS, write_results
+from report.measured import one_section, row, texts
+
+from harness.report.views.answer import AnswerView
+from harness.results.store import record_places
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def first_times(root: Path, method: str, target: float) -> dict[int, float | None]:
+    """Seconds of the slowest rank up to the first score of at least the target, by seed, read without the project."""
+    import json
+
+    found: dict[int, float | None] = {}
+    for place in record_places(root):
+        record: dict[str, Any] = json.loads((place / "record.json").read_text())
+        if record["config"]["method"]["name"] != method:
+            continue
+        epochs = pd.read_parquet(place / "epochs.parquet")
+        taken, at = 0.0, None
+        for _, rows in epochs.groupby("epoch"):
+            taken += rows["epoch_time_s"].max()
+            if at is None and (rows["val_score"] >= target).any():
+                at = taken
+        found[record["config"]["seed"]] = at
+    return found
+
+
+def view_of(tmp_path: Path, target: float | None) -> AnswerView:
+    methods = [METHODS[2], METHODS[3]]
+    train = {} if target is None else {"target": target}
+    write_results(tmp_path, methods=methods, parts=(2,), seeds=SEEDS, train=train)
+    return AnswerView(one_section(tmp_path))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.97])
+def test_the_times_are_those_of_the_epochs(share: float, tmp_path: Path) -> None:
+    scores = [pd.read_parquet(p / "epochs.parquet")["val_score"].max() for p in record_places(
+        write_results(tmp_path / "first", methods=METHODS[2:], parts=(2,), seeds=SEEDS))]  # fmt: skip
+    target = round(float(share * max(scores)), 4)
+    view = view_of(tmp_path / "second", target)
+    table = view.table()
+    assert table is not None
+    for variant, method in ((v, v.method) for v in view.section.variants):
+        known = first_times(tmp_path / "second", method, target)
+        hits = [time for time in known.values() if time is not None]
+        shown = texts(table, variant.label, 2)
+        assert shown["Reach it"] == f"{len(hits)} of {len(SEEDS)}"
+        own = view.times[variant, 2]
+        assert sorted(own.reached.values()) == pytest.approx(sorted(hits))
+        if len(hits) == len(SEEDS):
+            assert own.median is not None
+            assert own.median.centre == pytest.approx(np.median(hits))
+    assert view.figure() is not None or not any(own.reached for own in view.times.values())
+
+
+def test_a_failed_trial_counts_as_one_that_takes_longer(tmp_path: Path) -> None:
+    write_results(
+        tmp_path, methods=[METHODS[3]], parts=(2,), seeds=SEEDS, train={"target": 0.1},
+        fails=lambda config: ("diverged", "loss is nan") if config.seed == 3 else None,
+    )  # fmt: skip
+    view = AnswerView(one_section(tmp_path))
+    table = view.table()
+    assert table is not None
+    assert row(table, view.section.variants[0].label, 2).cells[0].text == "4 of 5"
+
+
+def test_without_a_target_there_is_no_answer(tmp_path: Path) -> None:
+    view = view_of(tmp_path, None)
+    assert view.table() is None
+    assert view.figure() is None
