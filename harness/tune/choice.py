@@ -45,7 +45,8 @@ def curve_of(place: Path) -> Curve:
         raise UserError(what, file=place, fix="remove the trial's directory; the next `harness tune` repeats it")
     if epochs.empty:
         return Curve((), (), 0.0)
-    seconds = epochs.groupby("epoch")["epoch_time_s"].max().sort_index().cumsum()
+    timed = epochs["epoch_time_s"].astype(float).fillna(0.0)  # `timing: off`
+    seconds = timed.groupby(epochs["epoch"]).max().sort_index().cumsum()
     scores = epochs[epochs["rank"] == epochs["rank"].min()].set_index("epoch")["val_score"].astype(float).dropna()
     at = [float(seconds.loc[epoch]) for epoch in scores.index]
     return Curve(tuple(at), tuple(map(float, scores)), float(seconds.iloc[-1]))

@@ -11,6 +11,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from harness.errors import UserError
+from harness.registry import whole_entries
 from harness.results.store import ResultStore
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
 from harness.suite.text import as_written
@@ -208,6 +209,11 @@ def tuned_suite(suite: Suite, found: Sequence[Found]) -> Suite:
     seconds = suite.tuning.budget.seconds if suite.tuning else None
     if seconds is not None:
         data.setdefault("train", {}).setdefault("seconds", seconds)
+    if suite.plugins:
+        data["plugins"] = whole_entries(suite.plugins, suite.directory)
+    file = suite.partition[0].file
+    if file is not None and suite.directory is not None and (suite.directory / file).is_file():
+        data["partition"]["file"] = str((suite.directory / file).resolve())
     data |= {
         "name": f"{suite.name}-tuned",
         "per_method": {name: own.model_dump(mode="json", exclude_unset=True) for name, own in settings.items()},

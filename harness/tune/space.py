@@ -92,6 +92,10 @@ class Searched:
             if (count := len(getattr(suite, section))) > 1:
                 what = f"`{section}` has {count} variants: a method is tuned for one"
                 raise self.error((), what, f"leave one, or override it: --set {section}...=VALUE")
+        asks_time = self.spec.goal == "time_to_target" or self.spec.budget.seconds or self.spec.budget.total_seconds
+        if suite.timing == "off" and asks_time:
+            what = "the tuning asks for seconds, and epochs are not timed with `timing: off`"
+            raise suite.source.error(("timing",), what, "timing: wall")
         trials = expand(suite, device=self.device, data_dir=self.data_dir)
         found: dict[tuple[str, str], Subject] = {}
         for trial in trials:

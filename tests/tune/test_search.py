@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from tune.made_up import EPOCHS, SCORES, Killed, Machine, curve, deaths, suite, to_the_end, tuner
+from tune.made_up import EPOCHS, RATES, SCORES, Killed, Machine, curve, deaths, suite, to_the_end, tuner
 
 from harness.errors import UserError
 from harness.suite.expand import expand
@@ -91,6 +91,27 @@ def test_the_chosen_settings_are_a_suite_with_fresh_seeds(tmp_path: Path) -> Non
             assert (trial.model.dropout, trial.train.seconds, trial.tuning) == (point["model.dropout"], 9, None)
             assert trial.method.options.get("rate") == point.get("rate")
     assert [row["chosen"]["trial"] for row in summary(found, "best_val")] == [e.chosen.tried.trial for e in found]
+
+
+def test_the_chosen_suite_is_found_from_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin and a partition's file lie beside the suite, not beside what was chosen."""
+    home = tmp_path / "suites"
+    home.mkdir()
+    (home / "mine.py").write_text("import harness_methods.full as f\nclass Mine(f.Full):\n    name = 'mine'\n")
+    np.save(home / "parts.npy", np.zeros(3, np.int32))
+    (home / "s.yaml").write_text(
+        "name: s\ndatasets: [digits]\nmethods: [mine]\nplugins: [mine.py]\nseeds: [0, 1, 2, 3, 4]\n"
+        "partition: {method: file, file: parts.npy}\ntuning: {budget: {trials: 1}}\n"
+    )
+    of = load_suite(home / "s.yaml")
+    monkeypatch.setitem(SCORES, "mine", 0.9)
+    monkeypatch.setitem(RATES, "mine", 0.01)
+    _, found = to_the_end(of, tmp_path, Machine())
+    tuned = load_suite(write_suite_file(tuned_suite(of, found), tmp_path / "tuned.yaml"))
+    trial = expand(tuned, device="cpu")[0]
+    assert trial.plugin is not None
+    assert trial.plugin.file == (home / "mine.py").resolve()
+    assert trial.partition.file == (home / "parts.npy").resolve()
 
 
 def test_a_planted_test_score_is_refused(tmp_path: Path) -> None:

@@ -111,6 +111,10 @@ def test_mistakes_golden(tuning: str, message: str, tmp_path: Path, monkeypatch:
         (("[full,", "[{bns-gcn: {rate: 0.2}},"), "s.yaml:5: tuning: several variants of 'bns-gcn'"),
         (("[digits]", "[digits, {digits: {k: 5}}]"), "s.yaml:5: tuning: several data sets named 'digits'"),
         (("tuning", "train: {lr: [0.1, 1]}\ntuning"), "s.yaml:6: tuning: `train` has 2 variants"),
+        (
+            ("tuning: TUNING", "timing: 'off'\ntuning: {budget: {seconds: 3}}"),
+            "s.yaml:5: timing: the tuning asks for seconds, and epochs are not timed with `timing: off` (timing: wall)",
+        ),
         (("tuning: TUNING", ""), "s.yaml: the suite has no `tuning`"),
     ],
 )
