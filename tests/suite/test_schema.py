@@ -49,6 +49,7 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     assert config["train"].pop("final_eval") is True
     assert config["train"].pop("cores") is None
     assert (config["train"].pop("clip"), config["train"].pop("lr_warmup"), config.pop("shared")) == (None, 0, {})
+    assert (config["train"].pop("seconds"), config.pop("tuning")) == (None, None)
     assert (config["model"].pop("heads"), config["model"].pop("order")) == (4, 2)
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
