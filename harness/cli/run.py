@@ -9,7 +9,7 @@ import signal
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -255,8 +255,7 @@ def run(
         typer.echo(f"the jobs write to {store.directory}; the same command shows what is left")
         raise typer.Exit(code)
     if code == INTERRUPTED:
-        typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
-        raise typer.Exit(code)
+        interrupted()
     finished = store.finished()
     counts = Counter(finished[trial.id] for trial in trials if trial.id in finished)
     typer.echo("")
@@ -387,6 +386,14 @@ def _run_side_by_side(wanted: Submission, count: int) -> int:
     more = ["--together"] if wanted.options.together else []
     with live([SuiteWatch(wanted.store.directory)]):
         return run_here(wanted, count, Lines(), Quietly(typer.echo), *more)
+
+
+def interrupted() -> NoReturn:
+    """Say that the same command goes on, and end."""
+    from harness.launch.runner_process import INTERRUPTED
+
+    typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
+    raise typer.Exit(INTERRUPTED)
 
 
 def check_writable(directory: Path) -> None:

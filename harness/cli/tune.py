@@ -48,7 +48,7 @@ def tune(
     Exit code: 0 all ok, 1 some of the final trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.cli.progress import view
-    from harness.cli.run import check_writable, load
+    from harness.cli.run import check_writable, interrupted, load
     from harness.launch.runner import RunOptions, run_suite
     from harness.launch.runner_process import INTERRUPTED
     from harness.results.store import ResultStore
@@ -64,19 +64,17 @@ def tune(
 
     def run(of: Suite, trials: Sequence[TrialConfig], store: ResultStore) -> int:
         with view() as progress:
-            return run_suite(of, trials, store, options, progress, searched=of.name != final.name)
+            return run_suite(of, trials, store, options, progress)
 
-    final = loaded.model_copy(update={"name": f"{loaded.name}-tuned"})
     tuner = Tuner(searched, results, run, typer.echo)
-    searched.subjects()  # what is wrong with the suite is said before anything is written
     check_writable(tuner.store.directory)
     try:
         found, code = tuner.search()
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        _interrupted(code)
-    tuner.check_reached(found)
+        interrupted()
+    tuner.check_reached()
     spec = searched.spec
     write_summary(tuner.store.directory, found, spec.goal)
     _show(found)
@@ -88,14 +86,9 @@ def tune(
         return
     code = run(final, expand(final, device=searched.device, data_dir=data_dir), ResultStore(results, final.name))
     if code == INTERRUPTED:
-        _interrupted(code)
+        interrupted()
     typer.echo(f"results: {results / final.name}")
     typer.echo(f"report:  harness report {results / final.name}")
-    raise typer.Exit(code)
-
-
-def _interrupted(code: int) -> None:
-    typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
     raise typer.Exit(code)
 
 

@@ -367,13 +367,11 @@ def run_suite(
     options: RunOptions,
     progress: TrialProgress,
     machines: Machines | None = None,
-    *,
-    searched: bool = False,
 ) -> int:
     """Run every selected trial that has no record yet, on `machines` (None: this one), and return the exit code.
 
-    The suite, with all of its trials, is kept beside the records for those who read them. `searched`: they are these
-    and those kept before, of a tuning, not what the suite expands to.
+    The suite, with all of its trials, is kept beside the records for those who read them; those of a tuning are these
+    and those kept before, not what the suite expands to.
 
     Other runners may be at work on the same results, here or elsewhere: they share the trials, and this one returns
     when all have ended. The exit code is 0 if all are ok or skipped, 1 if some of the selected failed (now or
@@ -389,7 +387,7 @@ def run_suite(
         store.clean(leases)
         clean_namespaces()
         device = trials[0].device if trials else None
-        if searched:
+        if any(trial.tuning for trial in trials):
             before = kept_suites([store.directory]).get(suite.name)
             every = list({trial.id: trial for trial in (*(before.trials if before else ()), *trials)}.values())
         else:

@@ -20,6 +20,7 @@ from harness.results.leases import Lease, Leases, Runner, Runners, named
 from harness.results.record import Record, read_record, read_versioned
 from harness.results.reference import measurements, note
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
+from harness.suite.text import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,9 +56,7 @@ def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
 
 def write_suite(directory: Path, suite: KeptSuite) -> None:
     """Write `suite.json` into a suite's directory of results, whole or not at all."""
-    temporary = directory / f".{SUITE_FILE}.{uuid.uuid4().hex[:10]}"
-    temporary.write_text(suite.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    temporary.replace(directory / SUITE_FILE)
+    write_whole(directory / SUITE_FILE, suite.model_dump_json(indent=1) + "\n")
 
 
 def read_suite(path: Path) -> KeptSuite:

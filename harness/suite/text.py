@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,15 @@ def write_suite_file(suite: Suite, path: Path) -> Path:
     writer.default_flow_style, writer.width, writer.sort_base_mapping_type_on_output = None, 120, False
     text = io.StringIO()
     writer.dump(data, text)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text.getvalue(), encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, text.getvalue())
     return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all, whoever else writes it."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def _entry(entry: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.registry import whole_entries
 from harness.results.store import ResultStore
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
-from harness.suite.text import as_written
+from harness.suite.text import as_written, write_whole
 from harness.suite.tuning import Goal, RelativeTarget
 from harness.tune.choice import Chosen, Curve, Tried, choose, curve_of, success
 from harness.tune.space import Searched, Subject, settings_with
@@ -51,6 +51,7 @@ class Tuner:
 
     def __post_init__(self) -> None:
         suite = self.searched.suite
+        self.subjects = self.searched.subjects()  # what is wrong with the suite is said before anything is written
         self.store = ResultStore(self.results, f"{suite.name}-tuning")
         self.suite = suite.model_copy(update={"name": self.store.suite, "claims": (), "repeat": 1, "interleave": False})
 
@@ -60,7 +61,7 @@ class Tuner:
         Goes on where an earlier search stopped. With a relative target its baseline is searched first.
         """
         spec = self.searched.spec
-        subjects = self.searched.subjects()
+        subjects = self.subjects
         kept = studies_at(self.store.directory / JOURNAL, spec, subjects)
         studies = {id(subject): own for subject, own in zip(subjects, kept, strict=True)}
         first = [s for s in subjects if isinstance(spec.target, RelativeTarget) and s.method.name == spec.target.of]
@@ -173,7 +174,7 @@ class Tuner:
         curves = [each.curve for study in tried for each in study if each.curve is not None]
         return Found(subject, chosen, target, sum(map(len, tried)), sum(curve.trained_s for curve in curves))
 
-    def check_reached(self, found: Sequence[Found]) -> None:
+    def check_reached(self) -> None:
         """Raise UserError if no trial of any method came to a target that the suite names as a number."""
         spec = self.searched.spec
         if not isinstance(spec.target, float):
@@ -250,7 +251,5 @@ def summary(found: Sequence[Found], goal: Goal) -> list[dict[str, Any]]:
 def write_summary(directory: Path, found: Sequence[Found], goal: Goal) -> Path:
     """Write `tuning.json` beside the trials of a tuning."""
     path = directory / CHOICE
-    temporary = path.with_name(f".{CHOICE}.new")
-    temporary.write_text(json.dumps(summary(found, goal), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, json.dumps(summary(found, goal), indent=1) + "\n")
     return path

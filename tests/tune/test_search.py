@@ -136,11 +136,11 @@ def test_no_trial_begins_once_the_seconds_of_a_study_are_spent(tmp_path: Path) -
 
 
 def test_a_target_that_nobody_reaches_is_said_in_a_line(tmp_path: Path) -> None:
-    own, found = to_the_end(suite(goal="time_to_target", target=0.99), tmp_path, Machine())
+    own, _ = to_the_end(suite(goal="time_to_target", target=0.99), tmp_path, Machine())
     with pytest.raises(
         UserError, match=r"tuning.target: bad value 0.99: no trial of any method came to it, the best to"
     ):
-        own.check_reached(found)
+        own.check_reached()
 
 
 def test_two_processes_share_a_search(tmp_path: Path) -> None:
@@ -257,5 +257,5 @@ def test_a_kill_leaves_no_trial_behind(tmp_path: Path) -> None:
 
 def _studies(of: Any, results: Path) -> list[Any]:
     own = tuner(of, results, Machine())
-    kept = studies_at(own.store.directory / "optuna.journal", own.searched.spec, own.searched.subjects())
+    kept = studies_at(own.store.directory / "optuna.journal", own.searched.spec, own.subjects)
     return [study for studies in kept for study in studies]

@@ -14,7 +14,7 @@ from harness.report.views import ReportView, variants_table
 from harness.report.views.convergence import trial_course
 from harness.report.views.targets import NEVER
 from harness.results.censored import Ahead, Times, compare
-from harness.results.stats import Interval
+from harness.results.stats import Interval, time_to_score
 from harness.results.text import byte_unit, common_places, time_unit
 
 Place = tuple[Variant, int]
@@ -135,11 +135,12 @@ class AnswerView(ReportView):
                     if row["status"] != "ok" or course is None:  # it took longer than any that was trained
                         seconds.censored[seed], sent.censored[seed] = longest, most  # type: ignore[index]
                         continue
-                    sums = course[["time_s", "sent_bytes"]].cumsum()
-                    at = course.index[course["score"] >= target]
-                    kinds = ("reached", at[0]) if len(at) else ("censored", course.index[-1])
-                    getattr(seconds, kinds[0])[seed] = float(sums["time_s"].loc[kinds[1]])
-                    getattr(sent, kinds[0])[seed] = float(sums["sent_bytes"].loc[kinds[1]])
+                    for own, each in ((seconds, course["time_s"]), (sent, course["sent_bytes"])):
+                        amount = time_to_score(list(each), list(course["score"]), target)
+                        if amount is None:
+                            own.censored[seed] = float(each.sum(skipna=False))  # type: ignore[index]
+                        else:
+                            own.reached[seed] = amount  # type: ignore[index]
                 if seconds.count:
                     found[variant, parts] = seconds, sent
         return found
