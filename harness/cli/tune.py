@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,7 +54,7 @@ def tune(
     from harness.results.store import ResultStore
     from harness.suite.expand import expand
     from harness.suite.text import write_suite_file
-    from harness.tune.search import Tuner, tuned_suite, write_summary
+    from harness.tune.search import Tuner, tuned_suite
     from harness.tune.space import Searched
 
     options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
@@ -75,8 +75,8 @@ def tune(
     if code == INTERRUPTED:
         interrupted()
     tuner.check_reached()
-    spec = searched.spec
-    write_summary(tuner.store.directory, found, spec.goal)
+    outcome = tuner.outcome(found)
+    outcome.write(tuner.store.directory)
     _show(found)
     final = tuned_suite(loaded, found)
     path = write_suite_file(final, tuner.store.directory / "tuned.yaml")
@@ -84,7 +84,9 @@ def tune(
     if search_only:
         typer.echo(f"train it with fresh seeds: harness run {path} --results {results}")
         return
-    code = run(final, expand(final, device=searched.device, data_dir=data_dir), ResultStore(results, final.name))
+    store = ResultStore(results, final.name)
+    outcome.write(store.directory)  # results tell what their settings cost, wherever they are taken
+    code = run(final, expand(final, device=searched.device, data_dir=data_dir), store)
     if code == INTERRUPTED:
         interrupted()
     typer.echo(f"results: {results / final.name}")
@@ -98,7 +100,7 @@ def _show(found: Sequence[Found]) -> None:
     rows = []
     for each in found:
         chosen = each.chosen
-        point = ", ".join(f"{key}={_short(value)}" for key, value in chosen.tried.point.items()) if chosen else "failed"
+        point = _point(chosen.tried.point) if chosen else "failed"
         curve = chosen.tried.curve if chosen else None
         took = curve.time_to(each.target) if curve and each.target is not None else None
         rows.append(
@@ -113,6 +115,10 @@ def _show(found: Sequence[Found]) -> None:
             )
         )
     table(["data set", "method", "best val", "time to target", "trials", "training", "chosen"], rows)
+
+
+def _point(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_short(value)}" for key, value in point.items()) or "the suite's own"
 
 
 def _short(value: object) -> str:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from harness.spec import Spec
 
 Goal = Literal["best_val", "time_to_target"]
+Sampler = Literal["random", "qmc", "tpe"]
 
 
 class Range(Spec):
@@ -84,7 +85,7 @@ class RelativeTarget(Spec):
 
 RULESETS: Mapping[str, Mapping[str, Any]] = {
     # AlgoPerf (Dahl et al., 2023), external tuning: 5 studies of 20 trials at first, 3 of 5 in its competition.
-    "algoperf": {"budget": {"trials": 5}, "studies": 3, "goal": "time_to_target"}
+    "algoperf": {"budget": {"trials": 5}, "studies": 3, "goal": "time_to_target", "default_first": False}
 }
 
 
@@ -96,7 +97,7 @@ class TuningSpec(Spec):
     )
     budget: Budget = Field(Budget(), description="of each method, data set and study")
     studies: int = Field(1, ge=1, description="independent searches; the one of median success is the method's")
-    sampler: Literal["random", "qmc", "tpe"] = Field(
+    sampler: Sampler = Field(
         "random", description="random: independent draws; qmc: Sobol's sequence; tpe: learns from earlier trials"
     )
     pruner: Literal["none", "asha"] = Field(
@@ -108,6 +109,9 @@ class TuningSpec(Spec):
     )
     target: float | RelativeTarget | None = Field(
         None, description="validation score to reach: a fraction, or `{of: METHOD, below: 0.005}`"
+    )
+    default_first: bool = Field(
+        True, description="the first trial of each study has the settings that the suite gives; the others are drawn"
     )
     seed: int = Field(0, ge=0, description="of what is drawn")
     space: Space = Field(

@@ -22,8 +22,9 @@ class Curve:
     scores: tuple[float, ...]
     trained_s: float
 
-    def best(self, by: float = np.inf) -> float:
-        """Return the best score by so many seconds; 0 before the first."""
+    def best(self, by: float | None = None) -> float:
+        """Return the best score by so many seconds (None: of all); 0 before the first."""
+        by = np.inf if by is None else by
         return max((score for at, score in zip(self.seconds, self.scores, strict=True) if at <= by), default=0.0)
 
     def time_to(self, target: float) -> float | None:
@@ -60,12 +61,11 @@ def success(curve: Curve, goal: Goal, target: float | None, seconds: float | Non
 
     `seconds`: what came later does not count.
     """
-    limit = np.inf if seconds is None else seconds
     if goal == "time_to_target" and target is not None:
         took = curve.time_to(target)
-        if took is not None and took <= limit:
+        if took is not None and (seconds is None or took <= seconds):
             return 1 + 1 / (1 + took)
-    return curve.best(limit)
+    return curve.best(seconds)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +11,16 @@ from optuna.trial import FrozenTrial
 
 from harness.errors import UserError
 from harness.registry import whole_entries
-from harness.results.store import ResultStore
+from harness.results.store import ResultStore, read_at
+from harness.results.tuned import TunedMethod, Tuning, TuningTrial
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
-from harness.suite.text import as_written, write_whole
+from harness.suite.text import as_written
 from harness.suite.tuning import Goal, RelativeTarget
 from harness.tune.choice import Chosen, Curve, Tried, choose, curve_of, success
 from harness.tune.space import Searched, Subject, settings_with
 from harness.tune.study import Rungs, Study, asha_rungs, spent_s, studies_at
 
 JOURNAL = "optuna.journal"
-CHOICE = "tuning.json"
 
 Run = Callable[[Suite, Sequence[TrialConfig], ResultStore], int]
 """Runs trials into a store and returns the exit code of the runner."""
@@ -29,13 +28,22 @@ Run = Callable[[Suite, Sequence[TrialConfig], ResultStore], int]
 
 @dataclass(frozen=True)
 class Found:
-    """What a tuning came to on a data set: the target, and each method's settings (None: all its trials failed)."""
+    """What a tuning of a method on a data set came to: its settings (None: all trials failed), and all it tried."""
 
     subject: Subject
     chosen: Chosen | None
     target: float | None
-    trials: int
-    trained_s: float
+    tried: tuple[tuple[int, Tried], ...]  # with its study
+
+    @property
+    def trials(self) -> int:
+        """How many trials it took."""
+        return len(self.tried)
+
+    @property
+    def trained_s(self) -> float:
+        """How many seconds they trained."""
+        return sum(each.curve.trained_s for _, each in self.tried if each.curve is not None)
 
 
 @dataclass
@@ -171,8 +179,44 @@ class Tuner:
         spec, target = self.searched.spec, targets.get(subject.dataset.name)
         tried = [self._tried(study) for study in studies]
         chosen = choose(tried, spec.goal, target, spec.budget.seconds)
-        curves = [each.curve for study in tried for each in study if each.curve is not None]
-        return Found(subject, chosen, target, sum(map(len, tried)), sum(curve.trained_s for curve in curves))
+        return Found(subject, chosen, target, tuple((i, each) for i, study in enumerate(tried) for each in study))
+
+    def outcome(self, found: Sequence[Found]) -> Tuning:
+        """Return all that was tried, chosen and spent, as it is kept."""
+        spec = self.searched.spec
+        return Tuning(
+            search=self.store.suite,
+            suite=tuned_name(self.searched.suite),
+            goal=spec.goal,
+            sampler=spec.sampler,
+            methods=tuple(
+                TunedMethod(
+                    dataset=each.subject.dataset.name,
+                    method=each.subject.method.name,
+                    target=each.target,
+                    tried=tuple(self._kept(study, tried, each.target) for study, tried in each.tried),
+                    chosen=each.chosen.tried.trial if each.chosen else None,
+                    study=each.chosen.study if each.chosen else None,
+                )
+                for each in found
+            ),
+        )
+
+    def _kept(self, study: int, tried: Tried, target: float | None) -> TuningTrial:
+        curve, seconds = tried.curve, self.searched.spec.budget.seconds
+        took = curve.time_to(target) if curve and target is not None else None
+        within = took is not None and (seconds is None or took <= seconds)
+        return TuningTrial(
+            study=study,
+            number=tried.number,
+            trial=tried.trial,
+            point=tried.point,
+            drawn=bool(tried.point),
+            best_val=curve.best(seconds) if curve else None,
+            target_s=took if within else None,
+            trained_s=curve.trained_s if curve else 0.0,
+            wall_s=read_at(self.store.directory / tried.trial).wall_s or 0.0,
+        )
 
     def check_reached(self) -> None:
         """Raise UserError if no trial of any method came to a target that the suite names as a number."""
@@ -186,8 +230,13 @@ class Tuner:
             raise self.searched.error(("target",), what, "lower it, or give the search more budget or epochs")
 
 
+def tuned_name(suite: Suite) -> str:
+    """Return the name of the suite of chosen settings."""
+    return f"{suite.name}-tuned"
+
+
 def tuned_suite(suite: Suite, found: Sequence[Found]) -> Suite:
-    """Return the suite with every method's chosen settings, named `NAME-tuned`.
+    """Return the suite with every method's chosen settings, see `tuned_name`.
 
     Raises:
         UserError: no trial of some method ended well.
@@ -216,40 +265,9 @@ def tuned_suite(suite: Suite, found: Sequence[Found]) -> Suite:
     if file is not None and suite.directory is not None and (suite.directory / file).is_file():
         data["partition"]["file"] = str((suite.directory / file).resolve())
     data |= {
-        "name": f"{suite.name}-tuned",
+        "name": tuned_name(suite),
         "per_method": {name: own.model_dump(mode="json", exclude_unset=True) for name, own in settings.items()},
     }
     tuned = Suite.model_validate(data)
     tuned._source = suite.source
     return tuned
-
-
-def summary(found: Sequence[Found], goal: Goal) -> list[dict[str, Any]]:
-    """Return what was chosen and what it cost, a row a method and data set, as JSON."""
-    return [
-        {
-            "dataset": each.subject.dataset.name,
-            "method": each.subject.method.name,
-            "goal": goal,
-            "target": each.target,
-            "trials": each.trials,
-            "trained_s": each.trained_s,
-            "chosen": None
-            if each.chosen is None
-            else {
-                "study": each.chosen.study,
-                "number": each.chosen.tried.number,
-                "trial": each.chosen.tried.trial,
-                "point": each.chosen.tried.point,
-                "success": each.chosen.success,
-            },
-        }
-        for each in found
-    ]
-
-
-def write_summary(directory: Path, found: Sequence[Found], goal: Goal) -> Path:
-    """Write `tuning.json` beside the trials of a tuning."""
-    path = directory / CHOICE
-    write_whole(path, json.dumps(summary(found, goal), indent=1) + "\n")
-    return path

@@ -72,7 +72,7 @@ class Study:
             "space": {key: values.model_dump(mode="json") for key, values in subject.space.items()},
             "dataset": subject.dataset.model_dump(mode="json"),
             "method": subject.method.model_dump(mode="json"),
-            "search": spec.model_dump(mode="json", include={"sampler", "pruner", "seed"}),
+            "search": spec.model_dump(mode="json", include={"sampler", "pruner", "default_first", "seed"}),
             "seconds": spec.budget.seconds,
         }
         text = json.dumps(what, sort_keys=True, default=str)
@@ -84,7 +84,14 @@ class Study:
         )
 
     def _draw(self, number: int, trials: Sequence[FrozenTrial]) -> dict[str, Any]:
-        """Return the parameters of the trial of a number: they follow from the seed and the trials before alone."""
+        """Return the parameters of the trial of a number: they follow from the seed and the trials before alone.
+
+        None of the one that has the suite's own settings.
+        """
+        if self.spec.default_first:
+            if number == 0:
+                return {}
+            number -= 1
         told = json.dumps([self.spec.seed, self.name])
         seed = int.from_bytes(hashlib.sha256(told.encode()).digest()[:4], "big")
         if self.spec.sampler == "tpe":
@@ -119,10 +126,11 @@ class Study:
             waits = any(trial.state == TrialState.RUNNING for trial in trials)
             if len(trials) >= self.spec.budget.trials or (alone and waits):
                 return False
+            drawn = self._draw(len(trials), trials)
             trial = optuna.create_trial(
                 state=TrialState.RUNNING,
-                params=self._draw(len(trials), trials),
-                distributions=self.distributions,
+                params=drawn,
+                distributions={key: self.distributions[key] for key in drawn},
                 user_attrs={"rungs": rungs} if rungs else {},
             )
             self._study.add_trial(trial)
@@ -137,7 +145,7 @@ class Study:
             self._study.tell(trial.number, value, state=state, skip_if_finished=True)
 
     def point(self, trial: FrozenTrial) -> dict[str, Any]:
-        """Return the values of a trial."""
+        """Return the values of a trial; none of the one that has the suite's own settings."""
         ranges = self.subject.space
         return {
             key: json.loads(value) if ranges[key].choice is not None else value for key, value in trial.params.items()

@@ -29,7 +29,8 @@ tuning:
 
 def chosen(results: Path) -> list[Any]:
     found = json.loads((results / "tiny-tuning" / "tuning.json").read_text())
-    return [(row["method"], row["trials"], row["chosen"]) for row in found]
+    points = {tried["trial"]: tried["point"] for row in found["methods"] for tried in row["tried"]}
+    return [(row["method"], len(row["tried"]), row["chosen"], points[row["chosen"]]) for row in found["methods"]]
 
 
 def test_killed_at_random_and_restarted_it_chooses_the_same(command: CommandLine) -> None:
@@ -59,16 +60,18 @@ def test_killed_at_random_and_restarted_it_chooses_the_same(command: CommandLine
 def test_the_chosen_settings_are_trained_with_fresh_seeds(command: CommandLine) -> None:
     """And a second call finds all done."""
     (command.directory / "s.yaml").write_text(
-        SUITE.replace("trials: 2", "trials: 1").replace("studies: 2", "studies: 1")
+        SUITE.replace("trials: 2", "trials: 1").replace("studies: 2", "studies: 1\n  default_first: false")
     )
     done = command.run("tune", "s.yaml", timeout_s=200)
     assert done.returncode == 0, done.stderr
     final = records(command.directory / "results" / "tiny-tuned")
     assert sorted(r["config"]["seed"] for r in final.values()) == sorted([0, 1, 2, 3, 4] * 2)
-    rates = {row[0]: row[2]["point"]["train.lr"] for row in chosen(command.directory / "results")}
+    rates = {row[0]: row[3]["train.lr"] for row in chosen(command.directory / "results")}
     for record in final.values():
         assert record["config"]["train"]["lr"] == rates[record["config"]["method"]["name"]]
         assert record["result"]["test_at_best_val"] is not None
+    search, tuned = (command.directory / "results" / name / "tuning.json" for name in ("tiny-tuning", "tiny-tuned"))
+    assert search.read_text() == tuned.read_text(), "results tell what their settings cost"
     again = command.run("tune", "s.yaml", timeout_s=100)
     assert again.returncode == 0, again.stderr
     assert "10 trials, 10 done already, 0 to run" in again.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import scipy.stats
 from tune.made_up import EPOCHS, RATES, SCORES, Killed, Machine, curve, deaths, suite, to_the_end, tuner
 
 from harness.errors import UserError
+from harness.results.tuned import expected_best, kept_tunings, read_tuning
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.text import write_suite_file
 from harness.tune.choice import Curve, Tried, choose, success
-from harness.tune.search import summary, tuned_suite
+from harness.tune.search import tuned_suite
 from harness.tune.study import asha_rungs, at, studies_at
 
 
@@ -40,8 +42,8 @@ def test_a_search_that_was_killed_at_random_ends_as_one_that_was_not(sampler: st
 
 def test_each_study_and_seed_draws_its_own(tmp_path: Path) -> None:
     machine = Machine()
-    to_the_end(suite(studies=2), tmp_path, machine)
-    to_the_end(suite(studies=1, seed=1), tmp_path / "other", other := Machine())
+    to_the_end(suite(studies=2, default_first=False), tmp_path, machine)
+    to_the_end(suite(studies=1, seed=1, default_first=False), tmp_path / "other", other := Machine())
     rates = {round(trial.train.lr, 12) for trial in (*machine.ran, *other.ran)}
     assert len(rates) == 2 * 2 * 6 + 2 * 6
     assert {trial.seed for trial in machine.ran} == {10_000, 10_001}
@@ -61,6 +63,59 @@ def test_the_best_of_each_study_and_of_these_the_median_is_chosen(tmp_path: Path
         assert each.trained_s == pytest.approx(18 * EPOCHS * 0.1)
 
 
+def test_the_first_trial_of_each_study_has_the_suites_own_settings(tmp_path: Path) -> None:
+    of = suite(studies=2)
+    own, found = to_the_end(of, tmp_path, machine := Machine())
+    usual = {t.method.name: (t.train, t.model) for t in expand(of, device="cpu")}
+    firsts = [t for t in machine.ran if (t.train, t.model) == usual[t.method.name]]
+    assert sorted((t.method.name, t.seed) for t in firsts) == [
+        (name, seed) for name in ("bns-gcn", "full") for seed in (10_000, 10_001)
+    ]
+    # The best rate of `full` is the usual one: what is drawn cannot be better, and what is chosen overrides nothing.
+    full, bns = found
+    assert (full.subject.method.name, full.chosen.tried.point, full.chosen.tried.number) == ("full", {}, 0)
+    assert bns.chosen.tried.point
+    tuned = load_suite(write_suite_file(tuned_suite(of, found), tmp_path / "tuned.yaml"))
+    trained = [t for t in expand(tuned, device="cpu") if t.method.name == "full"]
+    assert all((t.train, t.model) == usual["full"] for t in trained)
+    kept = own.outcome(found).methods[0]
+    assert (kept.method, kept.drawn_in_a_study, len(kept.drawn_vals)) == ("full", 5, 10)
+    assert kept.own_val == pytest.approx(kept.best.best_val)
+    _, drawn = to_the_end(suite(studies=2, default_first=False), tmp_path / "drawn", Machine())
+    assert all(each.chosen.tried.point for each in drawn)
+
+
+def test_all_that_was_tried_is_kept(tmp_path: Path) -> None:
+    of = suite(goal="time_to_target", target=0.7, studies=2, budget={"trials": 4, "seconds": 1.55})
+    own, found = to_the_end(of, tmp_path, machine := Machine())
+    path = own.outcome(found).write(tmp_path / "kept")
+    kept = read_tuning(path)
+    assert (kept.search, kept.suite) == ("made-up-tuning", "made-up-tuned")
+    ran = {t.id: t for t in machine.ran}
+    for each in kept.methods:
+        assert [(t.study, t.number) for t in each.tried] == [(s, n) for s in range(2) for n in range(4)]
+        for tried in each.tried:
+            seconds, scores = curve(ran[tried.trial])
+            within = [v for at, v in zip(np.cumsum(seconds), scores, strict=True) if at <= 1.55]
+            assert tried.best_val == pytest.approx(max(within))
+            first = next((i for i, v in enumerate(within) if v >= 0.7), None)
+            assert tried.target_s == (None if first is None else pytest.approx(0.1 * (first + 1)))
+        assert each.trained_s == pytest.approx(8 * EPOCHS * 0.1)
+        hits = [t for t in each.tried if t.drawn and t.target_s is not None]
+        assert each.reaching == (len(hits), 6)
+    assert kept_tunings([tmp_path])["made-up-tuned"] == kept
+    path.write_text('{"schema_version": 1}')
+    with pytest.raises(UserError, match=r"tuning\.json: damaged: search: Field required"):
+        read_tuning(path)
+
+
+def test_the_expected_best_of_draws_is_the_mean_over_all_of_them() -> None:
+    scores = [0.2, 0.9, 0.0, 0.5, 0.5]
+    for k, found in enumerate(expected_best(scores, 4), 1):
+        every = [max(draw) for draw in itertools.product(scores, repeat=k)]
+        assert found == pytest.approx(np.mean(every))
+
+
 def test_a_target_below_the_baseline_is_of_its_best_trial(tmp_path: Path) -> None:
     of = suite(goal="time_to_target", target={"of": "full", "below": 0.2}, studies=1)
     _, found = to_the_end(of, tmp_path, machine := Machine())
@@ -77,8 +132,8 @@ def test_a_target_below_the_baseline_is_of_its_best_trial(tmp_path: Path) -> Non
 
 
 def test_the_chosen_settings_are_a_suite_with_fresh_seeds(tmp_path: Path) -> None:
-    of = suite(budget={"trials": 4, "seconds": 9}, per_method={"bns-gcn": {"rate": [0.25, 0.75]}})
-    _, found = to_the_end(of, tmp_path, machine := Machine())
+    of = suite(budget={"trials": 4, "seconds": 9}, default_first=False, per_method={"bns-gcn": {"rate": [0.25, 0.75]}})
+    own, found = to_the_end(of, tmp_path, machine := Machine())
     path = write_suite_file(tuned_suite(of, found), tmp_path / "tuned.yaml")
     trials = expand(load_suite(path), device="cpu")
     assert load_suite(path).name == "made-up-tuned"
@@ -90,7 +145,7 @@ def test_the_chosen_settings_are_a_suite_with_fresh_seeds(tmp_path: Path) -> Non
             assert (trial.train.lr, trial.train.weight_decay) == (point["train.lr"], point["train.weight_decay"])
             assert (trial.model.dropout, trial.train.seconds, trial.tuning) == (point["model.dropout"], 9, None)
             assert trial.method.options.get("rate") == point.get("rate")
-    assert [row["chosen"]["trial"] for row in summary(found, "best_val")] == [e.chosen.tried.trial for e in found]
+    assert [row.chosen for row in own.outcome(found).methods] == [e.chosen.tried.trial for e in found]
 
 
 def test_the_chosen_suite_is_found_from_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +176,7 @@ def test_a_planted_test_score_is_refused(tmp_path: Path) -> None:
 
 def test_failed_trials_are_spent_and_never_chosen(tmp_path: Path) -> None:
     machine = Machine(fails=lambda trial: trial.method.name == "full" and trial.train.lr > 0.01)
-    _, found = to_the_end(suite(budget={"trials": 12}), tmp_path, machine)
+    _, found = to_the_end(suite(budget={"trials": 12}, default_first=False), tmp_path, machine)
     full = next(each for each in found if each.subject.method.name == "full")
     assert (full.trials, full.chosen.tried.point["train.lr"] <= 0.01) == (12, True)
     _, found = to_the_end(suite(), tmp_path / "all", Machine(fails=lambda trial: trial.method.name == "full"))
@@ -167,7 +222,7 @@ def test_what_was_searched_with_another_space_is_searched_anew(tmp_path: Path) -
     to_the_end(suite(), tmp_path, Machine())
     machine = Machine()
     to_the_end(suite(space={"train.lr": {"log": [1e-4, 1e-3]}}), tmp_path, machine)
-    assert len(machine.ran) == 12
+    assert len(machine.ran) == 10, "only the suite's own settings are the same"
     assert all(1e-4 <= trial.train.lr <= 1e-3 for trial in machine.ran)
 
 
@@ -216,7 +271,7 @@ def test_draws_fill_their_ranges_evenly(tmp_path: Path) -> None:
     space = {"train.lr": {"log": [1e-4, 1.0]}, "model.dropout": {"uniform": [0.2, 0.6]}}
     own = {"train.epochs": {"integer": [3, 10]}, "train.optimizer": ["adam", "adamw"]}
     for sampler in ("qmc", "random"):
-        of = suite(sampler=sampler, space=space | own, budget={"trials": 64})
+        of = suite(sampler=sampler, space=space | own, budget={"trials": 64}, default_first=False)
         study = _studies(of, tmp_path / sampler)[0]
         while study.ask():
             pass
@@ -244,7 +299,7 @@ def test_asha_tells_later_trials_where_to_stop(tmp_path: Path) -> None:
 
 def test_a_kill_leaves_no_trial_behind(tmp_path: Path) -> None:
     """What was asked for and not run is run first, with the same settings."""
-    of = suite(sampler="tpe")
+    of = suite(sampler="tpe", default_first=False)
     machine = Machine(dies=iter([0]))
     with pytest.raises(Killed):
         tuner(of, tmp_path, machine).search()

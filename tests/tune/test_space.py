@@ -129,4 +129,4 @@ def test_suites_that_cannot_be_tuned_golden(
 
 def test_a_ruleset_gives_what_is_not_given(tmp_path: Path) -> None:
     spec = searched(SUITE.replace("TUNING", "{ruleset: algoperf, target: 0.5, studies: 2}"), tmp_path).spec
-    assert (spec.budget.trials, spec.studies, spec.goal) == (5, 2, "time_to_target")
+    assert (spec.budget.trials, spec.studies, spec.goal, spec.default_first) == (5, 2, "time_to_target", False)
