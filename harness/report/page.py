@@ -26,6 +26,7 @@ from harness.report.summary import Summary, claims_table, make_summaries, overvi
 from harness.report.sweeps import Networks, Swept, find_networks, sweeps
 from harness.report.table import Table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, show
+from harness.report.workloads import Workloads, find_workloads
 from harness.results.frames import ResultInputs
 from harness.results.store import KeptSuite, kept_suites
 from harness.results.text import join_unique
@@ -92,12 +93,17 @@ class ShownSection:
     section: Section
     views: tuple[ShownView, ...]
 
+    def where(self, *, first: bool) -> ShownSection:
+        """Return it with the views alone that stand, or do not stand, before everything else."""
+        return ShownSection(self.section, tuple(view for view in self.views if view.first == first))
+
 
 @dataclass(frozen=True)
 class Report:
     """Everything that is written, whatever the format.
 
-    `claims`: the tables of the claims summary; `renewed_s`: how often a browser loads the page anew (None: never).
+    `claims`: the tables of the claims summary; `answers`: what stands before everything else; `renewed_s`: how often a
+    browser loads the page anew (None: never).
     """
 
     title: str
@@ -110,12 +116,13 @@ class Report:
     shown: list[ShownSection]
     networks: list[Networks]
     claims: tuple[Table, ...] = ()
+    answers: tuple[ShownSection, ...] = ()
     renewed_s: int | None = None
 
     @property
     def pictures(self) -> list[Picture]:
         """All figures, as they come."""
-        views = (view for shown in self.shown for view in shown.views)
+        views = (view for shown in (*self.answers, *self.shown) for view in shown.views)
         return [view.picture for view in views if view.picture]
 
 
@@ -130,7 +137,9 @@ def make_report(
     sections, networks = make_sections(inputs), find_networks(inputs)
     views, not_imported = _find_views(plugins)
 
-    def begin(of: Kind, subject: Section | Swept | Networks, section: Section) -> Callable[[], ShownSection]:
+    def begin(
+        of: Kind, subject: Section | Swept | Networks | Workloads, section: Section
+    ) -> Callable[[], ShownSection]:
         begun = [show(view, subject, own=own) for view, own in views if view.of == of]
         return lambda: ShownSection(section, tuple(each for shown in begun if (each := shown())))
 
@@ -139,7 +148,10 @@ def make_report(
         *(begin("sweep", each, each.section) for each in sweeps(inputs)),
         *(begin("networks", each, each.section) for each in networks),
     ]
+    together = [begin("workloads", each, each.section) for each in find_workloads(sections)]
     known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
+    shown = [finish() for finish in begun]
+    answers = [*(finish() for finish in together), *shown]
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
         summaries=make_summaries(sections),
@@ -150,7 +162,8 @@ def make_report(
         overview=overview_table(sections),
         networks=networks,
         claims=tuple(map(claims_table, judge(inputs.runs, known, inputs.declared))),
-        shown=[finish() for finish in begun],
+        answers=tuple(own for each in answers if (own := each.where(first=True)).views),
+        shown=[own for each in shown if (own := each.where(first=False)).views or not each.views],
     )
 
 

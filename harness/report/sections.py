@@ -20,6 +20,7 @@ from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten, of_workload, own_settings
 from harness.results.text import Stat, numbers, over_seeds, show_value, text
+from harness.results.tuned import Tuning
 from harness.spec import of_presets
 from harness.suite.schema import FEW, LATER
 
@@ -182,7 +183,8 @@ class Section:
     `frame` holds all of them whatever their status, `ok` those that ended well; both have a column
     `variant` (a variant's `key`) and those of `record_values`. `repeats`: the runs that rows of `frame` are
     means of, see `ResultInputs.runs`; None where each is of one. `badge` says what the data are if not the
-    real set; `declared`: the metrics that the methods declare, by column.
+    real set; `declared`: the metrics that the methods declare, by column; `tuning`: of the methods on this data
+    set, if their settings were chosen by a search.
     """
 
     anchor: str
@@ -199,6 +201,7 @@ class Section:
     parts: tuple[int, ...]
     variants: tuple[Variant, ...]
     declared: Mapping[str, Metric]
+    tuning: Tuning | None = None
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -375,7 +378,16 @@ def _section(
         parts=tuple(sorted(int(p) for p in frame["parts"].dropna().unique())),
         variants=own,
         declared={name: metric for record in records for name, metric in declared_metrics(record).items()},
+        tuning=_tuning(inputs, setting, records),
     )
+
+
+def _tuning(inputs: ResultInputs, setting: Mapping[str, Any], records: Iterable[Record]) -> Tuning | None:
+    """Return what is known of the search of a section's settings."""
+    found = inputs.tunings.get(setting["suite"])
+    names = {_mapping(record.config.get("dataset")).get("name") for record in records}
+    methods = tuple(each for each in found.methods if each.dataset in names) if found else ()
+    return found.model_copy(update={"methods": methods}) if found and methods else None
 
 
 def _anchor(name: str, taken: set[str]) -> str:

@@ -142,9 +142,12 @@ def latex_files(report: Report) -> dict[str, str]:
         files.update({f"{own}.tex": render_table(table, own) for own, table in zip(names, tables, strict=True)})
         return [rf"\input{{{own}}}" for own in names]
 
-    body = [r"\section*{Overview}", *put("overview", [report.overview]), *put("claims", report.claims)]
-    body += put("failures", [report.failures] if report.failures else [])
-    for shown in report.shown:
+    body: list[str] = []
+    for shown in (*report.answers, None, *report.shown):
+        if shown is None:
+            body += [r"\section*{Overview}", *put("overview", [report.overview]), *put("claims", report.claims)]
+            body += put("failures", [report.failures] if report.failures else [])
+            continue
         facts = "; ".join(f"{name}: {value}" for name, value in shown.section.facts)
         body += [r"\clearpage", rf"\section*{{{escape(shown.section.title)}}}", escape(facts)]
         for view in shown.views:

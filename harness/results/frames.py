@@ -18,6 +18,7 @@ from harness.results.record import Json, Record
 from harness.results.reference import at_middle, measurements
 from harness.results.repeats import averaged
 from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
+from harness.results.tuned import Tuning, kept_tunings
 
 
 def load_results(path: Path | str) -> pd.DataFrame:
@@ -201,6 +202,11 @@ class ResultInputs:
         graphs, parts = self._data
         key = str(row["suite"]), str(row["trial"])
         return graphs.get(key, ""), parts.get(key, "")
+
+    @functools.cached_property
+    def tunings(self) -> dict[str, Tuning]:
+        """The searches by which settings were chosen, by suite."""
+        return kept_tunings(self.directories)
 
     def config(self, row: Mapping[Any, Any]) -> Mapping[str, Any]:
         """Return the resolved configuration of a row of `results`, empty without its record."""

@@ -14,8 +14,9 @@ from harness.report.drawing import Picture
 from harness.report.sections import Section, Values, Variant
 from harness.report.sweeps import Networks, Swept
 from harness.report.table import Cell, Group, Table, by_parts, metrics_table
+from harness.report.workloads import Workloads
 
-Kind = Literal["section", "sweep", "networks"]
+Kind = Literal["section", "sweep", "networks", "workloads"]
 
 
 class ReportView(Registered, ABC):
@@ -28,7 +29,8 @@ class ReportView(Registered, ABC):
         title: the heading.
         question: that it answers, for docs/views.md.
         place: views stand in rising order of it; those of plugins last.
-        of: what it is about: a section's trials, a setting that was swept, or networks.
+        of: what it is about: a section's trials, a setting that was swept, networks, or several data sets' trials.
+        first: it stands before everything else: it is the answer that a reader came for.
         anchor: how addresses and files call it; the default is the name.
         columns: metrics of the table, columns of `load_results`.
         caption: of that table: the rule by which its values are computed.
@@ -42,6 +44,7 @@ class ReportView(Registered, ABC):
     question: ClassVar[str]
     place: ClassVar[int] = 1000
     of: ClassVar[Kind] = "section"
+    first: ClassVar[bool] = False
     anchor: ClassVar[str] = ""
     columns: ClassVar[tuple[str, ...]] = ()
     caption: ClassVar[str] = "Means over seeds."
@@ -118,9 +121,22 @@ class NetworksView(ReportView):
         self.networks = networks
 
 
+class WorkloadsView(ReportView):
+    """A view of the trials on several data sets, in each of which methods reach for a target."""
+
+    of = "workloads"
+
+    def __init__(self, workloads: Workloads) -> None:
+        super().__init__(workloads.section)
+        self.workloads = workloads
+
+
 @dataclass(frozen=True)
 class ShownView:
-    """What a view shows of a section; `failure` says in one line why a plugin's view shows nothing."""
+    """What a view shows of a section; `failure` says in one line why a plugin's view shows nothing.
+
+    `first`: it stands before everything else.
+    """
 
     anchor: str
     title: str
@@ -128,12 +144,14 @@ class ShownView:
     picture: Picture | None = None
     more: tuple[Table, ...] = ()
     failure: str = ""
+    first: bool = False
 
 
+Subject = Section | Swept | Networks | Workloads
 Shown = Callable[[], ShownView | None]
 
 
-def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bool = True) -> Shown:
+def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown:
     """Begin to draw a view of its subject, and return what waits and gives what it shows; None if that is nothing.
 
     `own`: whether it is the tool's own; any other that fails is shown as a line that says so.
@@ -156,7 +174,7 @@ def show(view: type[ReportView], subject: Section | Swept | Networks, *, own: bo
 
     def shown() -> ShownView | None:
         picture = drawn.get() if isinstance(drawn, Begun) else drawn
-        return ShownView(anchor, made.heading, table, picture, more) if table or picture else None
+        return ShownView(anchor, made.heading, table, picture, more, first=view.first) if table or picture else None
 
     return shown
 

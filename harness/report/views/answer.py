@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
 from harness.report.sections import Variant, values_of
@@ -15,9 +16,10 @@ from harness.report.views.convergence import trial_course
 from harness.report.views.targets import NEVER
 from harness.results.censored import Ahead, Times, compare
 from harness.results.stats import Interval, time_to_score
-from harness.results.text import byte_unit, common_places, time_unit
+from harness.results.text import byte_unit, common_places, significant, time_unit
 
 Place = tuple[Variant, int]
+AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of a course that add up until the target
 
 
 class AnswerView(ReportView):
@@ -27,6 +29,7 @@ class AnswerView(ReportView):
     title = "Soonest to the target"
     question = "Which method reaches the suite's target soonest, and how sure is that?"
     place = 5
+    first = True
 
     def table(self) -> Table | None:
         """Share of seeds that reach the target, time and bytes to it, and who is ahead; None without one target."""
@@ -36,34 +39,19 @@ class AnswerView(ReportView):
         medians = {place: own.median for place, own in self.times.items()}
         size, unit = time_unit(max((found.centre for found in medians.values() if found), default=None))
         places = common_places(found.centre / size for found in medians.values() if found)
-        sent = {place: own.median for place, own in self.bytes.items()}
-        sent_size, sent_unit = byte_unit(max((found.centre for found in sent.values() if found), default=0.0))
-        scores = values_of(section, "test_at_best_val")
-        shown = {
-            (variant, parts): cell
-            for parts, cells in zip(
-                section.parts, column(section, scores, None, highest=True, usual=scores), strict=True
-            )
-            for variant, cell in zip(section.variants, cells, strict=True)
-        }
         bold: dict[Place, Cell] = {}
         for parts in section.parts:
             keys = [place for place in self.times if place[1] == parts]
             written = [Cell(self._time(medians[key], size, places), number=medians[key] is not None) for key in keys]
             best = [found.centre if (found := medians[key]) else None for key in keys]
             bold |= dict(zip(keys, bold_best(written, best, highest=False), strict=True))
+        more = {head: own for head, own in self._columns().items() if own}
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
-            own, traffic = self.times[key], sent.get(key)
-            never = Cell(NEVER if key in sent else "", number=False)
-            return (
-                Cell(f"{len(own.reached)} of {own.count}"),
-                bold[key],
-                Cell(*self._behind(key)),
-                shown.get(key, Cell()),
-                Cell(f"{traffic.centre / sent_size:,.2f}") if traffic else never,
-            )
+            own = self.times[key]
+            found = (Cell(f"{len(own.reached)} of {own.count}"), bold[key], Cell(*self._behind(key)))
+            return (*found, *(column.get(key, Cell(number=False)) for column in more.values()))
 
         return variants_table(
             section,
@@ -73,12 +61,38 @@ class AnswerView(ReportView):
             "reach the target counts as one that takes longer than it was trained. Behind: times the soonest method's "
             "time, mean over seeds (at least, where a seed does not reach it), and whether that is sure: with 95 % for "
             "all pairs of methods at that P together, paired over seeds (docs/tuning.md). Test score at the best "
-            "validation, mean over seeds. Sent: payload between all ranks up to the target, median. Bold: soonest at "
-            "that P.",
-            ("Reach it", f"Time to it ({unit})", "Behind", f"Test {section.metric} (%)", f"Sent to it ({sent_unit})"),
+            "validation, mean over seeds. Sent: payload between all ranks up to the target, median. Peak: the largest "
+            "rank's memory, mean over seeds. Energy: an epoch's mean times the epochs to the target, median. Search: "
+            "hours of the trials by which the settings were found. Bold: soonest at that P.",
+            ("Reach it", f"Time to it ({unit})", "Behind", *more),
             cells,
             self.times,
         )
+
+    def _columns(self) -> dict[str, dict[Place, Cell]]:
+        """Return the further columns by heading; empty where nothing was measured."""
+        section, tuning = self.section, self.section.tuning
+        scores, peaks = (values_of(section, name) for name in ("test_at_best_val", "peak_memory_bytes"))
+        tested: dict[Place, Cell] = {}
+        for parts, cells in zip(section.parts, column(section, scores, None, highest=True, usual=scores), strict=True):
+            tested |= {(variant, parts): cell for variant, cell in zip(section.variants, cells, strict=True)}
+        peak_size, peak_unit = byte_unit(max((stat.mean for stat in peaks.values()), default=None))
+        hours = {each.method: each.wall_s / 3600 for each in tuning.methods} if tuning else {}
+        sent, joules = self._to_it("sent_bytes"), self._to_it("joules")
+        sent_size, sent_unit = byte_unit(max((found.centre for found in sent.values() if found), default=None))
+        return {
+            f"Test {section.metric} (%)": tested if scores else {},
+            f"Sent to it ({sent_unit})": _written(sent, sent_size),
+            f"Peak ({peak_unit})": {key: Cell(f"{stat.mean / peak_size:,.2f}") for key, stat in peaks.items()},
+            "Energy to it (J)": _written(joules, 1.0),
+            "Search (h)": {
+                key: Cell(significant(hours[key[0].method])) for key in self.times if key[0].method in hours
+            },
+        }
+
+    def _to_it(self, name: str) -> dict[Place, Interval | None]:
+        """Return the median of what it took to the target; None where that is not reached."""
+        return {place: own.median for place, own in self._amounts(name).items()}
 
     def figure(self) -> Picture | None:
         """Draw the share of seeds that has reached the target against the training time, a panel a number of parts."""
@@ -114,50 +128,51 @@ class AnswerView(ReportView):
         return float(found.pop()) if len(found) == 1 else None
 
     @cached_property
-    def _reached(self) -> dict[Place, tuple[Times, Times]]:
-        """The seconds and the bytes to the target, of each variant and number of parts."""
+    def _reached(self) -> dict[Place, dict[str, Times]]:
+        """What it took to the target, of each variant and number of parts, by column of a course: seconds, bytes, J."""
         section, target = self.section, self.target
         if target is None:
             return {}
-        courses = {trial: trial_course(rows) for trial, rows in section.epochs.groupby("trial")}
-        longest, most = (
-            max((float(course[name].sum()) for course in courses.values()), default=0.0)
-            for name in ("time_s", "sent_bytes")
-        )
+        joules = _joules(section.frame)
+        courses = {
+            str(trial): trial_course(rows).assign(joules=joules.get(str(trial), np.nan))
+            for trial, rows in section.epochs.groupby("trial")
+        }
+        most = {name: max((float(course[name].sum()) for course in courses.values()), default=0.0) for name in AMOUNTS}
         found = {}
         for variant in section.variants:
             for parts in section.parts:
-                seconds, sent = Times({}, {}), Times({}, {})
+                reached: dict[str, dict[int, float]] = {name: {} for name in AMOUNTS}
+                censored: dict[str, dict[int, float]] = {name: {} for name in AMOUNTS}
                 for row in section.select(variant, parts, ok=False).to_dict("records"):
-                    course, seed = courses.get(row["trial"]), int(row["seed"])
+                    course, seed = courses.get(str(row["trial"])), int(row["seed"])
                     if row["status"] == "skipped":
                         continue
-                    if row["status"] != "ok" or course is None:  # it took longer than any that was trained
-                        seconds.censored[seed], sent.censored[seed] = longest, most  # type: ignore[index]
-                        continue
-                    for own, each in ((seconds, course["time_s"]), (sent, course["sent_bytes"])):
-                        amount = time_to_score(list(each), list(course["score"]), target)
+                    for name in AMOUNTS:
+                        if row["status"] != "ok" or course is None:  # it took longer than any that was trained
+                            censored[name][seed] = most[name]
+                            continue
+                        amount = time_to_score(list(course[name]), list(course["score"]), target)
                         if amount is None:
-                            own.censored[seed] = float(each.sum(skipna=False))  # type: ignore[index]
+                            censored[name][seed] = float(course[name].sum(skipna=False))
                         else:
-                            own.reached[seed] = amount  # type: ignore[index]
-                if seconds.count:
-                    found[variant, parts] = seconds, sent
+                            reached[name][seed] = amount
+                own = {name: Times(reached[name], censored[name]) for name in AMOUNTS}
+                if own["time_s"].count:
+                    found[variant, parts] = own
         return found
+
+    def _amounts(self, name: str) -> dict[Place, Times]:
+        """Return what it took of a column, where all of it was measured."""
+        found = {place: own[name] for place, own in self._reached.items()}
+        return {
+            p: own for p, own in found.items() if not np.isnan([*own.reached.values(), *own.censored.values()]).any()
+        }
 
     @property
     def times(self) -> dict[Place, Times]:
         """The seconds to the target."""
-        return {place: own for place, (own, _) in self._reached.items()}
-
-    @property
-    def bytes(self) -> dict[Place, Times]:
-        """The bytes to the target, where all were counted."""
-        return {
-            place: own
-            for place, (_, own) in self._reached.items()
-            if not any(np.isnan([*own.reached.values(), *own.censored.values()]))
-        }
+        return {place: own["time_s"] for place, own in self._reached.items()}
 
     @cached_property
     def ahead(self) -> dict[int, list[Ahead]]:
@@ -193,3 +208,20 @@ class AnswerView(ReportView):
             return NEVER
         high = f"{found.high / size:,.{places}f}" if np.isfinite(found.high) else "∞"
         return f"{found.centre / size:,.{places}f} [{found.low / size:,.{places}f}, {high}]"
+
+
+def _written(found: Mapping[Place, Interval | None], size: float) -> dict[Place, Cell]:
+    """Return a cell of each median; none of any if nowhere is one."""
+    if not any(found.values()):
+        return {}
+    return {
+        place: Cell(significant(own.centre / size)) if own else Cell(NEVER, number=False)
+        for place, own in found.items()
+    }
+
+
+def _joules(frame: pd.DataFrame) -> dict[str, float]:
+    """Return the energy of an epoch of each trial, all processors and devices; nothing of those without a counter."""
+    kinds = [name for name in ("energy_cpu_j", "energy_gpu_j") if name in frame]
+    sums = frame[kinds].apply(pd.to_numeric).sum(axis=1, min_count=1)
+    return dict(zip(frame["trial"], sums, strict=True)) if kinds else {}

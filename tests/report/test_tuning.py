@@ -1,0 +1,98 @@
+"""The report of chosen settings: what their search cost and gained, against the trials as they were made up."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+from report.measured import listed, one_section
+from tune.made_up import EPOCHS, Machine, curve, suite, to_the_end
+
+from harness.report.table import Table
+from harness.report.views.tuning import TuningView
+from harness.results.store import ResultStore
+from harness.suite.expand import expand
+from harness.tune.search import tuned_suite
+
+
+def tuned_view(root: Path, machine: Machine, sampler: str = "random", target: float | None = None) -> TuningView:
+    """Search, and train what was chosen."""
+    goal = "best_val" if target is None else "time_to_target"
+    of = suite(studies=2, sampler=sampler, budget={"trials": 5}, goal=goal, target=target)
+    own, found = to_the_end(of, root, machine)
+    final = tuned_suite(of, found)
+    store = ResultStore(root, final.name)
+    own.outcome(found).write(store.directory)
+    Machine()(final, expand(final, device="cpu"), store)
+    return TuningView(one_section(store.directory))
+
+
+def shown(table: Table, label: str) -> dict[str, str]:
+    row = next(row for row in table.rows if row.label == label)
+    return dict(zip(table.columns, (cell.text for cell in row.cells), strict=True))
+
+
+def test_the_table_has_the_cost_and_the_gain(tmp_path: Path) -> None:
+    view = tuned_view(tmp_path, machine := Machine(), target=0.7)
+    table = view.table()
+    assert table is not None
+    assert len(listed(table)) == 2
+    for variant in view.section.variants:
+        ran = [t for t in machine.ran if t.method.name == variant.method]
+        best = {t.id: max(curve(t)[1]) for t in ran}
+        own = [best[t.id] for t in ran if t.train.lr == 0.01]
+        drawn = [t for t in ran if t.train.lr != 0.01]
+        assert (len(own), len(drawn)) == (2, 8)
+        told = shown(table, variant.label)
+        assert told["Trials"] == "10"
+        assert float(told["Trained (s)"]) == pytest.approx(10 * EPOCHS * 0.1)
+        assert float(told["Own (%)"]) == pytest.approx(100 * statistics.fmean(own), abs=0.005)
+        assert float(told["Median (%)"]) == pytest.approx(100 * statistics.median(best[t.id] for t in drawn), abs=0.005)
+        assert float(told["Best (%)"]) == pytest.approx(100 * max(best.values()), abs=0.005)
+        assert told["Reach the target"] == f"{sum(best[t.id] >= 0.7 for t in drawn)} of 8"
+    assert "Target: 70.0 %" in table.caption
+
+
+def test_the_picture_is_of_the_expected_best(tmp_path: Path) -> None:
+    for sampler in ("random", "tpe"):
+        view = tuned_view(tmp_path / sampler, machine := Machine(), sampler)
+        picture = view.figure()
+        assert picture is not None
+        for variant in view.section.variants:
+            data = picture.data[picture.data["series"] == variant.label].sort_values("trials")
+            assert list(data["trials"]) == [1, 2, 3, 4]
+            heights = list(data["best_validation_percent"])
+            studies = [
+                [100 * max(curve(t)[1]) for t in machine.ran
+                 if (t.method.name, t.seed) == (variant.method, 10_000 + study) and t.train.lr != 0.01]
+                for study in range(2)
+            ]  # fmt: skip
+            every = [score for own in studies for score in own]
+            if sampler == "random":
+                assert heights[0] == pytest.approx(statistics.fmean(every))
+                assert heights == sorted(heights)
+                assert heights[-1] < max(every)
+            else:
+                firsts = [max(own[:2]) for own in studies]
+                assert heights[1] == pytest.approx(statistics.fmean(firsts))
+                assert heights[-1] == pytest.approx(statistics.fmean(map(max, studies)))
+
+
+def test_failed_trials_cost_and_count_as_nothing(tmp_path: Path) -> None:
+    def fails(trial: object) -> bool:
+        return trial.method.name == "full" and trial.train.lr != 0.01  # type: ignore[attr-defined]
+
+    view = tuned_view(tmp_path, Machine(fails=fails))
+    table = view.table()
+    assert table is not None
+    told = shown(table, "full")
+    assert (told["Trials"], told["Median (%)"], told["Chosen settings"]) == ("10", "0.00", "the suite's own")
+
+
+def test_results_that_were_not_tuned_have_no_such_view(tmp_path: Path) -> None:
+    of = suite()
+    Machine()(of, expand(of, device="cpu"), ResultStore(tmp_path, of.name))
+    view = TuningView(one_section(tmp_path))
+    assert view.table() is None
+    assert view.figure() is None
