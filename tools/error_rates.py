@@ -21,7 +21,10 @@ import numpy as np
 
 from harness.claims import Measured, State, Sureness, against, decide, worst
 from harness.metrics import METRICS, Formula
+from harness.results.censored import Times, compare
 from harness.results.contrast import RISK, Contrast, Pairs, against_best, share_of_risk
+from harness.results.tuned import TunedMethod, TuningTrial
+from harness.tune.choice import Curve, Tried, choose
 from tools.reference import table
 
 Rate = Callable[[], float]
@@ -208,6 +211,79 @@ def decided(claims: Claims, count: int, states: tuple[State, ...] = ("holds", "f
 
 
 @dataclass(frozen=True)
+class Searches:
+    """Methods whose settings are searched, `draws` in each of `studies`, and trained again with 5 seeds.
+
+    A setting that is off by x in a key (-1 to 1, drawn) takes `sharp` |x|, or with `round` `sharp` x^2, longer: in the
+    logarithm of time, over `keys` added. `lead`: by how much longer all methods but the first take at their best, one
+    after the other with `each`.
+    """
+
+    count: int
+    studies: int = 1
+    draws: int = 14
+    keys: int = 1
+    sharp: float = 1.0
+    round: bool = True
+    noise: float = 0.1
+    lead: float = 0.0
+    each: bool = False
+
+    def draw(self, rng: np.random.Generator) -> tuple[dict[str, Times], list[float]]:
+        """Search and train again; return the final times, and what is known of the searches' luck."""
+        of_seed = rng.normal(0, 0.1, SEEDS)
+        finals, luck = {}, []
+        for method in range(self.count):
+            best = self.lead * (method if self.each else min(method, 1))
+            off = rng.uniform(-1, 1, (self.studies, self.draws, self.keys))
+            true = best + self.sharp * (off**2 if self.round else abs(off)).sum(axis=2)
+            seen = np.exp(true + rng.normal(0, self.noise, true.shape))
+            tried = [
+                [Tried(i, f"{study}-{i}", {"x": 0}, Curve((t,), (1.0,), t)) for i, t in enumerate(own.tolist())]
+                for study, own in enumerate(seen)
+            ]
+            chosen = choose(tried, "time_to_target", 1.0, None)
+            assert chosen is not None
+            took = np.exp(true[chosen.study, chosen.tried.number] + of_seed + rng.normal(0, self.noise, SEEDS))
+            finals[f"m{method}"] = Times(dict(enumerate(took.tolist())), {})
+            kept = TunedMethod(
+                dataset="", method="", target=1.0, chosen=chosen.tried.trial, study=chosen.study,
+                tried=tuple(
+                    TuningTrial(study=study, number=each.number, trial=each.trial, point=each.point, drawn=True,
+                                best_val=1.0, target_s=t, trained_s=t, wall_s=t)
+                    for study, own in enumerate(tried) for each in own
+                    if each.curve is not None and (t := each.curve.trained_s)
+                ),
+            )  # fmt: skip
+            luck.append(kept.luck("time_to_target") or 0.0)
+        return finals, luck
+
+    def told_apart(self, rng: np.random.Generator) -> bool:
+        """Return whether any two methods would be told apart."""
+        return any(pair.sure for pair in compare(*self.draw(rng)))
+
+    def ahead(self, rng: np.random.Generator) -> bool:
+        """Return whether the first would be surely ahead of the second."""
+        return any(pair.sure and (pair.method, pair.over) == ("m0", "m1") for pair in compare(*self.draw(rng)))
+
+    def ranked(self, rng: np.random.Generator) -> bool:
+        """Return whether the medians are in the order of the methods, and no verdict is against it."""
+        finals, luck = self.draw(rng)
+        medians = [own.median.centre for own in finals.values() if own.median]
+        wrong = any(pair.sure and pair.method > pair.over for pair in compare(finals, luck))
+        return medians == sorted(medians) and not wrong
+
+
+SEEDS = 5
+
+
+def searched(searches: Searches, count: int, what: Callable[[Searches, np.random.Generator], bool]) -> float:
+    """Return in which share of searches something is so."""
+    rng = np.random.default_rng(zlib.crc32(repr(searches).encode()))
+    return sum(what(searches, rng) for _ in range(count)) / count
+
+
+@dataclass(frozen=True)
 class Table:
     """Rates, yet to be counted, with what they are of; `false`: they are to be 5 % at most."""
 
@@ -226,6 +302,7 @@ def tables() -> Iterator[Table]:
     yield from _compare()
     yield from _winners()
     yield from _claims()
+    yield from _searches()
 
 
 def _table(
@@ -343,6 +420,34 @@ def _claims() -> Iterator[Table]:
     )
     note = "Scores with a deviation of 1 point, 2 points above and below the bound."
     yield _table("A claim is decided rightly", note, "seeds", ("holds", "fails"), rows, false=False)
+
+
+def _searches() -> Iterator[Table]:
+    ways = {
+        "one key, round, 1 study": Searches(2),
+        "3 studies": Searches(2, studies=3),
+        "one key, sharp, 1 study": Searches(2, round=False),
+        "three keys, round, 1 study": Searches(2, keys=3),
+        "its 3 studies": Searches(2, keys=3, studies=3),
+    }
+    rows = (
+        (f"{n}", [partial(searched, replace(way, count=n), FEW, Searches.told_apart) for way in ways.values()])
+        for n in (2, 5, 14)
+    )
+    note = (
+        "Settings searched with 14 draws a study, a noise of 10 %, 5 seeds; no method is better than another at its "
+        "best settings: what differs is which were drawn."
+    )
+    yield _table("Equal methods are told apart after a search", note, "methods", ways, rows)
+    rows = (
+        (
+            f"{t:g} times",
+            [partial(searched, replace(way, count=5, lead=math.log(t)), FEW, Searches.ahead) for way in ways.values()],
+        )
+        for t in (1.3, 2.0, 4.0)
+    )
+    note = "The same searches of 5 methods; all but the first take so many times as long at their best settings."
+    yield _table("A method is found to be ahead after a search", note, "takes", ways, rows, false=False)
 
 
 HEAD = f"""# Error rates

@@ -84,7 +84,11 @@ class Ahead:
     sure: bool
 
 
-def compare(times: Mapping[str, Times]) -> list[Ahead]:
+SEARCH_DOUBT = 1.5
+"""By how much the variance of searches is taken for larger: a bootstrap of a dozen trials finds too little of it."""
+
+
+def compare(times: Mapping[str, Times], luck: Sequence[float] = ()) -> list[Ahead]:
     """Compare every two methods of one workload, over the seeds that both have; the sooner one first.
 
     Logarithms of times are seen as a randomised block design: method plus seed plus noise of one size. All pairs are
@@ -92,7 +96,13 @@ def compare(times: Mapping[str, Times]) -> list[Ahead]:
     censored time counts as its budget, which is too short: a method's lead over one that is censored is thus never
     made larger, and the noise is estimated from methods that always reach the target. Which of two is ahead is never
     sure where the sooner one is censored itself, or fewer than two seeds say how much one trial differs from another.
+
+    `luck`: of methods whose settings were searched, by how much the logarithm of a method's time would differ with
+    another such search (`TunedMethod.luck`); all are taken to have the same. Without it verdicts are of the settings,
+    and with many methods one of them nearly always seems ahead that was only searched with more luck
+    (docs/design/tuning.md).
     """
+    searched = SEARCH_DOUBT * float(np.mean(np.square(luck))) if len(luck) else 0.0
     whole = {name: own for name, own in times.items() if own.count and not own.censored}
     noise, freedom = _noise(whole)
     found = []
@@ -102,7 +112,8 @@ def compare(times: Mapping[str, Times]) -> list[Ahead]:
             continue
         lead = float(np.mean([math.log(b / a) for a, b in pairs]))
         first, last, lead = (one, other, lead) if lead >= 0 else (other, one, -lead)
-        reach = _range(len(times), freedom) * noise / math.sqrt(len(pairs)) if freedom else math.inf
+        error = math.sqrt(noise**2 / len(pairs) + searched) if freedom else math.inf
+        reach = _range(len(times), freedom) * error if freedom else math.inf
         sure = not times[first].censored and len(pairs) > 1 and lead > reach
         found.append(Ahead(first, last, math.exp(lead), sure))
     return found

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from scipy.stats import binom
 
 from harness.errors import UserError
 from harness.results.record import read_versioned
@@ -78,6 +81,35 @@ class TunedMethod(BaseModel):
         """How many of the drawn settings reach the target, and of how many."""
         drawn = [each for each in self.tried if each.drawn]
         return sum(each.target_s is not None for each in drawn), len(drawn)
+
+    def luck(self, goal: Goal) -> float | None:
+        """Return how much the time to the target would differ from one such search to the next.
+
+        The standard deviation of the logarithm of the time of what is chosen, if the drawn settings were drawn again
+        from those that were (a bootstrap, in closed form: of each study the best, the median of studies), beside the
+        suite's own. A time beyond the budget counts as the longest. None where fewer than two settings were drawn, or
+        nobody reaches the target.
+        """
+        drawn = [each for each in self.tried if each.drawn]
+        times = [each.target_s for each in self.tried if each.target_s is not None]
+        if len(drawn) < 2 or not times:
+            return None
+        longest = max([*times, *(each.trained_s for each in self.tried)])
+
+        def rank(each: TuningTrial) -> tuple[float, float]:
+            time = math.inf if goal == "best_val" or each.target_s is None else each.target_s
+            return time, -(each.best_val or 0.0)
+
+        order = sorted(self.tried, key=lambda each: (rank(each), each.drawn))
+        own = next((i for i, each in enumerate(order) if not each.drawn), len(order))
+        before = np.cumsum([each.drawn for each in order]) / len(drawn)
+        one = 1 - (1 - before) ** self.drawn_in_a_study  # the best of a study is this one or a better
+        one[own:] = 1.0
+        studies = len({each.study for each in self.tried})
+        chosen = np.diff(binom.sf(studies // 2, studies, one), prepend=0.0)
+        logs = np.log([longest if each.target_s is None else each.target_s for each in order])
+        centre = float(chosen @ logs)
+        return math.sqrt(float(chosen @ (logs - centre) ** 2))
 
     def course(self, sampler: Sampler) -> list[float]:
         """Return the best validation score that 1, 2, ... drawn settings are expected to come to.

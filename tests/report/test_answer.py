@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from report.measured import one_section, row, texts
 
 from harness.report.views.answer import AnswerView
 from harness.results.store import record_places
+from harness.results.tuned import TunedMethod, Tuning, TuningTrial
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -79,3 +82,31 @@ def test_without_a_target_there_is_no_answer(tmp_path: Path) -> None:
     view = view_of(tmp_path, None)
     assert view.table() is None
     assert view.figure() is None
+
+
+@pytest.mark.parametrize(("spread", "sure"), [(0.01, True), (3.0, False)])
+def test_a_lead_that_another_search_might_turn_is_not_sure(spread: float, sure: bool, tmp_path: Path) -> None:
+    """The time to the target differs from one drawn setting to the next by so many powers of e."""
+    view = view_of(tmp_path, 0.6)
+    methods = tuple(
+        TunedMethod(
+            dataset="digits", method=method, target=0.6, chosen=None, study=None,
+            tried=tuple(
+                TuningTrial(
+                    study=0, number=i, trial=str(i), point={"x": i}, drawn=True, best_val=0.9, wall_s=720.0,
+                    target_s=math.exp(spread * i), trained_s=1e4,
+                ) for i in range(10)
+            ),
+        ) for method in ("graphsage", "full")
+    )  # fmt: skip
+    searched = Tuning(search="demo-tuning", suite="demo", goal="time_to_target", sampler="random", methods=methods)
+    table = AnswerView(replace(view.section, tuning=searched)).table()
+    assert table is not None
+    slow = row(table, next(v.label for v in view.section.variants if v.method == "graphsage"), 2)
+    assert slow.cells[2].note == ("" if sure else "cannot tell")
+    assert texts(table, slow.label, 2)["Search (h)"] == "2.00"
+    assert ("for another search of the settings too" in table.caption) is True
+    alone = view.table()
+    assert alone is not None
+    assert row(alone, slow.label, 2).cells[2].note == ""
+    assert "Search (h)" not in alone.columns

@@ -60,7 +60,9 @@ class AnswerView(ReportView):
             "evaluation and set-up not): the Kaplan-Meier median with its 95 % interval, in which a seed that does not "
             "reach the target counts as one that takes longer than it was trained. Behind: times the soonest method's "
             "time, mean over seeds (at least, where a seed does not reach it), and whether that is sure: with 95 % for "
-            "all pairs of methods at that P together, paired over seeds (docs/tuning.md). Test score at the best "
+            "all pairs of methods at that P together, paired over seeds"
+            + (", for another search of the settings too" if self._luck else "")
+            + " (docs/tuning.md). Test score at the best "
             "validation, mean over seeds. Sent: payload between all ranks up to the target, median. Peak: the largest "
             "rank's memory, mean over seeds. Energy: an epoch's mean times the epochs to the target, median. Search: "
             "hours of the trials by which the settings were found. Bold: soonest at that P.",
@@ -178,9 +180,18 @@ class AnswerView(ReportView):
     def ahead(self) -> dict[int, list[Ahead]]:
         """Who is ahead of whom, by number of parts; methods by their variants' keys."""
         return {
-            parts: compare({variant.key: own for (variant, count), own in self.times.items() if count == parts})
+            parts: compare(
+                {variant.key: own for (variant, count), own in self.times.items() if count == parts}, self._luck
+            )
             for parts in self.section.parts
         }
+
+    @cached_property
+    def _luck(self) -> list[float]:
+        """By how much times would differ with another search of the settings, of each method that tells."""
+        tuning = self.section.tuning
+        found = (each.luck(tuning.goal) for each in tuning.methods) if tuning else ()
+        return [each for each in found if each is not None]
 
     def _behind(self, place: Place) -> tuple[str, str]:
         """Return how far a variant is behind the soonest at its number of parts, and what that is worth."""

@@ -92,7 +92,7 @@ class ProfileView(WorkloadsView):
         drawn = {name: own for name, own in self.profiles.items() if own.taus}
         if not drawn:
             return None
-        title = "Soonest to the target over all data sets"
+        title = "Soonest to the target"
         figure = new_figure(3.4, self.section, title, legend=True)
         ax = figure.subplots()
         for name, own in drawn.items():
