@@ -15,6 +15,7 @@ from harness.claims.text import subject
 from harness.metrics import Metric
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
+from harness.report.views.answer import AnswerView
 from harness.results.contrast import Pairs, against_best, moment, needed
 from harness.results.text import byte_unit, join_unique, percent, significant, trials
 
@@ -56,6 +57,9 @@ def compared_parts(section: Section) -> int | None:
 
 
 def _wins(section: Section, parts: int) -> Iterator[Win]:
+    answer = AnswerView(section)
+    if answer.target is not None and (found := answer.verdict(parts)):
+        yield Win(f"Soonest to {100 * answer.target:.1f} % validation {section.metric}", found[1], found[0])
     if times := _at(values_of(section, "epoch_time_s"), parts):
         yield _fastest(section, parts, times)
     if scores := _at(values_of(section, "test_at_best_val"), parts):

@@ -13,6 +13,7 @@ import pytest
 from report.fake import METHODS, write_results
 from report.measured import one_section, row, texts
 
+from harness.report.summary import make_summaries
 from harness.report.views.answer import AnswerView
 from harness.results.store import record_places
 from harness.results.tuned import TunedMethod, Tuning, TuningTrial
@@ -110,3 +111,25 @@ def test_a_lead_that_another_search_might_turn_is_not_sure(spread: float, sure: 
     assert alone is not None
     assert row(alone, slow.label, 2).cells[2].note == ""
     assert "Search (h)" not in alone.columns
+
+
+def test_the_verdict_names_everybody_once(tmp_path: Path) -> None:
+    """Who is surely behind, who cannot be told apart, and who does not arrive."""
+    write_results(
+        tmp_path, methods=METHODS, parts=(2,), seeds=SEEDS, train={"target": 0.6},
+        fails=lambda config: ("diverged", "loss is nan") if config.method.options.get("rate") == 0.1 else None,
+    )  # fmt: skip
+    view = AnswerView(one_section(tmp_path))
+    found = view.verdict(2)
+    assert found is not None
+    soonest, said = found
+    medians = {v: own.median.centre for (v, _), own in view.times.items() if own.median}
+    assert soonest == min(medians, key=lambda v: medians[v])
+    assert said.startswith(f"{soonest.label}, ")
+    lost = next(v for v in view.section.variants if v not in medians)
+    assert f"Half of the seeds or more do not reach it with {lost.label}." in said
+    assert "Surely ahead of" in said
+    for variant in view.section.variants:
+        assert said.count(variant.label) == 1
+    told = [win.text for summary in make_summaries([view.section]) for win in summary.wins if "Soonest" in win.what]
+    assert told == [said]

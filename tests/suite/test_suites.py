@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
 from harness.suite.select import matches
+from harness.tune.space import Searched
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
-NAMES = ["amazon", "arxiv", "fair/small", "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
+FAIR = ["fair/small", "fair/twin"]
+NAMES = ["amazon", "arxiv", *FAIR, "planetoid", "ppi", "products", "quickstart", "reddit", "yelp"]
 PSC = [f"papers/psc-{what}" for what in ("table2", "table3", "fig6", "fig7", "fig8")]
 SKEWED = [f"papers/skewed-{what}" for what in ("fig3", "fig4", "fig5", "centralised")]
 TABLE1 = "papers/skewed-table1"  # of real graphs that are small enough, so that it needs no twin
@@ -29,7 +32,8 @@ PSC_TABLE1 = "papers/psc-table1"  # its twin is that of bns-table1
 PAPERS = [*TWINNED, *(f"{name}-twin" for name in TWINNED), TABLE1, PSC_TABLE1, *FIG5]
 COMPUTERS = [f"papers/{what}-computers" for what in ("bns-table2", "dgs-table3", "dgs-table4")]
 PPI_GO = "papers/saint-fig2-ppi-go"
-NEED_DATA = ["anchor", "papers/psc-table2-arxiv", "papers/dgs-sampling-arxiv", *COMPUTERS, PPI_GO]
+FAIR_DATA = ["fair/medium", "fair/ogbn-arxiv"]
+NEED_DATA = [*FAIR_DATA, "anchor", "papers/psc-table2-arxiv", "papers/dgs-sampling-arxiv", *COMPUTERS, PPI_GO]
 PAPER = {"bns": "BNS-GCN, ", "psc": "PSC-GCN, ", "skewed": "Skewed sampling, ", "dgs": "DGS, ", "saint": "GraphSAINT, "}
 
 
@@ -76,6 +80,21 @@ def test_a_suite_bears_its_files_name_and_says_where_its_numbers_are_from(name: 
 @pytest.mark.parametrize("name", [*NAMES, *PAPERS, "network"])
 def test_it_expands_without_data(name: str) -> None:
     assert trials(name)  # its claims are held against its trials here, too
+
+
+@pytest.mark.parametrize("name", [*FAIR, *FAIR_DATA])
+def test_a_fair_suite_tunes_every_method_with_one_budget(name: str, tmp_path: Path) -> None:
+    suite = load_suite(SUITES / f"{name}.yaml")
+    for dataset in suite.datasets:
+        tiny_graph(tmp_path / f"{dataset.name}.npz")
+    subjects = Searched(suite, device="cpu", data_dir=tmp_path).subjects()
+    shipped = {entry.name for entry in entry_points(group="harness.methods")}
+    for dataset in suite.datasets:
+        assert {each.method.name for each in subjects if each.dataset.name == dataset.name} == shipped
+    assert all({"train.lr", "train.weight_decay", "model.dropout"} <= set(each.space) for each in subjects)
+    assert {claim.source.split(",")[0] for claim in suite.claims} == {"Bajaj et al."}
+    hours = sum(suite.tuning.budget.trials * suite.tuning.budget.seconds for _ in subjects) / 3600
+    assert hours <= 10, "more than a night's work"
 
 
 @pytest.mark.parametrize("name", PAPERS)

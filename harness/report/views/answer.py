@@ -193,6 +193,30 @@ class AnswerView(ReportView):
         found = (each.luck(tuning.goal) for each in tuning.methods) if tuning else ()
         return [each for each in found if each is not None]
 
+    def verdict(self, parts: int) -> tuple[Variant, str] | None:
+        """Return who is soonest at a number of parts, and in words by how much and how sure; None if nobody arrives."""
+        there = {v: own for (v, count), own in self.times.items() if count == parts}
+        medians = {v: found for v, own in there.items() if (found := own.median)}
+        if not medians or len(there) < 2:
+            return None
+        soonest = min(medians, key=lambda v: medians[v].centre)
+        size, unit = time_unit(medians[soonest].centre)
+        places = common_places([medians[soonest].centre / size])
+        said = f"{soonest.label}, {self._time(medians[soonest], size, places)} {unit}"
+        pairs = {frozenset((pair.method, pair.over)): pair for pair in self.ahead[parts]}
+        others = sorted((v for v in medians if v != soonest), key=lambda v: medians[v].centre)
+        sure = [v for v in others if (pair := pairs.get(frozenset((soonest.key, v.key)))) and pair.sure]
+        behind = [v for v in sure if pairs[frozenset((soonest.key, v.key))].method == soonest.key]
+        tied, never = [v for v in others if v not in behind], [v for v in there if v not in medians]
+        if tied:
+            said += f". Cannot be told from {', '.join(v.label for v in tied)}"
+        if behind:
+            least = min(pairs[frozenset((soonest.key, v.key))].factor for v in behind)
+            said += f". Surely ahead of {', '.join(v.label for v in behind)}, {least:.2f} times or more"
+        if never:
+            said += f". Half of the seeds or more do not reach it with {', '.join(v.label for v in never)}"
+        return soonest, f"{said}."
+
     def _behind(self, place: Place) -> tuple[str, str]:
         """Return how far a variant is behind the soonest at its number of parts, and what that is worth."""
         variant, parts = place
