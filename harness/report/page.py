@@ -214,6 +214,14 @@ def render_markdown(report: Report) -> str:
     return environment.get_template("report.md.j2").render(report=report)
 
 
+def markdown_table(table: Table) -> str:
+    """Return a table as Markdown, without a number."""
+    environment = _environment(autoescape=False)
+    environment.filters["md"] = escape_markdown
+    module = environment.get_template("table.md.j2").module
+    return str(module.numbers(table, None))  # type: ignore[attr-defined]
+
+
 def escape_markdown(value: object) -> str:
     """Return text that is shown as it is in a Markdown paragraph or table cell: no markup, no HTML."""
     line = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

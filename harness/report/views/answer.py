@@ -16,7 +16,7 @@ from harness.report.views.convergence import trial_course
 from harness.report.views.targets import NEVER
 from harness.results.censored import Ahead, Times, compare
 from harness.results.stats import Interval, time_to_score
-from harness.results.text import byte_unit, common_places, significant, time_unit
+from harness.results.text import MISSING, byte_unit, common_places, significant, time_unit
 
 Place = tuple[Variant, int]
 AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of a course that add up until the target
@@ -233,6 +233,8 @@ class AnswerView(ReportView):
         if pair is None:
             return "", ""
         factor = pair.factor if pair.method == soonest else 1 / pair.factor
+        if self.times[place].censored and factor < 1:  # it was trained for less time than the soonest took
+            return MISSING, "cannot tell"
         least = "at least " if self.times[place].censored else ""
         return f"{least}{factor:.2f} ×", "" if pair.sure else "cannot tell"
 

@@ -1,0 +1,28 @@
+"""The page of findings: the report's verdicts and tables, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from report.test_tuning import tuned_view
+from tune.made_up import Machine
+
+from harness.report.page import make_report
+from harness.results.frames import load_inputs
+from tools.findings import render
+
+
+def test_the_page_has_the_reports_verdicts_and_tables(tmp_path: Path) -> None:
+    tuned_view(tmp_path, Machine(), target=0.7)
+    report = make_report(load_inputs(tmp_path / "made-up-tuned"))
+    page = render(report, "made-up")
+    assert "`harness tune suites/fair/made-up.yaml`" in page
+    wins = [win for summary in report.summaries for win in summary.wins]
+    assert any(win.what.startswith("Soonest to 70.0 %") for win in wins)
+    for win in wins:
+        assert f"- {win.what}: {win.text}" in page
+    for title in ("Soonest to 70.0 % validation score.", "Search of the settings."):
+        assert page.count(f"**{title}**") == 1
+    rows = [line for line in page.splitlines() if line.startswith("| full |")]
+    assert len(rows) == 2
+    assert "Epoch time" not in page.split("## digits")[1]
