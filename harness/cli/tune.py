@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness.results.store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
     from harness.tune.search import Found
+    from harness.tune.space import Searched
 
 
 def tune(
@@ -68,6 +69,8 @@ def tune(
 
     tuner = Tuner(searched, results, run, typer.echo)
     check_writable(tuner.store.directory)
+    for line in _cost(tuner.searched, len(tuner.subjects)):
+        typer.echo(line)
     try:
         found, code = tuner.search()
     except KeyboardInterrupt:
@@ -92,6 +95,19 @@ def tune(
     typer.echo(f"results: {results / final.name}")
     typer.echo(f"report:  harness report {results / final.name}")
     raise typer.Exit(code)
+
+
+def _cost(searched: Searched, subjects: int) -> Iterator[str]:
+    """Yield what the search and the training after it will take."""
+    spec, seeds = searched.spec, len(searched.suite.seeds)
+    studies = f"{spec.studies} studies of " if spec.studies > 1 else ""
+    count = subjects * spec.studies * spec.budget.trials
+    each = spec.budget.seconds
+    whole = None if each is None else subjects * spec.studies * (spec.budget.total_seconds or each * spec.budget.trials)
+    most = f", {seconds_text(whole)} of training at most" if whole is not None else ""
+    yield f"search: {subjects} methods and data sets, {studies}{spec.budget.trials} trials each: {count}{most}"
+    after = f", {seconds_text(subjects * seeds * each)} of training at most" if each is not None else ""
+    yield f"then their settings with {seeds} seeds: {subjects * seeds} trials{after}"
 
 
 def _show(found: Sequence[Found]) -> None:

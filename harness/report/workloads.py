@@ -11,10 +11,12 @@ import pandas as pd
 from harness.report.sections import Section, Variant
 from harness.results.text import join_unique
 
+MADE = {"twin", "generated"}  # origins of data that are like real ones at most
+
 
 @dataclass(frozen=True)
 class Workloads:
-    """Sections of one suite with a target each: of real data, or of data that are not, never both.
+    """Sections of one suite with a target each: of graphs that there are, or of generated ones, never both.
 
     `section`: what they are called together, with the trials of all; `sections`: each alone.
     """
@@ -44,7 +46,8 @@ def find_workloads(sections: Sequence[Section]) -> list[Workloads]:
     groups: defaultdict[tuple[str, bool], list[Section]] = defaultdict(list)
     for section in sections:
         if "target" in section.frame and section.frame["target"].notna().any() and len(section.ok):
-            groups[section.suite, bool(section.badge)].append(section)
+            made = bool(set(section.frame["origin"].dropna()) & MADE)
+            groups[section.suite, made].append(section)
     return [_together(suite, own) for (suite, _), own in groups.items() if len(own) > 1]
 
 

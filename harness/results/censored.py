@@ -34,6 +34,16 @@ class Times:
         return len(self.reached) + len(self.censored)
 
     @property
+    def of_one_budget(self) -> Times:
+        """The same where all had one budget, in epochs say, so that one that is censored took longer than any other.
+
+        Seconds of equal budgets differ with the machine: a trial that ended early without the target is not one of
+        which nothing is known after that.
+        """
+        longest = max([*self.reached.values(), *self.censored.values()], default=0.0)
+        return Times(self.reached, dict.fromkeys(self.censored, longest))
+
+    @property
     def median(self) -> Interval | None:
         """The Kaplan-Meier median with its 95 % interval; None if half of the trials or more do not reach the target.
 

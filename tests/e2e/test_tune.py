@@ -64,6 +64,8 @@ def test_the_chosen_settings_are_trained_with_fresh_seeds(command: CommandLine) 
     )
     done = command.run("tune", "s.yaml", timeout_s=200)
     assert done.returncode == 0, done.stderr
+    assert "search: 2 methods and data sets, 1 trials each: 2\n" in done.stdout
+    assert "then their settings with 5 seeds: 10 trials\n" in done.stdout
     final = records(command.directory / "results" / "tiny-tuned")
     assert sorted(r["config"]["seed"] for r in final.values()) == sorted([0, 1, 2, 3, 4] * 2)
     rates = {row[0]: row[3]["train.lr"] for row in chosen(command.directory / "results")}

@@ -123,7 +123,7 @@ def test_the_verdict_names_everybody_once(tmp_path: Path) -> None:
     found = view.verdict(2)
     assert found is not None
     soonest, said = found
-    medians = {v: own.median.centre for (v, _), own in view.times.items() if own.median}
+    medians = {v: found.centre for (v, _), found in view.medians.items() if found}
     assert soonest == min(medians, key=lambda v: medians[v])
     assert said.startswith(f"{soonest.label}, ")
     lost = next(v for v in view.section.variants if v not in medians)

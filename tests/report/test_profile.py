@@ -32,7 +32,7 @@ def test_the_table_is_of_each_data_sets_medians(tmp_path: Path) -> None:
     table = view.table()
     assert table is not None
     medians = {
-        (section.dataset, variant.method): AnswerView(section).times[variant, 2].median
+        (section.dataset, variant.method): AnswerView(section).medians[variant, 2]
         for section in make_sections(load_inputs(tmp_path))
         for variant in section.variants
     }
@@ -80,6 +80,14 @@ def test_several_variants_of_a_method_keep_their_labels(tmp_path: Path) -> None:
     names = set(ProfileView(found).medians)
     assert {"graphsage", "full"} < names
     assert sum(name.startswith("bns-gcn (") for name in names) == 2
+
+
+def test_graphs_of_files_are_real_ones(tmp_path: Path) -> None:
+    kinds = (*REAL[:1], ("cora", "file", "from cora.npz"))
+    write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=kinds, train={"target": 0.8})
+    (found,) = find_workloads(make_sections(load_inputs(tmp_path)))
+    assert sorted(each.dataset for each in found.sections) == ["cora", "digits"]
+    assert found.section.badge == "from cora.npz"
 
 
 def test_twins_and_real_data_share_no_ranking(tmp_path: Path) -> None:

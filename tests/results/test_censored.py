@@ -145,3 +145,14 @@ def test_profiles_are_their_definition() -> None:
         for tau, share in zip(profile.taus, profile.shares, strict=True):
             assert share == pytest.approx(float(rho(np.array([tau * (1 + 1e-12)]), known)[0]), abs=1 / len(known))
     assert list(itertools.chain(profiles({}).values())) == []
+
+
+def test_of_one_budget_who_does_not_arrive_is_the_last() -> None:
+    """Two of five arrive; that the others were stopped a little earlier does not make it a half."""
+    own = Times({0: 1.7, 1: 2.5}, {2: 1.6, 3: 1.65, 4: 1.68})
+    assert own.median is not None
+    assert own.of_one_budget.median is None
+    most = Times({0: 1.0, 1: 1.2, 2: 1.4}, {3: 0.9, 4: 1.1}).of_one_budget
+    assert (most.reached, most.censored) == ({0: 1.0, 1: 1.2, 2: 1.4}, {3: 1.4, 4: 1.4})
+    assert most.median is not None
+    assert most.median.centre == 1.4

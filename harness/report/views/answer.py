@@ -36,7 +36,7 @@ class AnswerView(ReportView):
         section, target = self.section, self.target
         if target is None or not self.times:
             return None
-        medians = {place: own.median for place, own in self.times.items()}
+        medians = self.medians
         size, unit = time_unit(max((found.centre for found in medians.values() if found), default=None))
         places = common_places(found.centre / size for found in medians.values() if found)
         bold: dict[Place, Cell] = {}
@@ -58,7 +58,7 @@ class AnswerView(ReportView):
             f"Soonest to {100 * target:.1f} % validation {section.metric}",
             "Seeds that reach the target; training time to it (slowest rank of each epoch, warm-up included, "
             "evaluation and set-up not): the Kaplan-Meier median with its 95 % interval, in which a seed that does not "
-            "reach the target counts as one that takes longer than it was trained. Behind: times the soonest method's "
+            "reach the target counts as one that takes longer than any was trained. Behind: times the soonest method's "
             "time, mean over seeds (at least, where a seed does not reach it), and whether that is sure: with 95 % for "
             "all pairs of methods at that P together, paired over seeds"
             + (", for another search of the settings too" if self._luck else "")
@@ -94,7 +94,7 @@ class AnswerView(ReportView):
 
     def _to_it(self, name: str) -> dict[Place, Interval | None]:
         """Return the median of what it took to the target; None where that is not reached."""
-        return {place: own.median for place, own in self._amounts(name).items()}
+        return {place: own.of_one_budget.median for place, own in self._amounts(name).items()}
 
     def figure(self) -> Picture | None:
         """Draw the share of seeds that has reached the target against the training time, a panel a number of parts."""
@@ -177,6 +177,11 @@ class AnswerView(ReportView):
         return {place: own["time_s"] for place, own in self._reached.items()}
 
     @cached_property
+    def medians(self) -> dict[Place, Interval | None]:
+        """The median seconds to the target, all seeds of one budget; None where half of them or more do not arrive."""
+        return self._to_it("time_s")
+
+    @cached_property
     def ahead(self) -> dict[int, list[Ahead]]:
         """Who is ahead of whom, by number of parts; methods by their variants' keys."""
         return {
@@ -195,8 +200,8 @@ class AnswerView(ReportView):
 
     def verdict(self, parts: int) -> tuple[Variant, str] | None:
         """Return who is soonest at a number of parts, and in words by how much and how sure; None if nobody arrives."""
-        there = {v: own for (v, count), own in self.times.items() if count == parts}
-        medians = {v: found for v, own in there.items() if (found := own.median)}
+        there = [v for v, count in self.times if count == parts]
+        medians = {v: found for v in there if (found := self.medians[v, parts])}
         if not medians or len(there) < 2:
             return None
         soonest = min(medians, key=lambda v: medians[v].centre)
@@ -220,7 +225,7 @@ class AnswerView(ReportView):
     def _behind(self, place: Place) -> tuple[str, str]:
         """Return how far a variant is behind the soonest at its number of parts, and what that is worth."""
         variant, parts = place
-        there = {v.key: own.median for (v, count), own in self.times.items() if count == parts}
+        there = {v.key: found for (v, count), found in self.medians.items() if count == parts}
         known = {key: found.centre for key, found in there.items() if found}
         soonest = min(known, key=lambda key: known[key], default=None)
         if soonest is None:

@@ -31,9 +31,8 @@ class ProfileView(WorkloadsView):
         found: dict[str, dict[str, float | None]] = {name: {} for name in self.series}
         several = len(self.section.parts) > 1
         for section in self.workloads.sections:
-            for (variant, parts), own in AnswerView(section).times.items():
+            for (variant, parts), middle in AnswerView(section).medians.items():
                 name = f"{section.name}, P = {parts}" if several else section.name
-                middle = own.median
                 found[self.workloads.name_of(variant)][name] = middle.centre if middle else None
         return found
 
