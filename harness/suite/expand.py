@@ -26,6 +26,8 @@ S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
 Settings = tuple[list[ModelSpec], list[TrainSpec]]
 """Models and trainings."""
+EVERYBODYS = frozenset(("threads", "cores", "inductive", "target"))
+"""Keys of `train` that no method sets itself: the machine's share, the graph and the goal are of the comparison."""
 Usual = tuple[DatasetSpec, ModelSpec, TrainSpec]
 """A data set, and a model and the training it gets on it."""
 Own = tuple[DatasetSpec, ModelSpec, TrainSpec, dict[str, Any]]
@@ -258,6 +260,9 @@ class _Checked:
                 ("train", settings.train, self.suite.train),
             ):
                 for key in own:
+                    if key in EVERYBODYS:
+                        message = "the same for every method: with another value times or scores are of something else"
+                        self._refuse((*path, section, key), message, f"set it in `{section}`")
                     if len({repr(getattr(spec, key, None)) for spec in varying}) > 1:
                         message = (
                             f"the suite has several values of {section}.{key}: this one would run for each of them"

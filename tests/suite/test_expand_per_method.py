@@ -84,9 +84,13 @@ def test_a_claim_compares_methods_that_set_keys_themselves() -> None:
         ("{full: {train: {lr: 0}}}", "per_method.full.train.lr: bad value 0: must be greater than 0"),
         ("{full: {train: {leanring: 1}}}",
          "per_method.full.train.leanring: unknown key (known: "),
-        ("{full: {train: {threads: 2}}}",
-         "per_method.full.train.threads: the suite has several values of train.threads: this one would run for "
-         "each of them (leave one value in train.threads)"),
+        ("{full: {train: {epochs: 2}}}",
+         "per_method.full.train.epochs: the suite has several values of train.epochs: this one would run for "
+         "each of them (leave one value in train.epochs)"),
+        *((f"{{full: {{train: {{{key}: {value}}}}}}}",
+           f"per_method.full.train.{key}: the same for every method: with another value times or scores are of "
+           "something else (set it in `train`)")
+          for key, value in (("threads", 2), ("cores", 2), ("inductive", "true"), ("target", 0.5))),
         ("{full: {per_dataset: {digit: {}}}}",
          "per_method.full.per_dataset.digit: no data set of the suite (did you mean 'digits'?)"),
         ("{full: {per_dataset: {digits: {train: {lr: -1}}}}}",
@@ -102,7 +106,7 @@ def test_a_claim_compares_methods_that_set_keys_themselves() -> None:
 )  # fmt: skip
 def test_mistakes_per_method_golden(own: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = f"name: s\ndatasets: [digits]\nmethods: [full]\ntrain: {{threads: [1, 2]}}\nper_method: {own}\n"
+    text = f"name: s\ndatasets: [digits]\nmethods: [full]\ntrain: {{epochs: [1, 2]}}\nper_method: {own}\n"
     Path("s.yaml").write_text(text)
     with pytest.raises(UserError) as error:
         expand(load_suite(Path("s.yaml")))

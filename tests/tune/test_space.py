@@ -93,6 +93,7 @@ def test_every_shipped_method_declares_a_space_that_its_options_take(name: str, 
         ("{per_method: {full: {rate: [0.1]}}}", "tuning.per_method.full.rate: unknown key"),
         ("{per_method: {bns-gcn: {rate: {uniform: [0.5, 2]}}}}",
          "tuning.per_method.bns-gcn.rate: bad value 2.0: must be less than or equal to 1"),
+        ("{space: {train.threads: [1, 2]}}", "tuning.space.train.threads: the same for every method: "),
         ("{studies: 0}", "tuning.studies: bad value 0: must be greater than or equal to 1"),
     ],
 )  # fmt: skip
