@@ -7,7 +7,7 @@ import filecmp
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -71,11 +71,16 @@ def read_suite(path: Path) -> KeptSuite:
 def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
     """Return the suites kept beside results, by name; of two of one name the last directory's.
 
-    A directory is a results directory, a suite's or a trial's. Results older than `suite.json` have none.
+    Results older than `suite.json` have none.
     """
-    homes = [place.resolve().parent if (place / "record.json").is_file() else place for place in directories]
-    paths = (path for home in homes for path in sorted([*home.glob(SUITE_FILE), *home.glob(f"*/{SUITE_FILE}")]))
-    return {suite.name: suite for suite in map(read_suite, paths)}
+    return {suite.name: suite for suite in map(read_suite, beside(directories, SUITE_FILE))}
+
+
+def beside(directories: Sequence[Path], name: str) -> Iterator[Path]:
+    """Yield the files of a name in suites' directories; a directory is a results directory, a suite's or a trial's."""
+    for place in directories:
+        home = place.resolve().parent if (place / "record.json").is_file() else place
+        yield from sorted([*home.glob(name), *home.glob(f"*/{name}")])
 
 
 STAGING = ".staging"

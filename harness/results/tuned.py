@@ -15,6 +15,7 @@ from scipy.stats import binom
 
 from harness.errors import UserError
 from harness.results.record import read_versioned
+from harness.results.store import beside
 from harness.suite.text import write_whole
 from harness.suite.tuning import Goal, Sampler
 
@@ -173,10 +174,5 @@ def read_tuning(path: Path) -> Tuning:
 
 
 def kept_tunings(directories: Sequence[Path]) -> dict[str, Tuning]:
-    """Return the tunings kept beside results, by the name of the suite of chosen settings.
-
-    A directory is a results directory, a suite's or a trial's.
-    """
-    homes = [place.resolve().parent if (place / "record.json").is_file() else place for place in directories]
-    paths = (path for home in homes for path in sorted([*home.glob(TUNING_FILE), *home.glob(f"*/{TUNING_FILE}")]))
-    return {tuning.suite: tuning for tuning in map(read_tuning, paths)}
+    """Return the tunings kept beside results, by the name of the suite of chosen settings; see `beside`."""
+    return {tuning.suite: tuning for tuning in map(read_tuning, beside(directories, TUNING_FILE))}
