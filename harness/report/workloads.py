@@ -68,4 +68,5 @@ def _together(suite: str, own: Sequence[Section]) -> Workloads:
         variants=tuple(dict.fromkeys(variant for each in own for variant in each.variants)),
         tuning=None,
     )
-    return Workloads(section, tuple(own))
+    found = Workloads(section, tuple(own))
+    return replace(found, section=replace(section, variants=tuple(found.series().values())))
