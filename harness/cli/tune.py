@@ -99,15 +99,17 @@ def tune(
 
 def _cost(searched: Searched, subjects: int) -> Iterator[str]:
     """Yield what the search and the training after it will take."""
+    from harness.results.text import trials
+
     spec, seeds = searched.spec, len(searched.suite.seeds)
     studies = f"{spec.studies} studies of " if spec.studies > 1 else ""
     count = subjects * spec.studies * spec.budget.trials
     each = spec.budget.seconds
     whole = None if each is None else subjects * spec.studies * (spec.budget.total_seconds or each * spec.budget.trials)
     most = f", {seconds_text(whole)} of training at most" if whole is not None else ""
-    yield f"search: {subjects} methods and data sets, {studies}{spec.budget.trials} trials each: {count}{most}"
+    yield f"search: {studies}{trials(spec.budget.trials)} for each method and data set, {count} in all{most}"
     after = f", {seconds_text(subjects * seeds * each)} of training at most" if each is not None else ""
-    yield f"then their settings with {seeds} seeds: {subjects * seeds} trials{after}"
+    yield f"then the chosen settings with {seeds} seeds: {trials(subjects * seeds)}{after}"
 
 
 def _show(found: Sequence[Found]) -> None:

@@ -17,7 +17,7 @@ datasets: [digits]
 model: {layers: 2, hidden: 8}
 train: {epochs: 4, eval_every: 1, threads: 1}
 partition: {parts: 2}
-methods: [full, bns-gcn]
+methods: [bns-gcn]
 seeds: [0, 1, 2, 3, 4]
 device: cpu
 timing: wall
@@ -52,7 +52,7 @@ def test_killed_at_random_and_restarted_it_chooses_the_same(command: CommandLine
     assert rest.returncode == 0, rest.stderr
     assert chosen(command.directory / "killed") == chosen(command.directory / "whole")
     ended = records(results)
-    assert len(ended) == 2 * 2 * 2
+    assert len(ended) == 2 * 2
     assert all(record["config"]["tuning"] for record in ended.values())
     assert all(record["result"]["test_at_best_val"] is None for record in ended.values())
 
@@ -64,10 +64,10 @@ def test_the_chosen_settings_are_trained_with_fresh_seeds(command: CommandLine) 
     )
     done = command.run("tune", "s.yaml", timeout_s=200)
     assert done.returncode == 0, done.stderr
-    assert "search: 2 methods and data sets, 1 trials each: 2\n" in done.stdout
-    assert "then their settings with 5 seeds: 10 trials\n" in done.stdout
+    assert "search: 1 trial for each method and data set, 1 in all\n" in done.stdout
+    assert "then the chosen settings with 5 seeds: 5 trials\n" in done.stdout
     final = records(command.directory / "results" / "tiny-tuned")
-    assert sorted(r["config"]["seed"] for r in final.values()) == sorted([0, 1, 2, 3, 4] * 2)
+    assert sorted(r["config"]["seed"] for r in final.values()) == [0, 1, 2, 3, 4]
     rates = {row[0]: row[3]["train.lr"] for row in chosen(command.directory / "results")}
     for record in final.values():
         assert record["config"]["train"]["lr"] == rates[record["config"]["method"]["name"]]
@@ -76,9 +76,9 @@ def test_the_chosen_settings_are_trained_with_fresh_seeds(command: CommandLine) 
     assert search.read_text() == tuned.read_text(), "results tell what their settings cost"
     again = command.run("tune", "s.yaml", timeout_s=100)
     assert again.returncode == 0, again.stderr
-    assert "10 trials, 10 done already, 0 to run" in again.stdout
+    assert "5 trials, 5 done already, 0 to run" in again.stdout
     plan = command.run("plan", "results/tiny-tuning/tuned.yaml")
-    assert "10 trials: 10 done" in plan.stdout
+    assert "5 trials: 5 done" in plan.stdout
 
 
 def test_an_interrupted_search_says_how_to_go_on(command: CommandLine) -> None:
