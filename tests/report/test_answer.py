@@ -133,3 +133,11 @@ def test_the_verdict_names_everybody_once(tmp_path: Path) -> None:
         assert said.count(variant.label) == 1
     told = [win.text for summary in make_summaries([view.section]) for win in summary.wins if "Soonest" in win.what]
     assert told == [said]
+
+
+def test_of_trials_that_are_not_timed_nobody_is_the_soonest(tmp_path: Path) -> None:
+    view = view_of(tmp_path, 0.6)
+    untimed = AnswerView(replace(view.section, epochs=view.section.epochs.assign(epoch_time_s=np.nan)))
+    assert untimed.table() is None
+    assert untimed.figure() is None
+    assert untimed.verdict(2) is None

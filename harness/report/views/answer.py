@@ -171,10 +171,10 @@ class AnswerView(ReportView):
             p: own for p, own in found.items() if not np.isnan([*own.reached.values(), *own.censored.values()]).any()
         }
 
-    @property
+    @cached_property
     def times(self) -> dict[Place, Times]:
-        """The seconds to the target."""
-        return {place: own["time_s"] for place, own in self._reached.items()}
+        """The seconds to the target, where epochs were timed."""
+        return self._amounts("time_s")
 
     @cached_property
     def medians(self) -> dict[Place, Interval | None]:
