@@ -158,10 +158,15 @@ class Methods:
         return all(found.sure and metric.worse(found.size) for found in against_best(pairs, metric, len(pairs))[0])
 
 
+def _share(made: object, count: int, happens: Callable[[np.random.Generator], bool]) -> float:
+    """Return in which share of `count` draws something happens, drawn by a seed that follows from what is made up."""
+    rng = np.random.default_rng(zlib.crc32(repr(made).encode()))
+    return sum(happens(rng) for _ in range(count)) / count
+
+
 def won(methods: Methods, count: int) -> float:
     """Return the share of reports that name a winner without doubt."""
-    rng = np.random.default_rng(zlib.crc32(repr(methods).encode()))
-    return sum(methods.won(rng) for _ in range(count)) / count
+    return _share(methods, count, methods.won)
 
 
 @dataclass(frozen=True)
@@ -206,8 +211,7 @@ class Claims:
 
 def decided(claims: Claims, count: int, states: tuple[State, ...] = ("holds", "fails")) -> float:
     """Return the share of verdicts that are one of `states`."""
-    rng = np.random.default_rng(zlib.crc32(repr(claims).encode()))
-    return sum(claims.state(rng) in states for _ in range(count)) / count
+    return _share(claims, count, lambda rng: claims.state(rng) in states)
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ class Searches:
             kept = TunedMethod(
                 dataset="", method="", target=1.0, chosen=chosen.tried.trial, study=chosen.study,
                 tried=tuple(
-                    TuningTrial(study=study, number=each.number, trial=each.trial, point=each.point, drawn=True,
+                    TuningTrial(study=study, number=each.number, trial=each.trial, point=each.point,
                                 best_val=1.0, target_s=t, trained_s=t, wall_s=t)
                     for study, own in enumerate(tried) for each in own
                     if each.curve is not None and (t := each.curve.trained_s)
@@ -279,8 +283,7 @@ SEEDS = 5
 
 def searched(searches: Searches, count: int, what: Callable[[Searches, np.random.Generator], bool]) -> float:
     """Return in which share of searches something is so."""
-    rng = np.random.default_rng(zlib.crc32(repr(searches).encode()))
-    return sum(what(searches, rng) for _ in range(count)) / count
+    return _share(searches, count, lambda rng: what(searches, rng))
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from harness.report.drawing import Picture
 from harness.report.notes import Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, claims_table, make_summaries, overview_table
-from harness.report.sweeps import Networks, Swept, find_networks, sweeps
+from harness.report.sweeps import Networks, find_networks, sweeps
 from harness.report.table import Table
-from harness.report.views import VIEWS, Kind, ReportView, ShownView, show
-from harness.report.workloads import Workloads, find_workloads
+from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
+from harness.report.workloads import find_workloads
 from harness.results.frames import ResultInputs
 from harness.results.store import KeptSuite, kept_suites
 from harness.results.text import join_unique
@@ -137,9 +137,7 @@ def make_report(
     sections, networks = make_sections(inputs), find_networks(inputs)
     views, not_imported = _find_views(plugins)
 
-    def begin(
-        of: Kind, subject: Section | Swept | Networks | Workloads, section: Section
-    ) -> Callable[[], ShownSection]:
+    def begin(of: Kind, subject: Subject, section: Section) -> Callable[[], ShownSection]:
         begun = [show(view, subject, own=own) for view, own in views if view.of == of]
         return lambda: ShownSection(section, tuple(each for shown in begun if (each := shown())))
 
@@ -209,16 +207,12 @@ def render_html(report: Report) -> str:
 
 def render_markdown(report: Report) -> str:
     """Return the report as Markdown; its figures are the files under `figures/`."""
-    environment = _environment(autoescape=False)
-    environment.filters["md"] = escape_markdown
-    return environment.get_template("report.md.j2").render(report=report)
+    return _environment(autoescape=False).get_template("report.md.j2").render(report=report)
 
 
 def markdown_table(table: Table) -> str:
     """Return a table as Markdown, without a number."""
-    environment = _environment(autoescape=False)
-    environment.filters["md"] = escape_markdown
-    module = environment.get_template("table.md.j2").module
+    module = _environment(autoescape=False).get_template("table.md.j2").module
     return str(module.numbers(table, None))  # type: ignore[attr-defined]
 
 
@@ -229,7 +223,7 @@ def escape_markdown(value: object) -> str:
 
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("harness.report", "templates"),
         autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
@@ -237,6 +231,8 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["md"] = escape_markdown
+    return environment
 
 
 def _hash(text: str) -> str:

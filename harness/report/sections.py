@@ -16,6 +16,7 @@ import pandas as pd
 
 from harness.metrics import SUMS, Metric, find_metric
 from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, record_values
+from harness.report.courses import trial_course
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten, of_workload, own_settings
@@ -212,6 +213,11 @@ class Section:
     def cells(self) -> Cells:
         """The rows of `ok` of each variant and number of parts that has any."""
         return _cells(self.ok, self.variants, self.parts)
+
+    @cached_property
+    def courses(self) -> dict[str, pd.DataFrame]:
+        """The course of each trial that has epochs, see `trial_course`."""
+        return {str(trial): trial_course(rows) for trial, rows in self.epochs.groupby("trial")}
 
     @cached_property
     def _all_cells(self) -> Cells:

@@ -59,7 +59,7 @@ def compared_parts(section: Section) -> int | None:
 def _wins(section: Section, parts: int) -> Iterator[Win]:
     answer = AnswerView(section)
     if answer.target is not None and (found := answer.verdict(parts)):
-        yield Win(f"Soonest to {100 * answer.target:.1f} % validation {section.metric}", found[1], found[0])
+        yield Win(answer.goal, found[1], found[0])
     if times := _at(values_of(section, "epoch_time_s"), parts):
         yield _fastest(section, parts, times)
     if scores := _at(values_of(section, "test_at_best_val"), parts):

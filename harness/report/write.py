@@ -15,7 +15,7 @@ import pandas as pd
 
 from harness.errors import UserError, nearest
 from harness.report.drawing import PRINT, Picture, style
-from harness.report.page import Report, render_html, render_markdown, to_csv
+from harness.report.page import Report, ShownSection, render_html, render_markdown, to_csv
 from harness.report.table import Cell, Row, Table
 from harness.results.frames import ResultInputs
 
@@ -142,18 +142,19 @@ def latex_files(report: Report) -> dict[str, str]:
         files.update({f"{own}.tex": render_table(table, own) for own, table in zip(names, tables, strict=True)})
         return [rf"\input{{{own}}}" for own in names]
 
-    body: list[str] = []
-    for shown in (*report.answers, None, *report.shown):
-        if shown is None:
-            body += [r"\section*{Overview}", *put("overview", [report.overview]), *put("claims", report.claims)]
-            body += put("failures", [report.failures] if report.failures else [])
-            continue
+    def lines_of(shown: ShownSection) -> Iterator[str]:
+        """Write a section's tables and yield the lines that print it."""
         facts = "; ".join(f"{name}: {value}" for name, value in shown.section.facts)
-        body += [r"\clearpage", rf"\section*{{{escape(shown.section.title)}}}", escape(facts)]
+        yield from (r"\clearpage", rf"\section*{{{escape(shown.section.title)}}}", escape(facts))
         for view in shown.views:
-            body += [escape(view.failure)] if view.failure else []
-            body += put(view.anchor, [*([view.table] if view.table else []), *view.more])
-            body += [_figure(view.picture)] if view.picture else []
+            yield from [escape(view.failure)] if view.failure else []
+            yield from put(view.anchor, [*([view.table] if view.table else []), *view.more])
+            yield from [_figure(view.picture)] if view.picture else []
+
+    body = [line for shown in report.answers for line in lines_of(shown)]
+    body += [r"\section*{Overview}", *put("overview", [report.overview]), *put("claims", report.claims)]
+    body += put("failures", [report.failures] if report.failures else [])
+    body += [line for shown in report.shown for line in lines_of(shown)]
     title = rf"\title{{{escape(report.title)}}}\date{{}}"
     lines = [PREAMBLE, title, r"\begin{document}", r"\maketitle", *body, r"\end{document}", ""]
     return {MAIN: "\n".join(lines), **files}

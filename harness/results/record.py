@@ -99,6 +99,14 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
         raise UserError(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
 
 
+def read_kept(path: Path, kind: type[M], version: int, what: str, fix: str) -> M:
+    """Read what is kept beside records, as `read_versioned` does; UserError if it cannot be read, too."""
+    try:
+        return read_versioned(path, kind, version, (what, "damaged"), fix)
+    except OSError as error:
+        raise UserError("damaged: not JSON", file=path, fix=fix) from error
+
+
 def flatten(value: object, prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted keys."""
     if not isinstance(value, Mapping):

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.data.store import sync
 from harness.errors import UserError
 from harness.results.leases import Lease, Leases, Runner, Runners, named
-from harness.results.record import Record, read_record, read_versioned
+from harness.results.record import Record, read_kept, read_record
 from harness.results.reference import measurements, note
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
 from harness.suite.text import write_whole
@@ -62,10 +62,7 @@ def write_suite(directory: Path, suite: KeptSuite) -> None:
 def read_suite(path: Path) -> KeptSuite:
     """Read a `suite.json`; UserError if it is damaged or of a newer harness."""
     fix = "remove it; `harness check-claims --suite FILE` does without"
-    try:
-        return read_versioned(path, KeptSuite, SCHEMA_VERSION, ("suite", "damaged"), fix)
-    except OSError as error:
-        raise UserError("damaged: not JSON", file=path, fix=fix) from error
+    return read_kept(path, KeptSuite, SCHEMA_VERSION, "suite", fix)
 
 
 def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:

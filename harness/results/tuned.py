@@ -13,8 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.stats import binom
 
-from harness.errors import UserError
-from harness.results.record import read_versioned
+from harness.results.record import read_kept
 from harness.results.store import beside
 from harness.suite.text import write_whole
 from harness.suite.tuning import Goal, Sampler
@@ -32,11 +31,15 @@ class TuningTrial(BaseModel):
     number: int = Field(description="in its study")
     trial: str = Field(description="the trial's id")
     point: dict[str, Any] = Field(description="values of what is searched; none: the suite's own settings")
-    drawn: bool = Field(description="whether the point was drawn; else the settings are the suite's own")
     best_val: float | None = Field(description="best validation score within the budget, None of a failed trial")
     target_s: float | None = Field(description="training seconds to the target, None where it was not reached")
     trained_s: float = Field(description="training seconds")
     wall_s: float = Field(description="from the start of the ranks to the end of the last")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its settings were drawn; else they are the suite's own."""
+        return bool(self.point)
 
 
 class TunedMethod(BaseModel):
@@ -166,11 +169,7 @@ def expected_best(scores: Sequence[float], trials: int) -> list[float]:
 
 def read_tuning(path: Path) -> Tuning:
     """Read a `tuning.json`; UserError if it is damaged or of a newer harness."""
-    fix = "remove it; the same `harness tune` writes it again"
-    try:
-        return read_versioned(path, Tuning, SCHEMA_VERSION, ("tuning", "damaged"), fix)
-    except OSError as error:
-        raise UserError("damaged: not JSON", file=path, fix=fix) from error
+    return read_kept(path, Tuning, SCHEMA_VERSION, "tuning", "remove it; the same `harness tune` writes it again")
 
 
 def kept_tunings(directories: Sequence[Path]) -> dict[str, Tuning]:

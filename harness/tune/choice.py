@@ -27,10 +27,11 @@ class Curve:
         by = np.inf if by is None else by
         return max((score for at, score in zip(self.seconds, self.scores, strict=True) if at <= by), default=0.0)
 
-    def time_to(self, target: float) -> float | None:
-        """Return the seconds to the first score of at least `target`, None if there is none."""
+    def time_to(self, target: float, by: float | None = None) -> float | None:
+        """Return the seconds to the first score of at least `target`, None if there is none (by so many seconds)."""
+        by = np.inf if by is None else by
         pairs = zip(self.seconds, self.scores, strict=True)
-        return next((at for at, score in pairs if score >= target), None)
+        return next((at for at, score in pairs if score >= target and at <= by), None)
 
 
 def curve_of(place: Path) -> Curve:
@@ -62,8 +63,8 @@ def success(curve: Curve, goal: Goal, target: float | None, seconds: float | Non
     `seconds`: what came later does not count.
     """
     if goal == "time_to_target" and target is not None:
-        took = curve.time_to(target)
-        if took is not None and (seconds is None or took <= seconds):
+        took = curve.time_to(target, seconds)
+        if took is not None:
             return 1 + 1 / (1 + took)
     return curve.best(seconds)
 

@@ -204,16 +204,13 @@ class Tuner:
 
     def _kept(self, study: int, tried: Tried, target: float | None) -> TuningTrial:
         curve, seconds = tried.curve, self.searched.spec.budget.seconds
-        took = curve.time_to(target) if curve and target is not None else None
-        within = took is not None and (seconds is None or took <= seconds)
         return TuningTrial(
             study=study,
             number=tried.number,
             trial=tried.trial,
             point=tried.point,
-            drawn=bool(tried.point),
             best_val=curve.best(seconds) if curve else None,
-            target_s=took if within else None,
+            target_s=curve.time_to(target, seconds) if curve and target is not None else None,
             trained_s=curve.trained_s if curve else 0.0,
             wall_s=read_at(self.store.directory / tried.trial).wall_s or 0.0,
         )

@@ -41,6 +41,12 @@ def texts(table: Table, label: str, parts: int) -> dict[str, str]:
     return dict(zip(table.columns, (c.text for c in row(table, label, parts).cells), strict=True))
 
 
+def shown(table: Table, label: str) -> dict[str, str]:
+    """The texts of a row by column, of a table that is not by parts."""
+    row = next(row for row in table.rows if row.label == label)
+    return dict(zip(table.columns, (cell.text for cell in row.cells), strict=True))
+
+
 def listed(table: Table) -> list[str]:
     return [r.label for r in table.rows]
 

@@ -94,7 +94,7 @@ def test_a_lead_that_another_search_might_turn_is_not_sure(spread: float, sure: 
             dataset="digits", method=method, target=0.6, chosen=None, study=None,
             tried=tuple(
                 TuningTrial(
-                    study=0, number=i, trial=str(i), point={"x": i}, drawn=True, best_val=0.9, wall_s=720.0,
+                    study=0, number=i, trial=str(i), point={"x": i}, best_val=0.9, wall_s=720.0,
                     target_s=math.exp(spread * i), trained_s=1e4,
                 ) for i in range(10)
             ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from report.fake import METHODS, write_results
-from report.test_tuning import shown
+from report.measured import shown
 
 from harness.report import write_report
 from harness.report.page import make_report

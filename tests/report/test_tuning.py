@@ -6,31 +6,17 @@ import statistics
 from pathlib import Path
 
 import pytest
-from report.measured import listed, one_section
-from tune.made_up import EPOCHS, Machine, curve, suite, to_the_end
+from report.measured import listed, one_section, shown
+from tune.made_up import EPOCHS, Machine, curve, suite, tuned_results
 
-from harness.report.table import Table
 from harness.report.views.tuning import TuningView
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
-from harness.tune.search import tuned_suite
 
 
 def tuned_view(root: Path, machine: Machine, sampler: str = "random", target: float | None = None) -> TuningView:
     """Search, and train what was chosen."""
-    goal = "best_val" if target is None else "time_to_target"
-    of = suite(studies=2, sampler=sampler, budget={"trials": 5}, goal=goal, target=target)
-    own, found = to_the_end(of, root, machine)
-    final = tuned_suite(of, found)
-    store = ResultStore(root, final.name)
-    own.outcome(found).write(store.directory)
-    Machine()(final, expand(final, device="cpu"), store)
-    return TuningView(one_section(store.directory))
-
-
-def shown(table: Table, label: str) -> dict[str, str]:
-    row = next(row for row in table.rows if row.label == label)
-    return dict(zip(table.columns, (cell.text for cell in row.cells), strict=True))
+    return TuningView(one_section(tuned_results(root, machine, sampler, target)))
 
 
 def test_the_table_has_the_cost_and_the_gain(tmp_path: Path) -> None:

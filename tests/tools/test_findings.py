@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from report.test_tuning import tuned_view
-from tune.made_up import Machine
+from tune.made_up import Machine, tuned_results
 
 from harness.report.page import make_report
 from harness.results.frames import load_inputs
@@ -13,8 +12,7 @@ from tools.findings import render
 
 
 def test_the_page_has_the_reports_verdicts_and_tables(tmp_path: Path) -> None:
-    tuned_view(tmp_path, Machine(), target=0.7)
-    report = make_report(load_inputs(tmp_path / "made-up-tuned"))
+    report = make_report(load_inputs(tuned_results(tmp_path, Machine(), target=0.7)))
     page = render(report, "made-up")
     assert "`harness tune suites/fair/made-up.yaml`" in page
     wins = [win for summary in report.summaries for win in summary.wins]

@@ -13,8 +13,9 @@ import numpy as np
 
 from harness.results.record import Record
 from harness.results.store import ResultStore
+from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
-from harness.tune.search import Tuner
+from harness.tune.search import Tuner, tuned_suite
 from harness.tune.space import Searched
 
 EPOCHS = 20
@@ -103,6 +104,18 @@ def to_the_end(of: Suite, results: Path, machine: Machine) -> tuple[Tuner, list[
             return own, own.search()[0]
         except Killed:
             continue
+
+
+def tuned_results(root: Path, machine: Machine, sampler: str = "random", target: float | None = None) -> Path:
+    """Search, train what was chosen, and return the directory of its results."""
+    goal = "best_val" if target is None else "time_to_target"
+    of = suite(studies=2, sampler=sampler, budget={"trials": 5}, goal=goal, target=target)
+    own, found = to_the_end(of, root, machine)
+    final = tuned_suite(of, found)
+    store = ResultStore(root, final.name)
+    own.outcome(found).write(store.directory)
+    Machine()(final, expand(final, device="cpu"), store)
+    return store.directory
 
 
 def deaths(rng: np.random.Generator) -> Iterator[int]:

@@ -26,7 +26,7 @@ def method(rng: np.random.Generator, studies: int, own: bool, goal_val: bool) ->
     """A search with ten draws a study; without the target every third."""
     tried = [
         TuningTrial(
-            study=study, number=i, trial=f"{study}-{i}", point={}, drawn=not own or i > 0,
+            study=study, number=i, trial=f"{study}-{i}", point={"x": i} if not own or i > 0 else {},
             best_val=float(rng.random()) if goal_val else 0.5,
             target_s=None if rng.random() < 0.3 else float(rng.uniform(1, 9)), trained_s=10.0, wall_s=12.0,
         )

@@ -12,7 +12,6 @@ from harness.report.drawing import Picture, amount_axis, legend_rows, line_panel
 from harness.report.sections import Variant, values_of
 from harness.report.table import Cell, Table, bold_best, column
 from harness.report.views import ReportView, variants_table
-from harness.report.views.convergence import trial_course
 from harness.report.views.targets import NEVER
 from harness.results.censored import Ahead, Times, compare
 from harness.results.stats import Interval, time_to_score
@@ -55,7 +54,7 @@ class AnswerView(ReportView):
 
         return variants_table(
             section,
-            f"Soonest to {100 * target:.1f} % validation {section.metric}",
+            self.goal,
             "Seeds that reach the target; training time to it (slowest rank of each epoch, warm-up included, "
             "evaluation and set-up not): the Kaplan-Meier median with its 95 % interval, in which a seed that does not "
             "reach the target counts as one that takes longer than any was trained. Behind: times the soonest method's "
@@ -129,6 +128,12 @@ class AnswerView(ReportView):
         found = set(frame["target"].dropna()) if "target" in frame else set()
         return float(found.pop()) if len(found) == 1 else None
 
+    @property
+    def goal(self) -> str:
+        """What methods are compared by, as a heading."""
+        assert self.target is not None
+        return f"Soonest to {100 * self.target:.1f} % validation {self.section.metric}"
+
     @cached_property
     def _reached(self) -> dict[Place, dict[str, Times]]:
         """What it took to the target, of each variant and number of parts, by column of a course: seconds, bytes, J."""
@@ -136,10 +141,7 @@ class AnswerView(ReportView):
         if target is None:
             return {}
         joules = _joules(section.frame)
-        courses = {
-            str(trial): trial_course(rows).assign(joules=joules.get(str(trial), np.nan))
-            for trial, rows in section.epochs.groupby("trial")
-        }
+        courses = {trial: course.assign(joules=joules.get(trial, np.nan)) for trial, course in section.courses.items()}
         most = {name: max((float(course[name].sum()) for course in courses.values()), default=0.0) for name in AMOUNTS}
         found = {}
         for variant in section.variants:
@@ -201,43 +203,52 @@ class AnswerView(ReportView):
     def verdict(self, parts: int) -> tuple[Variant, str] | None:
         """Return who is soonest at a number of parts, and in words by how much and how sure; None if nobody arrives."""
         there = [v for v, count in self.times if count == parts]
-        medians = {v: found for v in there if (found := self.medians[v, parts])}
-        if not medians or len(there) < 2:
+        medians, soonest = self._arrived(parts), self._soonest(parts)
+        if soonest is None or len(there) < 2:
             return None
-        soonest = min(medians, key=lambda v: medians[v].centre)
         size, unit = time_unit(medians[soonest].centre)
         places = common_places([medians[soonest].centre / size])
         said = f"{soonest.label}, {self._time(medians[soonest], size, places)} {unit}"
-        pairs = {frozenset((pair.method, pair.over)): pair for pair in self.ahead[parts]}
         others = sorted((v for v in medians if v != soonest), key=lambda v: medians[v].centre)
-        sure = [v for v in others if (pair := pairs.get(frozenset((soonest.key, v.key)))) and pair.sure]
-        behind = [v for v in sure if pairs[frozenset((soonest.key, v.key))].method == soonest.key]
+        leads = {v: pair.factor for v in others if (pair := self._pair(soonest, v, parts)) and pair.sure
+                 and pair.method == soonest.key}  # fmt: skip
+        behind = list(leads)
         tied, never = [v for v in others if v not in behind], [v for v in there if v not in medians]
         if tied:
             said += f". Cannot be told from {', '.join(v.label for v in tied)}"
         if behind:
-            least = min(pairs[frozenset((soonest.key, v.key))].factor for v in behind)
-            said += f". Surely ahead of {', '.join(v.label for v in behind)}, {least:.2f} times or more"
+            said += f". Surely ahead of {', '.join(v.label for v in behind)}, {min(leads.values()):.2f} times or more"
         if never:
             said += f". Half of the seeds or more do not reach it with {', '.join(v.label for v in never)}"
         return soonest, f"{said}."
 
+    def _arrived(self, parts: int) -> dict[Variant, Interval]:
+        """Return the medians of the variants of which more than half of the seeds arrive."""
+        return {v: found for (v, count), found in self.medians.items() if count == parts and found}
+
+    def _soonest(self, parts: int) -> Variant | None:
+        """Return the variant with the shortest median; None if nobody arrives."""
+        known = self._arrived(parts)
+        return min(known, key=lambda v: known[v].centre, default=None)
+
+    def _pair(self, one: Variant, other: Variant, parts: int) -> Ahead | None:
+        """Return how two variants compare; None if they have no seed in common."""
+        return next((p for p in self.ahead[parts] if {p.method, p.over} == {one.key, other.key}), None)
+
     def _behind(self, place: Place) -> tuple[str, str]:
         """Return how far a variant is behind the soonest at its number of parts, and what that is worth."""
         variant, parts = place
-        there = {v.key: found for (v, count), found in self.medians.items() if count == parts}
-        known = {key: found.centre for key, found in there.items() if found}
-        soonest = min(known, key=lambda key: known[key], default=None)
+        soonest = self._soonest(parts)
         if soonest is None:
             return "", ""
-        if variant.key == soonest:
-            others = [pair for pair in self.ahead[parts] if soonest in (pair.method, pair.over)]
-            alone = all(pair.method == soonest and pair.sure for pair in others)
+        if variant == soonest:
+            others = [pair for pair in self.ahead[parts] if soonest.key in (pair.method, pair.over)]
+            alone = all(pair.method == soonest.key and pair.sure for pair in others)
             return ("soonest" if alone and others else "soonest, not surely"), ""
-        pair = next((p for p in self.ahead[parts] if {p.method, p.over} == {soonest, variant.key}), None)
+        pair = self._pair(soonest, variant, parts)
         if pair is None:
             return "", ""
-        factor = pair.factor if pair.method == soonest else 1 / pair.factor
+        factor = pair.factor if pair.method == soonest.key else 1 / pair.factor
         if self.times[place].censored and factor < 1:  # it was trained for less time than the soonest took
             return MISSING, "cannot tell"
         least = "at least " if self.times[place].censored else ""

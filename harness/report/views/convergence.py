@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from harness.report.courses import trial_curve
 from harness.report.drawing import Picture, line_legend, mark, mark_panel, new_figure, panel, plot_line, save, set_ticks
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Table, column, grid, seeds_note
@@ -57,35 +58,6 @@ SMALL = 4.5  # markers of curves
 CURVE_COLUMNS = ("epoch", "time_s", "sent_bytes", "score", "low", "high")
 # Rows found in the cache and rows asked for, of full-graph methods and of mini-batches.
 CACHED = (("stat_cached_boundary", "stat_sampled_boundary"), ("stat_cached_nodes", "stat_remote_nodes"))
-
-
-def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return one trial's evaluated epochs: epoch (from 1), time_s, sent_bytes, score.
-
-    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up included,
-    evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the payload between ranks.
-    """
-    each = trial_course(epochs)
-    curve = each.cumsum(skipna=False).assign(score=each["score"]).dropna(subset=["score"]).reset_index()
-    curve["epoch"] += 1
-    return curve[["epoch", "time_s", "sent_bytes", "score"]]
-
-
-def trial_course(epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row an epoch of a trial: time_s and sent_bytes of that epoch, score after it.
-
-    Arguments and units as for `trial_curve`; NaN where nothing was counted or scored.
-    """
-    sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name != "bytes_swap"]
-    sent = epochs[sizes].sum(axis=1, min_count=1)
-    by_epoch = epochs.assign(sent_bytes=sent).groupby("epoch", sort=True)
-    return pd.DataFrame(
-        {
-            "time_s": by_epoch["epoch_time_s"].max(),
-            "sent_bytes": by_epoch["sent_bytes"].sum(min_count=1),
-            "score": by_epoch["val_score"].first(),
-        }
-    )
 
 
 def mean_curve(section: Section, variant: Variant, parts: int) -> pd.DataFrame:

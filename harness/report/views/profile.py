@@ -13,8 +13,6 @@ from harness.report.views.answer import AnswerView
 from harness.report.views.targets import NEVER
 from harness.results.censored import R_MAX, Profile, profiles
 
-Workload = tuple[str, int]  # a section's name, and a number of parts
-
 
 class ProfileView(WorkloadsView):
     """Which method is soonest at its target over all data sets, and what of that hangs on one of them."""

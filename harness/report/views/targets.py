@@ -14,7 +14,6 @@ from harness.report.drawing import Picture, amount_axis, legend_rows, line_panel
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Cell, Group, Table, bold_best, by_parts
 from harness.report.views import ReportView
-from harness.report.views.convergence import trial_course
 from harness.results.stats import time_to_score
 from harness.results.text import Stat, common_places, over_seeds, scaled, time_unit
 
@@ -57,8 +56,7 @@ def best_score(section: Section) -> float | None:
 
 def courses(section: Section) -> Courses:
     """Return the scored trials of a section as `trial_course` has them, by variant and number of parts."""
-    by_trial = {trial: trial_course(rows) for trial, rows in section.epochs.groupby("trial")}
-    scored = {trial: course for trial, course in by_trial.items() if course["score"].notna().any()}
+    scored = {trial: course for trial, course in section.courses.items() if course["score"].notna().any()}
     if "prepared_s" in section.ok:
         before = section.ok.set_index("trial")["prepared_s"].astype(float)
         scored = {trial: course.assign(prepared_s=before.get(trial)) for trial, course in scored.items()}
