@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,7 +227,7 @@ def run(
     from harness.launch.executors.submission import Submission
     from harness.launch.planner import outdated
     from harness.launch.runner import RunOptions
-    from harness.launch.runner_process import INTERRUPTED
+    from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.store import ResultStore
 
     set_ = overrides_of(set_, repeat, interleave)
@@ -240,7 +239,7 @@ def run(
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster that wants its machine back
+    end_when_asked()  # by a cluster that wants its machine back
     if cluster is None:
         check_writable(store.directory)
     nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)

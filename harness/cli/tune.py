@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +50,7 @@ def tune(
     from harness.cli.progress import view
     from harness.cli.run import check_writable, interrupted, load
     from harness.launch.runner import RunOptions, run_suite
-    from harness.launch.runner_process import INTERRUPTED
+    from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.store import ResultStore
     from harness.suite.expand import expand
     from harness.suite.text import write_suite_file
@@ -61,7 +60,7 @@ def tune(
     options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
     loaded = load(suite, set_, plugin)
     searched = Searched(loaded, device_of(device), data_dir)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_when_asked()
 
     def run(of: Suite, trials: Sequence[TrialConfig], store: ResultStore) -> int:
         with view() as progress:

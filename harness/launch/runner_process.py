@@ -16,15 +16,27 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from submitit.core.utils import DelayedSubmission
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130  # exit codes of `harness run`; another runner does not help with USAGE
 RUNNERS = 3  # that a job starts, if they are killed
 STOP_S = 30.0  # a runner that was asked to end has so long
 _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
+
+
+def end_when_asked() -> None:
+    """Have SIGTERM end this process as Ctrl-C does, once: the kernel may tell of a starter's death more than once."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which what is started now would inherit
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def start_runner(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:

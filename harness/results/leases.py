@@ -132,10 +132,11 @@ class Runner:
 
     def __exit__(self, *error: object) -> None:
         heart, self._heart = self._heart, None
-        if heart is not None:
-            stop_beating(heart, 5)
+        # The files go first: a second Ctrl-C may come while the heart is being stopped.
         for path in (_info_path(self.directory, self.id), _beat_path(self.directory, self.id)):
             path.unlink(missing_ok=True)
+        if heart is not None:
+            stop_beating(heart, 5)
 
     def say(self, doing: str, *, trial: str | None = None, label: str | None = None) -> None:
         """Show what this runner does; `trial` and `label` when it begins one. Written once in SAY_S at most."""

@@ -223,6 +223,9 @@ class Clock:
             record.phases[phase] += self.moments.between(start, end)
             record.host[phase] += host_end - host
             record.cpu[phase] += cpu_end - cpu
+        if self._marks and self.moments.of_host:  # the same readings, so that the phases add up to the whole
+            (_, _, start, cpu), (_, _, end, cpu_end) = self._marks[0], self._marks[-1]
+            record.wall_s, record.cpu_s = end - start, cpu_end - cpu
         stood = sum(self.moments.between(*stand) for stand in self._stands)
         self._marks, self._stands = [], []
         record.barriers = self._barriers

@@ -14,6 +14,7 @@ import pytest
 
 from harness.results import leases as module
 from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners
+from harness.results.pulse import stop_beating
 
 TRIAL = "0123456789ab"
 
@@ -191,6 +192,17 @@ def test_a_heart_that_was_killed_is_replaced(tmp_path: Path) -> None:
         runner.say("epoch 1/2", trial=TRIAL, label="label")
         assert runner._heart is not first
         assert runner._heart.poll() is None
+
+
+def test_a_second_interrupt_leaves_no_runner_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(process: subprocess.Popen[bytes], patience_s: float) -> None:
+        stop_beating(process, patience_s)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "stop_beating", interrupted)
+    with pytest.raises(KeyboardInterrupt), Runner(tmp_path, "a", beat_s=0.05) as runner:
+        runner.say("epoch 1/2", trial=TRIAL, label="label")
+    assert not list((tmp_path / RUNNERS).iterdir())
 
 
 def test_what_a_runner_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

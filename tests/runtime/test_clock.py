@@ -38,7 +38,7 @@ def test_phases_add_up_to_the_wall_time() -> None:
             with clock.phase(phase):
                 time.sleep(0.02)
     assert set(timed.phases) == set(PHASES)
-    assert sum(timed.phases.values()) == pytest.approx(timed.wall_s, abs=0.1)
+    assert sum(timed.phases.values()) == pytest.approx(timed.wall_s)
     assert min(timed.phases[phase] for phase in PHASES[:-1]) >= 0.02
 
 
@@ -72,7 +72,7 @@ def test_cpu_time_is_told_by_phase() -> None:
                 pass
     assert timed.cpu["forward"] > 0.19
     assert timed.cpu["wait"] < 0.1
-    assert sum(timed.cpu.values()) == pytest.approx(timed.cpu_s, rel=0.01)
+    assert sum(timed.cpu.values()) == pytest.approx(timed.cpu_s)
 
 
 def test_transfers_beside_the_trainer_are_busy_but_not_exposed(ticking: None) -> None:

@@ -158,6 +158,22 @@ def test_a_runner_survives_the_signal_before_a_time_limit() -> None:
     child.stdout.close()
 
 
+def test_a_runner_that_ends_is_not_interrupted_again() -> None:
+    """The kernel tells a child of its parent's death for each thread of that parent which takes the child over."""
+    code = (
+        "import time\nfrom harness.launch.runner_process import end_when_asked\nend_when_asked()\n"
+        "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('ending', flush=True)\n    input()\n    print('ended')"
+    )
+    child = start_runner((sys.executable, "-c", code), stdin=-1, stdout=-1)
+    assert child.stdout is not None
+    for said in (b"ready\n", b"ending\n"):
+        assert child.stdout.readline() == said
+        child.send_signal(signal.SIGTERM)
+    assert child.communicate(b"\n", timeout=30)[0] == b"ended\n"
+    assert child.returncode == 0
+
+
 def test_a_command_names_its_trials(submission: Submission) -> None:
     command = submission.command(submission.trials[:2], "--no-wait")
     one, two = (trial.id for trial in submission.trials[:2])
