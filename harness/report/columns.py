@@ -34,8 +34,9 @@ def record_values(record: Record | None) -> dict[str, Any]:
     epoch, all ranks; `wire_seen_by`: the interface that `traffic: verify` compared them with;
     `sample_interval_s`, `pss_interval_s`: of the meters; `why_<metric>`: why it is not available; those of
     `_sampling`; `subgraphs_per_s`: drawn while they were counted, before the training; `pooled_per_s`: batches
-    that a `pool` was filled with, a second of filling; `target`: the score whose time the suite asks for; of
-    `per_rank` the objects `peer_bytes` and `part_sizes`.
+    that a `pool` was filled with, a second of filling; `target`: the score whose time the suite asks for;
+    `crowded`: whether more ranks, times threads, were on a machine than it had cores; the objects `peer_bytes` and
+    `part_sizes`.
     """
     if record is None:
         return {}
@@ -51,12 +52,21 @@ def record_values(record: Record | None) -> dict[str, Any]:
         **({"subgraphs_per_s": drawn / seconds} if drawn and seconds else {}),
         **({"pooled_per_s": pooled / filling} if pooled and filling else {}),
         "target": (record.config.get("train") or {}).get("target"),
+        "crowded": _crowded(record),
         "peer_bytes": peer_bytes(record),
         "part_sizes": part_sizes(record),
         **_largest(meters, "sample_interval_s", "interval_s"),
         **_largest(meters, "pss_interval_s", "pss_interval_s"),
         **{f"{WHY}{figure}": why for figure, why in _unavailable(meters).items()},
     }
+
+
+def _crowded(record: Record) -> bool:
+    where, partition = record.environment, record.config.get("partition") or {}
+    cores, threads, ranks = where.get("usable_cores"), where.get("threads"), partition.get("parts")
+    if record.config.get("device") == "cuda" or where.get("nodes") or not (cores and threads and ranks):
+        return False
+    return bool(ranks * threads > cores)
 
 
 def _ranks(times: Sequence[float]) -> dict[str, float]:

@@ -64,10 +64,18 @@ FLAGS = (
         lambda frame: frame["residue"] > CLOSURE, lambda bad: _worst(bad["residue"]),
     ),
     Flag(
+        "¤", "Ranks share cores", "more ranks, times threads, than cores: their times say nothing of a cluster",
+        lambda frame: _told(frame, "crowded"), lambda bad: f"{bad['parts'].max():.0f} ranks",
+    ),
+    Flag(
         "¶", "Flagged", "the trial did what its numbers do not show (docs/integrity.md)",
         lambda frame: frame["flags"].ne(""), lambda bad: join_unique("; ".join(bad["flags"]).split("; ")),
     ),
 )  # fmt: skip
+
+
+def _told(frame: pd.DataFrame, column: str) -> pd.Series[bool]:
+    return frame[column].eq(True) if column in frame else pd.Series(False, frame.index)
 
 
 def _worst(shares: pd.Series[float]) -> str:

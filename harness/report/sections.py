@@ -243,6 +243,19 @@ class Section:
         """What speed-ups and savings are relative to: the first baseline of full-graph methods."""
         return next((v for v in self.variants if v.is_baseline("full-graph")), None)
 
+    @cached_property
+    def compared_parts(self) -> int | None:
+        """The number of parts that methods are compared at: with most trials, of those that do not crowd the cores.
+
+        Of equal ones the largest; None where no number of parts has two variants.
+        """
+        ranked = [
+            (not bool(own["crowded"].eq(True).any()) if "crowded" in own else True, len(own), int(str(parts)))
+            for parts, own in self.ok.groupby("parts")
+            if own["variant"].nunique() > 1
+        ]
+        return max(ranked)[-1] if ranked else None
+
     def metric_of(self, name: str) -> Metric:
         """Return what is known of a column; UserError if it is no metric."""
         return find_metric(name, (*DERIVED, *self.declared.values()))

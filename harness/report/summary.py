@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import pandas as pd
 
 from harness.claims import Finding, Judged, State, Verdict
 from harness.claims.text import subject
-from harness.metrics import Metric
+from harness.report.against import Against, by_seed, counted_units
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views.answer import AnswerView
-from harness.results.contrast import Pairs, against_best, moment, needed
 from harness.results.text import byte_unit, join_unique, percent, significant, trials
 
 
@@ -31,29 +26,27 @@ class Win:
 
 @dataclass(frozen=True)
 class Summary:
-    """The winners of a section, at the number of parts at which most methods can be compared."""
+    """The winners of a section, at its `compared_parts`."""
 
     section: Section
     parts: int
     wins: tuple[Win, ...]
 
 
+MEMORY = {  # by metric, the better one first
+    "peak_above_base_bytes": "a rank at its peak, interpreter and libraries left out",
+    "peak_memory_bytes": "a rank at its peak",
+}
+
+
 def make_summaries(sections: Sequence[Section]) -> list[Summary]:
     """Return the winners of every section in which there is something to compare."""
     found = []
     for section in sections:
-        parts = compared_parts(section)
+        parts = section.compared_parts
         if parts is not None and (wins := tuple(_wins(section, parts))):
             found.append(Summary(section, parts, wins))
     return found
-
-
-def compared_parts(section: Section) -> int | None:
-    """Return the number of parts with most variants, of equal ones the largest; None below two variants."""
-    counts = section.ok.groupby("parts")["variant"].nunique()
-    if counts.empty or counts.max() < 2:
-        return None
-    return int(counts[counts == counts.max()].index.max())
 
 
 def _wins(section: Section, parts: int) -> Iterator[Win]:
@@ -62,12 +55,14 @@ def _wins(section: Section, parts: int) -> Iterator[Win]:
         yield Win(answer.goal, found[1], found[0])
     if times := _at(values_of(section, "epoch_time_s"), parts):
         yield _fastest(section, parts, times)
-    if scores := _at(values_of(section, "test_at_best_val"), parts):
+    if scores := _at(values_of(section, "best_val"), parts):
         yield _best_score(section, parts, scores)
     if sent := _at(values_of(section, "exchanged_bytes"), parts):
         yield _least(section, parts, "exchanged_bytes", "Fewest bytes exchanged", sent, "an epoch")
-    if peaks := _at(values_of(section, "peak_memory_bytes"), parts):
-        yield _least(section, parts, "peak_memory_bytes", "Least memory", peaks, "a rank at its peak")
+    for column, of in MEMORY.items():
+        if peaks := _at(values_of(section, column), parts):
+            yield _least(section, parts, column, "Least memory", peaks, of)
+            break
 
 
 def _at(values: Values, parts: int) -> dict[Variant, float]:
@@ -83,7 +78,7 @@ def _baseline(section: Section, own: Variant, means: dict[Variant, float]) -> Va
 
 def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
     best, *others = sorted(times, key=lambda variant: times[variant])
-    found = _Against(section, parts, "epoch_time_s", best, others)
+    found = Against(section, parts, "epoch_time_s", best, others)
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
     if base:
@@ -96,10 +91,12 @@ def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
 
 def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> Win:
     best, *others = sorted(scores, key=lambda variant: -scores[variant])
-    found = _Against(section, parts, "test_at_best_val", best, others)
-    stat = values_of(section, "test_at_best_val")[best, parts]
-    count = len(_by_seed(section, best, parts, "test_at_best_val"))
-    what, text = f"Best test {section.metric}", f"{best.label}, {percent(stat)} % ({_number(count, 'seed')})"
+    found = Against(section, parts, "best_val", best, others)
+    own, tested = (values_of(section, name).get((best, parts)) for name in ("best_val", "test_at_best_val"))
+    assert own is not None
+    count = counted_units(len(by_seed(section, best, parts, "best_val")), "seed")
+    test = f"; test {percent(tested)} %" if tested else ""
+    what, text = f"Best validation {section.metric}", f"{best.label}, {percent(own)} % ({count}{test})"
     behind = f"{100 * (scores[best] - scores[others[0]]):.2f}"
     if behind == "0.00":
         return Win(what, f"{text}; {others[0].label} has as much.", best)
@@ -114,92 +111,7 @@ def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Var
     base = _baseline(section, best, sizes)
     if base and sizes[base]:
         text += f", {100 * sizes[best] / sizes[base]:.1f} % of what {base.label} needs"
-    return Win(what, f"{text}.{_Against(section, parts, column, best, others).ties()}", best)
-
-
-class _Against:
-    """The best of some variants against each of the others, with intervals that hold for all of them together."""
-
-    def __init__(self, section: Section, parts: int, column: str, best: Variant, others: Sequence[Variant]) -> None:
-        metric = section.metric_of(column)
-        cells = {v: cell for v in others if (cell := _pairs(section, parts, metric, best, v))}
-        found, self.risk = against_best(list(cells.values()), metric, len(others))
-        self.others = others
-        self.unit = "run" if metric.machine and section.repeats is not None else "seed"
-        self.best, self.metric, self.found = best, metric, dict(zip(cells, found, strict=True))
-
-    def ratio(self, other: Variant, means: Mapping[Variant, float]) -> float:
-        """Return the metric of a variant over the best's: their geometric mean over seeds, without drift.
-
-        That of the `means` where no seed is in common.
-        """
-        return math.exp(self.found[other].size) if other in self.found else means[other] / means[self.best]
-
-    def interval(self, other: Variant) -> str:
-        """Write the interval of a ratio, or of a difference in points."""
-        found = self.found.get(other)
-        if found is None or found.low is None or found.high is None:
-            return f"of one {self.unit}" if found else "of no seed in common"
-        if self.metric.difference:
-            low, high = -100 * found.high, -100 * found.low
-        else:
-            low, high = math.exp(found.low), math.exp(found.high)
-        return f"95 % interval {low:.2f} to {high:.2f} over {_number(found.pairs, self.unit)}"
-
-    def ties(self) -> str:
-        """Say what the best cannot be told from, and what it takes; "" if it is the best beyond doubt."""
-        tied = [v for v in self.others if not self._behind(v)]
-        if not tied:
-            return ""
-        first = self.found.get(tied[0])
-        others = f" and {len(tied) - 1} more" if len(tied) > 1 else ""
-        needs = needed(first, self.metric, self.risk, unit=self.unit) if first else "no seed in common"
-        return f" Cannot be told from {tied[0].label}{others}: {needs}."
-
-    def _behind(self, other: Variant) -> bool:
-        """Return whether a variant is surely behind; one without a pair is if the metric is exact."""
-        found = self.found.get(other)
-        return found.sure and self.metric.worse(found.size) if found else self.metric.exact
-
-
-def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: Variant) -> Pairs | None:
-    """Return the runs of seeds that two variants share; None if they share none, or a ratio cannot be taken.
-
-    Runs of one seed are pairs where the machine is in the values (times), else their mean is one.
-    """
-    trials = section.runs_of if metric.machine else section.select
-    a, b = (_runs(trials(variant, parts), metric) for variant in (best, other))
-    shared = a.index.intersection(b.index)
-    values = np.array([side.loc[shared, metric.name].to_numpy(dtype=np.float64) for side in (a, b)])
-    if not metric.difference:
-        shared = shared[keep := (values > 0).all(axis=0) | (values[0] == values[1])]
-        values = values[:, keep]
-    if not len(shared):
-        return None
-    started = np.array([[moment(when) for when in side.loc[shared, "started"]] for side in (a, b)])
-    references = np.array([side.loc[shared, "reference_s"].to_numpy(dtype=np.float64) for side in (a, b)])
-    return Pairs.of(metric, values, started, references)
-
-
-def _runs(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return a metric of runs, when they began and their reference, by seed and repeat."""
-    known = trials[trials[metric.name].notna()].sort_values("started", kind="stable")
-    known = known.reindex(columns=["seed", "repeat", metric.name, "started", "reference_s"])
-    if not metric.machine:
-        first = known.groupby("seed").first()
-        return first.assign(**{metric.name: known.groupby("seed")[metric.name].mean()})
-    known = known.fillna({"repeat": 0})
-    return known.assign(run=known.groupby(["seed", "repeat"]).cumcount()).set_index(["seed", "repeat", "run"])
-
-
-def _by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.Series[float]:
-    """Return a metric of the trials of a variant, by seed, where it is there."""
-    trials = section.select(variant, parts)
-    return trials.set_index("seed")[column].dropna().groupby(level=0).mean()
-
-
-def _number(count: int, unit: str) -> str:
-    return f"one {unit}" if count == 1 else f"{count} {unit}s"
+    return Win(what, f"{text}.{Against(section, parts, column, best, others).ties()}", best)
 
 
 def overview_table(sections: list[Section]) -> Table:

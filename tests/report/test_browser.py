@@ -76,6 +76,7 @@ def opened(browser: playwright.Browser, index: Path) -> Iterator[playwright.Page
 @pytest.fixture
 def page(opened: playwright.Page) -> playwright.Page:
     opened.evaluate("document.getElementById('reset').click()")
+    opened.evaluate("document.querySelectorAll('details.fold').forEach(each => { each.open = true; })")
     return opened
 
 
@@ -131,9 +132,10 @@ def test_filter_of_parts_acts_on_columns_rows_and_panels(page: playwright.Page) 
 
 
 def test_filter_of_data_sets_acts_on_sections_and_contents(page: playwright.Page) -> None:
-    assert shown(page, "section") == 2
+    both = shown(page, "section")
+    assert both == 4  # of each its leaderboard, and all else
     tick(page, "dataset", "digits")
-    assert (shown(page, "section"), shown(page, "[data-dataset=digits]")) == (1, 0)
+    assert (shown(page, "section"), shown(page, "[data-dataset=digits]")) == (both / 2, 0)
     assert not page.is_visible("#nothing")
     page.evaluate("document.querySelector('.menu [data-none]').click()")
     assert page.is_visible("#nothing")
@@ -156,6 +158,29 @@ def test_sorting(page: playwright.Page) -> None:
     assert column(table) == sorted(before, reverse=True)
     head.click()
     assert column(table) == before
+
+
+def test_a_link_of_the_contents_opens_what_it_names(page: playwright.Page) -> None:
+    page.evaluate("document.querySelectorAll('details.fold').forEach(each => { each.open = false; })")
+    heading = page.locator("section details.fold h3").first
+    link = page.locator(f"nav a[href='#{heading.get_attribute('id')}']")
+    for _ in range(2):  # the second time the address is that already
+        link.click()
+        page.wait_for_function("document.querySelectorAll('details.fold[open]').length === 1")
+        assert heading.evaluate("each => each.closest('details').open")
+        heading.evaluate("each => { each.closest('details').open = false; }")
+
+
+def test_everything_is_opened_and_closed(page: playwright.Page) -> None:
+    page.evaluate("document.querySelectorAll('details.fold').forEach(each => { each.open = false; })")
+    count, height = page.locator("details.fold").count(), "document.documentElement.scrollHeight"
+    low = page.evaluate(height)
+    for opened in (count, 0):
+        page.click("#unfold")
+        assert page.locator("details.fold[open]").count() == opened
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.fold[open]").count() == count
+    assert page.evaluate(height) > low
 
 
 def test_names_and_reasons_stay_text(page: playwright.Page) -> None:

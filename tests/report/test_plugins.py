@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -93,7 +94,7 @@ def out(root: Path, plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def test_a_plugins_view_is_on_the_page_in_markdown_and_csv(out: Path) -> None:
     page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
-    assert '<h3 id="digits-sage-peaks">Peaks and chunks</h3>' in page
+    assert '<h3 id="digits-sage-peaks">Peaks and chunks</h3> <span class="setting">' in page
     headings = [line for line in text.splitlines() if line.startswith("### ")]
     assert headings[headings.index("### Peaks and chunks") - 1] == "### Accuracy"  # in its place
     assert "| Method | Peak memory (GiB) | Chunks (MiB) |" in text
@@ -104,7 +105,7 @@ def test_a_plugins_view_is_on_the_page_in_markdown_and_csv(out: Path) -> None:
 def test_a_view_that_fails_says_so_in_its_place(out: Path) -> None:
     page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
     failed = "The view “failing” failed: ZeroDivisionError: division by zero"
-    assert f'<h3 id="digits-sage-failing">A failing view</h3>\n<p class="failure">{failed}</p>' in page
+    assert re.search(rf'<h3 id="digits-sage-failing">A failing view</h3>.*\n<p class="failure">{failed}</p>', page)
     assert f"### A failing view\n\n{failed}\n" in text
     assert "The view “wrong” failed: TypeError: a table is a str, not a Table" in page
     assert text.index("### Partition") < text.index("### A failing view") < text.index("### A wrong view")

@@ -103,7 +103,7 @@ def test_the_answer_stands_first_and_once(tmp_path: Path) -> None:
     write_results(tmp_path, methods=METHODS[2:], parts=(2,), datasets=REAL, train={"target": 0.8})
     report = make_report(load_inputs(tmp_path))
     titles = [view.title for shown in report.answers for view in shown.views]
-    assert titles == ["Over all data sets", *["Soonest to the target"] * 3]
+    assert titles == ["Over all data sets", *["Leaderboard"] * 3]
     assert not any(view.first for shown in report.shown for view in shown.views)
     page = write_report(tmp_path, tmp_path / "out", formats=("html", "md", "latex")).read_text()
     assert page.index('id="answer"') < page.index('id="summary"') < page.index('id="overview"')

@@ -29,10 +29,10 @@ def test_winners_of_several_seeds(write: Write) -> None:
     section = write((FULL, *BNS), seeds=(0, 1, 2), parts=(1, 2))
     assert make_summaries([section])[0].parts == 2
     own = section.ok[section.ok["parts"] == 2]
-    means = own.groupby("variant")[["epoch_time_s", "test_at_best_val", "peak_memory_bytes"]].mean()
+    means = own.groupby("variant")[["epoch_time_s", "best_val", "peak_memory_bytes"]].mean()
     found = wins(section)
     assert found["Fastest epoch"].variant.key == means["epoch_time_s"].idxmin()
-    assert found["Best test accuracy"].variant.key == means["test_at_best_val"].idxmax()
+    assert found["Best validation accuracy"].variant.key == means["best_val"].idxmax()
     assert found["Least memory"].variant.key == means["peak_memory_bytes"].idxmin()
     full = next(v.key for v in section.variants if v.method == "full")
     logs = np.log(own.pivot(index="seed", columns="variant", values="epoch_time_s"))
@@ -43,7 +43,7 @@ def test_winners_of_several_seeds(write: Write) -> None:
 
 def test_what_cannot_be_told_is_said(write: Write) -> None:
     found = wins(write((FULL, *BNS)))
-    for what in ("Fastest epoch", "Best test accuracy", "Least memory"):
+    for what in ("Fastest epoch", "Best validation accuracy", "Least memory"):
         assert "Cannot be told from" in found[what].text
     assert found["Fastest epoch"].text.endswith(" and 1 more: needs 4 more seeds of each side in turns to see 10 %.")
     assert "bytes" in found["Fewest bytes exchanged"].what
@@ -78,7 +78,7 @@ def test_who_shares_no_seed_with_the_best_is_tied(write: Write) -> None:
     frame = section.frame.assign(seed=section.frame["seed"] + 5 * (section.frame["variant"] == section.variants[0].key))
     frame = frame[(frame["variant"] != section.variants[1].key)]
     found = wins(replace(section, frame=frame))
-    for what in ("Fastest epoch", "Best test accuracy", "Least memory"):
+    for what in ("Fastest epoch", "Best validation accuracy", "Least memory"):
         assert re.search(r"Cannot be told from .*: no seed in common\.$", found[what].text)
     assert "Cannot" not in found["Fewest bytes exchanged"].text
 
@@ -86,12 +86,12 @@ def test_who_shares_no_seed_with_the_best_is_tied(write: Write) -> None:
 def test_runs_of_one_seed_count_for_times(write: Write) -> None:
     section = write((FULL, *BNS))
     seconds = section.frame["variant"].map({v.key: 1.0 + i for i, v in enumerate(section.variants)})
-    at_once = section.frame.assign(started="2026-01-01T00:00:00+00:00", test_at_best_val=seconds / 10)
+    at_once = section.frame.assign(started="2026-01-01T00:00:00+00:00", best_val=seconds / 10)
     runs = [at_once.assign(epoch_time_s=seconds * (1 + noise)) for noise in (0.0, 0.01, -0.01)]
     found = wins(replace(section, frame=at_once.assign(epoch_time_s=seconds), repeats=pd.concat(runs)))
     assert "over 3 runs" in found["Fastest epoch"].text
     assert "Cannot" not in found["Fastest epoch"].text
-    assert "Cannot" in found["Best test accuracy"].text
+    assert "Cannot" in found["Best validation accuracy"].text
 
 
 def test_nothing_won_where_nothing_is_compared(write: Write) -> None:

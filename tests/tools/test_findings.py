@@ -22,5 +22,5 @@ def test_the_page_has_the_reports_verdicts_and_tables(tmp_path: Path) -> None:
     for title in ("Soonest to 70.0 % validation score.", "Search of the settings."):
         assert page.count(f"**{title}**") == 1
     rows = [line for line in page.splitlines() if line.startswith("| full |")]
-    assert len(rows) == 2
-    assert "Epoch time" not in page.split("## digits")[1]
+    assert len(rows) == 3  # of the leaderboard, who is soonest, and the tuning
+    assert "**Epoch time" not in page.split("## digits")[1]

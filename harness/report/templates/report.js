@@ -170,6 +170,29 @@ function makeFilters() {
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(null); });
 }
 
+// --- what is folded
+
+function makeFolds() {
+  const folds = all("details.fold"), button = document.getElementById("unfold");
+  const set = (open) => {
+    folds.forEach((each) => { each.open = open; });
+    button.setAttribute("aria-pressed", String(open));
+    button.textContent = open ? "Close all" : "Open all";
+  };
+  button.addEventListener("click", () => set(button.getAttribute("aria-pressed") === "false"));
+  const find = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let each = target; each; each = each.parentElement) if (each.matches("details.fold")) each.open = true;
+    target.scrollIntoView();
+  };
+  // A link to what is open already is no change of the address.
+  all("nav a").forEach((link) => link.addEventListener("click", () => setTimeout(find)));
+  window.addEventListener("hashchange", find);
+  window.addEventListener("beforeprint", () => set(true));
+  find();
+}
+
 // --- light and dark
 
 function makeSwitch() {
@@ -183,6 +206,7 @@ function makeSwitch() {
 }
 
 makeFilters();
+makeFolds();
 makeSwitch();
 all("figure.table table").forEach(makeSortable);
 document.querySelector(".bar").hidden = false;

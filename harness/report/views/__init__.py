@@ -135,7 +135,7 @@ class WorkloadsView(ReportView):
 class ShownView:
     """What a view shows of a section; `failure` says in one line why a plugin's view shows nothing.
 
-    `first`: it stands before everything else.
+    `first`: it stands before everything else; `question`: what it answers.
     """
 
     anchor: str
@@ -145,6 +145,7 @@ class ShownView:
     more: tuple[Table, ...] = ()
     failure: str = ""
     first: bool = False
+    question: str = ""
 
 
 Subject = Section | Swept | Networks | Workloads
@@ -169,12 +170,14 @@ def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown
         if own:
             raise
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        failed = ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}")
+        failed = ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}", question=view.question)
         return lambda: failed
 
     def shown() -> ShownView | None:
         picture = drawn.get() if isinstance(drawn, Begun) else drawn
-        return ShownView(anchor, made.heading, table, picture, more, first=view.first) if table or picture else None
+        if not (table or picture):
+            return None
+        return ShownView(anchor, made.heading, table, picture, more, first=view.first, question=view.question)
 
     return shown
 

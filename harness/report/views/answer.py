@@ -28,28 +28,19 @@ class AnswerView(ReportView):
     title = "Soonest to the target"
     question = "Which method reaches the suite's target soonest, and how sure is that?"
     place = 5
-    first = True
 
     def table(self) -> Table | None:
         """Share of seeds that reach the target, time and bytes to it, and who is ahead; None without one target."""
         section, target = self.section, self.target
         if target is None or not self.times:
             return None
-        medians = self.medians
-        size, unit = time_unit(max((found.centre for found in medians.values() if found), default=None))
-        places = common_places(found.centre / size for found in medians.values() if found)
-        bold: dict[Place, Cell] = {}
-        for parts in section.parts:
-            keys = [place for place in self.times if place[1] == parts]
-            written = [Cell(self._time(medians[key], size, places), number=medians[key] is not None) for key in keys]
-            best = [found.centre if (found := medians[key]) else None for key in keys]
-            bold |= dict(zip(keys, bold_best(written, best, highest=False), strict=True))
+        bold = {(variant, parts): cell for parts in section.parts for variant, cell in self.written(parts).items()}
         more = {head: own for head, own in self._columns().items() if own}
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
             own = self.times[key]
-            found = (Cell(f"{len(own.reached)} of {own.count}"), bold[key], Cell(*self._behind(key)))
+            found = (Cell(f"{len(own.reached)} of {own.count}"), bold[key], Cell(*self.behind(key)))
             return (*found, *(column.get(key, Cell(number=False)) for column in more.values()))
 
         return variants_table(
@@ -65,10 +56,25 @@ class AnswerView(ReportView):
             "validation, mean over seeds. Sent: payload between all ranks up to the target, median. Peak: the largest "
             "rank's memory, mean over seeds. Energy: an epoch's mean times the epochs to the target, median. Search: "
             "hours of the trials by which the settings were found. Bold: soonest at that P.",
-            ("Reach it", f"Time to it ({unit})", "Behind", *more),
+            ("Reach it", f"Time to it ({self.unit[1]})", "Behind", *more),
             cells,
             self.times,
         )
+
+    @cached_property
+    def unit(self) -> tuple[float, str]:
+        """The unit of the medians: seconds, name."""
+        return time_unit(max((found.centre for found in self.medians.values() if found), default=None))
+
+    def written(self, parts: int) -> dict[Variant, Cell]:
+        """Return the medians at a number of parts with their intervals, the shortest marked."""
+        size, _ = self.unit
+        places = common_places(found.centre / size for found in self.medians.values() if found)
+        keys = [place for place in self.times if place[1] == parts]
+        found = [self.medians[key] for key in keys]
+        cells = [Cell(self._time(each, size, places), number=each is not None) for each in found]
+        best = bold_best(cells, [each.centre if each else None for each in found], highest=False)
+        return {variant: cell for (variant, _), cell in zip(keys, best, strict=True)}
 
     def _columns(self) -> dict[str, dict[Place, Cell]]:
         """Return the further columns by heading; empty where nothing was measured."""
@@ -235,8 +241,8 @@ class AnswerView(ReportView):
         """Return how two variants compare; None if they have no seed in common."""
         return next((p for p in self.ahead[parts] if {p.method, p.over} == {one.key, other.key}), None)
 
-    def _behind(self, place: Place) -> tuple[str, str]:
-        """Return how far a variant is behind the soonest at its number of parts, and what that is worth."""
+    def behind(self, place: Place) -> tuple[str, str]:
+        """Return how far a variant is behind the soonest at its number of parts, and how sure that is."""
         variant, parts = place
         soonest = self._soonest(parts)
         if soonest is None:

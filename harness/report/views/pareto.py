@@ -84,7 +84,7 @@ class ParetoView(ReportView):
             cost: min(3, common_places(stat.mean / scales[cost][0] for stat in values.values() if stat.mean))
             for cost, values in found.items()
         }
-        fronts = _fronts(section, found, score)
+        on_front = fronts(section, found, score)
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
@@ -92,7 +92,7 @@ class ParetoView(ReportView):
                 Cell(f"{values[key].mean / scales[cost][0]:,.{places[cost]}f}") if key in values else Cell()
                 for cost, values in found.items()
             ]
-            on = [cost.name.lower() for cost in found if variant in fronts.get((cost, parts), ())]
+            on = [cost.name.lower() for cost in found if variant in on_front.get((cost, parts), ())]
             return [Cell(percent(score[key])), *amounts, Cell(", ".join(on) or NOTHING, number=False)]
 
         heads = (
@@ -116,23 +116,22 @@ class ParetoView(ReportView):
         """Draw the test score against each cost, a row a number of parts; None without scores."""
         section = self.section
         found, score = costs(section), values_of(section, "test_at_best_val")
-        fronts = _fronts(section, found, score)
-        fronts = {key: own for key, own in fronts.items() if own}
+        on_front = fronts(section, found, score)
+        on_front = {key: own for key, own in on_front.items() if own}
         shown = [v for v in section.variants if any(v == key[0] for key in score)]
-        if not fronts or len(shown) < 2:
+        if not on_front or len(shown) < 2:
             return None
-        kinds, rows = [c for c in found if any(c == k for k, _ in fronts)], sorted({p for _, p in fronts})
+        kinds, rows = [c for c in found if any(c == k for k, _ in on_front)], sorted({p for _, p in on_front})
         figure = new_figure(0.9 + 2.7 * len(rows), section, "Accuracy and cost", legend=True)
         axes = figure.subplots(len(rows), len(kinds), sharey="row", squeeze=False)
         for i, parts in enumerate(rows):
             for ax, cost in zip(axes[i], kinds, strict=True):
-                if (cost, parts) not in fronts:
+                if (cost, parts) not in on_front:
                     ax.set_visible(False)
                     continue
-                _panel(ax, parts, cost, found[cost], score, fronts[cost, parts])
+                cost_panel(ax, parts, cost, found[cost], score, on_front[cost, parts])
             axes[i][0].set_ylabel(f"Test {section.metric} (%)")
-        handles = [*map(mark_handle, shown), Line2D([], [], color="#777777", lw=1, ls="--")]
-        legend(figure, handles, [*(v.label for v in shown), "front"], shown)
+        legend(figure, handles_of(shown), [*(v.label for v in shown), "front"], shown)
         caption = (
             "Each method by what its whole training costs and what it reaches: the numbers of the table above, "
             "mean over seeds, whisker: ± sample standard deviation. Filled and joined by the dashed line: no "
@@ -141,7 +140,12 @@ class ParetoView(ReportView):
         return save(figure, section, "pareto", "Accuracy and cost", caption)
 
 
-def _fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[tuple[Cost, int], list[Variant]]:
+def handles_of(shown: Sequence[Variant]) -> list[Line2D]:
+    """Return the legend's marks of methods, and of the front."""
+    return [*map(mark_handle, shown), Line2D([], [], color="#777777", lw=1, ls="--")]
+
+
+def fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[tuple[Cost, int], list[Variant]]:
     """Return who is on the front of each cost and number of parts; none where nobody has that cost."""
     return {
         (cost, parts): front(
@@ -154,7 +158,8 @@ def _fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[
     }
 
 
-def _panel(ax: Axes, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]) -> None:
+def cost_panel(ax: Axes, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]) -> None:
+    """Draw the score of methods against a cost; `best`: who is on the front."""
     size, unit = scale_of(cost.metric, amounts)
     label = f"{cost.name} ({unit})"
     there = [v for v, own in score if own == parts and (v, parts) in amounts]

@@ -1,0 +1,135 @@
+"""Which method to use: time, score, bytes, memory and energy of every method, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from harness.report.against import Against, by_seed, counted_units
+from harness.report.drawing import Picture, legend, new_figure, save
+from harness.report.sections import Variant, values_of
+from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of
+from harness.report.views import ReportView
+from harness.report.views.answer import AnswerView
+from harness.report.views.pareto import cost_panel, costs, fronts, handles_of
+from harness.results.contrast import mean_reach
+from harness.results.stats import CONFIDENCE
+from harness.results.text import common_places
+
+COLUMNS = (
+    ("best_val",), ("test_at_best_val",), ("epoch_time_s",), ("counted_bytes",),
+    ("peak_above_base_bytes", "peak_memory_bytes"), ("energy_cpu_j",), ("energy_gpu_j",),
+)  # fmt: skip
+"""Metrics, a column each: of several the first that was measured."""
+
+
+class LeaderboardView(ReportView):
+    """Which method to use: time, score, bytes, memory and energy of every method, side by side."""
+
+    name = "leaderboard"
+    title = "Leaderboard"
+    question = "Which method should be used, by its time, score, bytes, memory and energy?"
+    place = 2
+    first = True
+
+    def table(self) -> Table | None:
+        """Return a row a method at the number of parts that methods are compared at; None without two methods."""
+        section, parts = self.section, self.section.compared_parts
+        if parts is None:
+            return None
+        columns = self._to_target(parts) | {
+            head: cells for name in self._metrics for head, cells in [self._column(name, parts)]
+        }
+        rows = [
+            Row(v.label, tuple(cells.get(v, Cell(number=False)) for cells in columns.values()), v, parts)
+            for v in self._order(parts)
+        ]
+        counts = [len(section.select(v, parts)) for v in section.tried(parts)]
+        least, most = min(filter(None, counts), default=0), max(counts)
+        seeds = counted_units(most, "seed") if least == most else f"{least} to {most} seeds"
+        caption = (
+            f"P = {parts}, {seeds}. ±: the 95 % interval of the mean over seeds. Bold: the best, and all that cannot "
+            "be told from it; no bold where that is everybody. Sent by all ranks; memory of the rank that has most."
+        )
+        return Table(f"Leaderboard, {section.title}", caption, "Method", (Group("", tuple(columns)),), tuple(rows))
+
+    def figure(self) -> Picture | None:
+        """Draw the test score against the training time; None where one of them is not known of two methods."""
+        section, parts = self.section, self.section.compared_parts
+        score = values_of(section, "test_at_best_val")
+        timed = {cost: own for cost, own in costs(section).items() if cost.metric.name == "epoch_time_s"}
+        if parts is None or not timed:
+            return None
+        ((cost, amounts),) = timed.items()
+        shown = [v for v in section.tried(parts) if (v, parts) in amounts and (v, parts) in score]
+        if len(shown) < 2:
+            return None
+        best: Sequence[Variant] = fronts(section, {cost: amounts}, score)[cost, parts]
+        title = "Test score and training time"
+        figure = new_figure(3.4, section, title, legend=True)
+        ax = figure.subplots()
+        cost_panel(ax, parts, cost, amounts, score, best)
+        ax.set_ylabel(f"Test {section.metric} (%)")
+        legend(figure, handles_of(shown), [*(v.label for v in shown), "front"], shown)
+        caption = (
+            "Mean over seeds, whisker: ± sample standard deviation; time of the whole training, evaluations left out. "
+            "Filled and joined by the dashed line: no other method reaches as much in less. Up and left is better."
+        )
+        return save(figure, section, "leaderboard", title, caption)
+
+    @cached_property
+    def _answer(self) -> AnswerView:
+        return AnswerView(self.section)
+
+    @property
+    def _metrics(self) -> list[str]:
+        known = [[name for name in names if values_of(self.section, name)] for names in COLUMNS]
+        return [names[0] for names in known if names]
+
+    def _order(self, parts: int) -> list[Variant]:
+        """Return the methods, the soonest at the target first, then those of the best validation."""
+        medians, scores = self._answer.medians, values_of(self.section, "best_val")
+
+        def key(variant: Variant) -> tuple[float, float]:
+            median, score = medians.get((variant, parts)), scores.get((variant, parts))
+            return median.centre if median else float("inf"), -score.mean if score else 0.0
+
+        return sorted(self.section.tried(parts), key=key)
+
+    def _to_target(self, parts: int) -> dict[str, Mapping[Variant, Cell]]:
+        """Return the columns of the time to the target; none without one."""
+        answer = self._answer
+        if answer.target is None or not any(count == parts for _, count in answer.times):
+            return {}
+        goal = f"To {100 * answer.target:.1f} %"
+        behind = {v: Cell(*answer.behind((v, count))) for v, count in answer.times if count == parts}
+        return {f"{goal} ({answer.unit[1]})": answer.written(parts), "Behind": behind}
+
+    def _column(self, name: str, parts: int) -> tuple[str, dict[Variant, Cell]]:
+        """Return the heading and the cells of a metric."""
+        section, metric = self.section, self.section.metric_of(name)
+        stats = {v: stat for (v, count), stat in values_of(section, name).items() if count == parts}
+        size, unit = scale_of(metric, values_of(section, name))
+        places = 2 if metric.difference else common_places(stat.mean / size for stat in stats.values())
+        tied = self._tied(name, parts, {v: stat.mean for v, stat in stats.items()})
+        cells = {}
+        for variant in section.tried(parts):
+            stat = stats.get(variant)
+            if stat is None:
+                cells[variant] = missing(section, variant, parts)
+                continue
+            reach = None if metric.exact else mean_reach(list(by_seed(section, variant, parts, name)), 1 - CONFIDENCE)
+            text = f"{stat.mean / size:,.{places}f}" + (f" ± {reach / size:,.{places}f}" if reach is not None else "")
+            cells[variant] = Cell(text, best=variant in tied)
+        return heading(metric, unit), cells
+
+    def _tied(self, name: str, parts: int, means: Mapping[Variant, float]) -> list[Variant]:
+        """Return the best and whom it cannot be told from; nobody where that is everybody."""
+        more = self.section.metric_of(name).better == "more"
+        order = sorted(means, key=lambda v: -means[v] if more else means[v])
+        if len(order) < 2:
+            return []
+        best, *others = order
+        found = Against(self.section, parts, name, best, others)
+        tied = [best, *(v for v in others if means[v] == means[best] or not found.behind(v))]
+        return tied if len(tied) < len(order) else []
