@@ -9,22 +9,24 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import resources
 from types import MappingProxyType
 from xml.etree import ElementTree
 
 import jinja2
 import pandas as pd
-from matplotlib.colors import to_rgb
 
 from harness.claims import judge
 from harness.errors import UserError
 from harness.registry import PluginKey
 from harness.report.drawing import Picture
 from harness.report.notes import Note, environment_rows, failure_table, make_notes, unclaimed_notes
+from harness.report.palette import on_dark
 from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, claims_table, make_summaries, overview_table
 from harness.report.sweeps import Networks, find_networks, sweeps
 from harness.report.table import Table
+from harness.report.trials import embedded
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
 from harness.report.workloads import find_workloads
 from harness.results.frames import ResultInputs
@@ -120,6 +122,11 @@ class Report:
     renewed_s: int | None = None
 
     @property
+    def charted(self) -> list[Section]:
+        """The sections of which the page draws charts itself, from their trials."""
+        return [shown.section for shown in self.answers if any(view.chart for view in shown.views)]
+
+    @property
     def pictures(self) -> list[Picture]:
         """All figures, as they come."""
         views = (view for shown in (*self.answers, *self.shown) for view in shown.views)
@@ -185,20 +192,21 @@ _POLICY = (
 def render_html(report: Report) -> str:
     """Return the page: one file that loads nothing from elsewhere; every text of a user's is escaped.
 
-    Its policy allows the one script and the one style sheet that are in it, by their hashes.
+    Its policy allows the scripts and the style sheet that are in it, by their hashes.
     """
     environment = _environment(autoescape=True)
     drawn = {picture.name: inline_svg(picture) for picture in report.pictures}
     colours = {found for svg in drawn.values() for found in _COLOUR.findall(svg)}
     colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
-    assert environment.loader
-    css, script = (environment.loader.get_source(environment, name)[0] for name in ("report.css", "report.js"))
-    css += f"{dark_rules(colours)}\n"
+    css, scripts = _source("templates/report.css") + f"{dark_rules(colours)}\n", [_source("templates/report.js")]
+    if report.charted:
+        scripts += [_source("static/vega.js"), _source("templates/charts.js")]
     return environment.get_template("index.html.j2").render(
         report=report,
         css=css,
-        script=script,
-        policy=_POLICY.format(style=_hash(css), script=_hash(script)),
+        scripts=scripts,
+        trials=embedded(report.charted),
+        policy=_POLICY.format(style=_hash(css), script=" ".join(map(_hash, scripts))),
         inline=lambda picture: drawn[picture.name],
         data_uri=lambda picture: f"data:text/csv;charset=utf-8;base64,{_base64(to_csv(picture.data))}",
         networks=lambda section: json.dumps(networks_of(section)),
@@ -233,6 +241,11 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     )
     environment.filters["md"] = escape_markdown
     return environment
+
+
+def _source(path: str) -> str:
+    """Return a file of the page as it is in the package."""
+    return resources.files("harness.report").joinpath(path).read_text("utf-8")
 
 
 def _hash(text: str) -> str:
@@ -324,13 +337,6 @@ def _add_class(element: ElementTree.Element, name: str) -> None:
     element.set("class", f"{element.get('class', '')} {name}".strip())
 
 
-PAPER = "#14181f"  # the dark page's; its other colours are in the style sheet
-_INK, _LINE = "#d5dae2", "#39414d"
-_CONTRAST = 3.2  # WCAG 2.2, 1.4.11: 3 for what must be seen of a figure
-_STEPS = 20
-_GIVEN = {"#ffffff": PAPER, "#262626": _INK, "#222222": _INK, "#000000": _INK, "#cccccc": _LINE}
-
-
 def dark_rules(colours: Iterable[str]) -> str:
     """Return CSS that gives the fills and strokes of figures the colours of a dark page where it is dark.
 
@@ -338,28 +344,7 @@ def dark_rules(colours: Iterable[str]) -> str:
     """
     rules = []
     for colour in sorted(set(colours)):
-        dark = _GIVEN.get(colour) or lightened(colour)
+        dark = on_dark(colour)
         if dark != colour:
             rules += [f'.plot [{name}="{colour}"]{{{name}:light-dark({colour},{dark})}}' for name in ("fill", "stroke")]
     return "\n".join(rules)
-
-
-def lightened(colour: str) -> str:
-    """Return a colour mixed with as much white as it takes to be seen on the dark page."""
-    for step in range(_STEPS + 1):
-        mixed = (round(255 * step / _STEPS + c * (1 - step / _STEPS)) for c in bytes.fromhex(colour[1:]))
-        shown = f"#{bytes(mixed).hex()}"
-        if contrast(shown, PAPER) >= _CONTRAST:
-            break
-    return shown
-
-
-def contrast(a: str, b: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
-    low, high = sorted((_luminance(a), _luminance(b)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(colour: str) -> float:
-    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

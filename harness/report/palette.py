@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from matplotlib.colors import to_rgb
+
 # Okabe and Ito's colour-blind safe set (their yellow is too faint for lines on white), then the colours
 # farthest from those already taken under simulated protanopia, deuteranopia and tritanopia.
 COLOURS = (
@@ -60,3 +62,36 @@ def variant_styles(methods: Sequence[str], colours: Mapping[str, str] = MappingP
         used.add((colour, dash))
         styles.append(Style(colour, MARKERS[i % len(MARKERS)], dash))
     return styles
+
+
+PAPER = "#14181f"  # the dark page's; its other colours are in the style sheet
+_INK, _LINE = "#d5dae2", "#39414d"
+_GIVEN = {"#ffffff": PAPER, "#262626": _INK, "#222222": _INK, "#000000": _INK, "#cccccc": _LINE}
+_CONTRAST = 3.2  # WCAG 2.2, 1.4.11: 3 for what must be seen of a figure
+_STEPS = 20
+
+
+def on_dark(colour: str) -> str:
+    """Return what a colour of a figure is on the dark page."""
+    return _GIVEN.get(colour) or lightened(colour)
+
+
+def lightened(colour: str) -> str:
+    """Return a colour mixed with as much white as it takes to be seen on the dark page."""
+    for step in range(_STEPS + 1):
+        mixed = (round(255 * step / _STEPS + c * (1 - step / _STEPS)) for c in bytes.fromhex(colour[1:]))
+        shown = f"#{bytes(mixed).hex()}"
+        if contrast(shown, PAPER) >= _CONTRAST:
+            break
+    return shown
+
+
+def contrast(a: str, b: str) -> float:
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
+    low, high = sorted((_luminance(a), _luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

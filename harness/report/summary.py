@@ -97,10 +97,11 @@ def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> W
     count = counted_units(len(by_seed(section, best, parts, "best_val")), "seed")
     test = f"; test {percent(tested)} %" if tested else ""
     what, text = f"Best validation {section.metric}", f"{best.label}, {percent(own)} % ({count}{test})"
-    behind = f"{100 * (scores[best] - scores[others[0]]):.2f}"
-    if behind == "0.00":
-        return Win(what, f"{text}; {others[0].label} has as much.", best)
-    text += f". Next is {others[0].label}: {behind} points below ({found.interval(others[0])})"
+    behind = {v: f"{100 * (scores[best] - scores[v]):.2f}" for v in others}
+    if equal := [v for v in others if behind[v] == "0.00"]:
+        more = f" and {len(equal) - 1} more have" if len(equal) > 1 else " has"
+        return Win(what, f"{text}; {equal[0].label}{more} as much.", best)
+    text += f". Next is {others[0].label}: {behind[others[0]]} points below ({found.interval(others[0])})"
     return Win(what, f"{text}.{found.ties()}", best)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from report.fake import METHODS, write_results
 
 from harness.report import write_report
 from harness.report.drawing import Picture, style
-from harness.report.page import PAPER, contrast, lightened
-from harness.report.palette import COLOURS, PHASES, PURPOSES
+from harness.report.palette import COLOURS, PAPER, PHASES, PURPOSES, contrast, lightened
 from harness.report.views import ReportView
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
@@ -24,9 +26,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def _figure(view: ReportView) -> Picture | None:
-    """Two of the figures: drawing all takes long."""
+    """Three of the figures: drawing all takes long."""
     with style():
-        return view.figure() if view.name in ("time", "convergence") else None
+        return view.figure() if view.name in ("time", "convergence", "leaderboard") else None
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +185,108 @@ def test_everything_is_opened_and_closed(page: playwright.Page) -> None:
     assert page.evaluate(height) > low
 
 
+CHART = "figure[data-chart-of].live"
+MEANS = "charts[0].points.filter(each => each.kind === 'mean')"
+
+
+def drawn(page: playwright.Page) -> list[dict[str, Any]]:
+    """The points of the first chart that are means, once they are drawn."""
+    page.locator("figure[data-chart-of]").first.scroll_into_view_if_needed()
+    page.wait_for_selector(CHART)
+    page.evaluate("charts[0].done")
+    return list(page.evaluate(MEANS))
+
+
+def choose(page: playwright.Page, key: str, value: str) -> None:
+    page.locator(f"{CHART} select[data-chart={key}]").first.select_option(value)
+
+
+@pytest.fixture(scope="module")
+def means(index: Path) -> pd.DataFrame:
+    """Means of the trials on the first data set in two parts, from the records alone."""
+    records = [json.loads(path.read_text()) for path in index.parents[1].glob("*/*/record.json")]
+    own = [r for r in records if r["status"] == "ok" and r["config"]["dataset"]["name"] == "digits"]
+    rows = [
+        {
+            "method": record["config"]["method"]["name"],
+            "parts": record["config"]["partition"]["parts"],
+            "epoch": record["result"]["epoch_time_s"],
+            "training": record["result"]["epoch_time_s"] * record["result"]["epochs"],
+            "test": 100 * record["result"]["test_at_best_val"],
+        }
+        for record in own
+    ]
+    return pd.DataFrame(rows).query("parts == 2")
+
+
+def test_a_chart_shows_the_trials(page: playwright.Page, means: pd.DataFrame) -> None:
+    points = drawn(page)
+    assert page.locator(f"{CHART} .chart svg").count() >= 1
+    assert sorted(point["y"] for point in points) == pytest.approx(sorted(means["test"]), rel=1e-5)
+    scale = max(point["x"] for point in points) / means["training"].max()  # seconds, or milliseconds
+    assert sorted(point["x"] for point in points) == pytest.approx(sorted(scale * means["training"]), rel=1e-5)
+    assert round(scale, 4) in (1, 1000)
+
+
+def test_axes_are_chosen_and_the_address_keeps_them(page: playwright.Page, means: pd.DataFrame, index: Path) -> None:
+    drawn(page)
+    choose(page, "x", "test_at_best_val")
+    choose(page, "y", "epoch_time_s")
+    choose(page, "parts", "1")
+    for box in ("logx", "logy"):
+        page.locator(f"{CHART} input[data-chart={box}]").first.check()
+    points = drawn(page)
+    assert {point["parts"] for point in points} == {1}
+    assert page.context.browser is not None
+    other = page.context.browser.new_page(viewport={"width": 1400, "height": 900})
+    other.goto(page.url)
+    assert {point["parts"] for point in drawn(other)} == {1}
+    assert drawn(other) == points
+    assert other.locator("select[data-chart=y]").first.input_value() == "epoch_time_s"
+    other.close()
+    choose(page, "parts", "2")
+    assert sorted(point["x"] for point in drawn(page)) == pytest.approx(sorted(means["test"]), rel=1e-5)
+    page.evaluate("Object.keys(chosen).forEach(key => setChosen(key, ''))")
+    assert page.url == f"{index.as_uri()}#"
+
+
+def test_filters_act_on_the_points_and_their_front(page: playwright.Page) -> None:
+    def front(points: list[dict[str, Any]]) -> set[str]:
+        return {
+            own["method"]
+            for own in points
+            if not any(
+                each["x"] <= own["x"] and each["y"] >= own["y"] and (each["x"], each["y"]) != (own["x"], own["y"])
+                for each in points
+            )
+        }
+
+    before = drawn(page)
+    assert {point["method"] for point in before if point["front"]} == front(before)
+    (first, *_) = sorted(front(before))
+    method = page.evaluate("label => told[0].variants.find(each => each.label === label).method", first)
+    tick(page, "method", method)
+    left = drawn(page)
+    assert 0 < len(left) < len(before)
+    assert not any(point["method"] == first for point in left)
+    assert {point["method"] for point in left if point["front"]} == front(left)
+    assert f"no-method={method}" in page.url or "no-method" in page.url
+
+
+def test_a_point_says_what_it_is(page: playwright.Page) -> None:
+    points = drawn(page)
+    symbols = page.locator(f"{CHART} .chart").first.locator(".mark-symbol.role-mark path")
+    symbols.last.hover()
+    box = page.locator(f"{CHART} .tip").first
+    box.wait_for()
+    said = box.inner_text()
+    assert any(point["method"] in said for point in points)
+    assert "P = 2" in said
+    page.mouse.move(0, 0)
+
+
 def test_names_and_reasons_stay_text(page: playwright.Page) -> None:
-    assert page.evaluate("document.scripts.length") == 1
+    assert page.evaluate("document.scripts.length") == 4  # trials, and the page's own three
     assert page.evaluate("document.images.length") == 0
     text = page.inner_text("main")
     assert EVIL in text  # of the failed trials' table, the method's name, the environment

@@ -2,6 +2,7 @@
 // Filters, sorting, light and dark. Without this script the page shows everything and can be read as it is.
 
 const off = { dataset: new Set(), method: new Set(), series: new Set(), parts: new Set(), network: new Set() };
+const changed = []; // called when what is shown has changed
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
 function hidden(data) {
@@ -148,6 +149,7 @@ function update() {
     menu.classList.toggle("some", chosen < boxes.length);
   }
   show();
+  changed.forEach((each) => each());
 }
 
 function makeFilters() {
@@ -198,10 +200,12 @@ function makeFolds() {
 function makeSwitch() {
   const root = document.documentElement, dark = window.matchMedia("(prefers-color-scheme: dark)");
   try { root.dataset.theme = localStorage.getItem("harness-theme") || ""; } catch { root.dataset.theme = ""; }
+  dark.addEventListener("change", update);
   document.getElementById("theme").addEventListener("click", () => {
     const now = root.dataset.theme || (dark.matches ? "dark" : "light");
     root.dataset.theme = now === "dark" ? "light" : "dark";
     try { localStorage.setItem("harness-theme", root.dataset.theme); } catch { /* a page may not keep it */ }
+    update();
   });
 }
 

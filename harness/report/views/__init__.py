@@ -31,6 +31,7 @@ class ReportView(Registered, ABC):
         place: views stand in rising order of it; those of plugins last.
         of: what it is about: a section's trials, a setting that was swept, networks, or several data sets' trials.
         first: it stands before everything else: it is the answer that a reader came for.
+        chart: the page draws it anew from the trials, by what its reader chooses; the figure is what that begins with.
         anchor: how addresses and files call it; the default is the name.
         columns: metrics of the table, columns of `load_results`.
         caption: of that table: the rule by which its values are computed.
@@ -45,6 +46,7 @@ class ReportView(Registered, ABC):
     place: ClassVar[int] = 1000
     of: ClassVar[Kind] = "section"
     first: ClassVar[bool] = False
+    chart: ClassVar[bool] = False
     anchor: ClassVar[str] = ""
     columns: ClassVar[tuple[str, ...]] = ()
     caption: ClassVar[str] = "Means over seeds."
@@ -146,6 +148,7 @@ class ShownView:
     failure: str = ""
     first: bool = False
     question: str = ""
+    chart: bool = False
 
 
 Subject = Section | Swept | Networks | Workloads
@@ -177,7 +180,9 @@ def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown
         picture = drawn.get() if isinstance(drawn, Begun) else drawn
         if not (table or picture):
             return None
-        return ShownView(anchor, made.heading, table, picture, more, first=view.first, question=view.question)
+        return ShownView(
+            anchor, made.heading, table, picture, more, first=view.first, question=view.question, chart=view.chart
+        )
 
     return shown
 

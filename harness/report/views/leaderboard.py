@@ -31,6 +31,7 @@ class LeaderboardView(ReportView):
     question = "Which method should be used, by its time, score, bytes, memory and energy?"
     place = 2
     first = True
+    chart = True
 
     def table(self) -> Table | None:
         """Return a row a method at the number of parts that methods are compared at; None without two methods."""

@@ -1,0 +1,257 @@
+// Charts, drawn from the trials in the page by what is chosen. Where this does not run their pictures stay.
+
+const told = JSON.parse(document.getElementById("trials").textContent);
+const chosen = { x: "", y: "", parts: "", logx: "", logy: "" }; // "": as each chart has it
+const charts = [];
+
+const mean = (values) => values.reduce((sum, each) => sum + each, 0) / values.length;
+const spread = (values) => {
+  if (values.length < 2) return 0;
+  const middle = mean(values);
+  return Math.sqrt(values.reduce((sum, each) => sum + (each - middle) ** 2, 0) / (values.length - 1));
+};
+// A logarithmic axis has no place for what is not above 0.
+const low = (values, deviation, log) => (log && mean(values) <= deviation ? Math.min(...values) : mean(values) - deviation);
+const written = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
+
+// What a chart shows: metrics that its trials have, whatever another chart's are.
+function axes(own) {
+  const metric = (name, usual) => (name in own.metrics ? name : usual);
+  return { x: metric(chosen.x, own.across), y: metric(chosen.y, own.up) };
+}
+
+function partsOf(own) {
+  const there = [...new Set(own.trials.parts)].sort((a, b) => a - b);
+  if (chosen.parts === "all") return there;
+  const asked = Number(chosen.parts);
+  return there.includes(asked) ? [asked] : [own.parts];
+}
+
+function rowsOf(own, x, y) {
+  const parts = new Set(partsOf(own)), rows = [], { trials, values } = own;
+  for (let i = 0; i < trials.trial.length; i += 1) {
+    const variant = own.variants[trials.variant[i]];
+    const data = { dataset: own.dataset, method: variant.method, series: variant.label, parts: String(trials.parts[i]) };
+    if (!parts.has(trials.parts[i]) || hidden(data) || off.network.has(trials.network[i])) continue;
+    const [across, up] = [values[x][i], values[y][i]];
+    if (across === null || up === null || (chosen.logx && across <= 0) || (chosen.logy && up <= 0)) continue;
+    rows.push({ kind: "trial", method: variant.label, parts: trials.parts[i], seed: trials.seed[i],
+      trial: trials.trial[i], x: across, y: up });
+  }
+  return rows;
+}
+
+function meansOf(rows) {
+  const groups = new Map();
+  for (const row of rows) {
+    const key = JSON.stringify([row.method, row.parts]);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(row);
+  }
+  return [...groups.values()].map((own) => {
+    const [x, y] = ["x", "y"].map((name) => own.map((each) => each[name]));
+    const [sx, sy] = [spread(x), spread(y)];
+    return { kind: "mean", method: own[0].method, parts: own[0].parts, seeds: own.length, x: mean(x), y: mean(y),
+      sx, sy, xlow: low(x, sx, chosen.logx), xhigh: mean(x) + sx, ylow: low(y, sy, chosen.logy), yhigh: mean(y) + sy, front: false };
+  });
+}
+
+// Whom no other beats in one of the two without losing in the other; nobody where a metric has no better side.
+function markFront(means, better) {
+  if (!better.x || !better.y) return [];
+  const sign = { x: better.x === "more" ? 1 : -1, y: better.y === "more" ? 1 : -1 };
+  for (const own of means) {
+    own.front = !means.some((each) => {
+      if (each.parts !== own.parts) return false;
+      const [dx, dy] = [sign.x * (each.x - own.x), sign.y * (each.y - own.y)];
+      return dx >= 0 && dy >= 0 && dx + dy > 0;
+    });
+  }
+  return means.filter((each) => each.front).map((each) => ({ kind: "front", parts: each.parts, x: each.x, y: each.y }));
+}
+
+function colours() {
+  const style = getComputedStyle(document.body), root = getComputedStyle(document.documentElement);
+  const dark = root.colorScheme === "dark" || (root.colorScheme.includes("dark") &&
+    !document.documentElement.dataset.theme && window.matchMedia("(prefers-color-scheme: dark)").matches);
+  return { ink: style.color, line: dark ? "#39414d" : "#d9dee5", soft: dark ? "#a0a9b8" : "#5b6472", dark };
+}
+
+const LEGEND = 330; // pixels
+
+function specOf(own, x, y, shown, several, width) {
+  const { ink, line, soft, dark } = colours();
+  const axis = (name, log) => ({ field: name, type: "quantitative", scale: log ? { type: "log", nice: false, padding: 14 } : { zero: false },
+    title: own.metrics[{ x, y }[name]].title });
+  const across = axis("x", Boolean(chosen.logx)), up = axis("y", Boolean(chosen.logy));
+  const only = (kind) => [{ filter: `datum.kind === '${kind}'` }];
+  const variants = own.variants.filter((each) => shown.has(each.label)), names = variants.map((each) => each.label), wide = width >= 760;
+  const legend = { title: null, orient: wide ? "right" : "bottom", columns: 1, labelLimit: wide ? LEGEND - 40 : width - 60, symbolStrokeWidth: 2 };
+  const colour = { field: "method", type: "nominal", scale: { domain: names, range: variants.map((each) => (dark ? each.dark : each.colour)) }, legend };
+  const shape = { field: "method", type: "nominal", scale: { domain: names, range: variants.map((each) => each.shape) }, legend };
+  const whisker = (a, b, channel, one) => ({ transform: only("mean"), mark: { type: "rule", opacity: 0.7 },
+    encoding: { [channel]: { ...one, field: a }, [`${channel}2`]: { field: b }, [channel === "x" ? "y" : "x"]: channel === "x" ? up : across, color: colour } });
+  const isMean = "datum.kind === 'mean'", picked = { param: "pick" };
+  // One layer: where one has selections, the marks of the others feel no pointer.
+  const points = { params: [{ name: "zoom", select: "interval", bind: "scales" },
+    { name: "pick", select: { type: "point", fields: ["method"] }, bind: "legend" }],
+  transform: [{ filter: "datum.kind !== 'front'" }], mark: { type: "point", strokeWidth: 2 },
+  encoding: { x: across, y: up, color: colour, fill: colour, shape,
+    size: { condition: { test: isMean, value: 95 }, value: 22 },
+    strokeWidth: { condition: { test: isMean, value: 2 }, value: 0 },
+    fillOpacity: { condition: { test: `datum.front || !(${isMean})`, value: 1 }, value: 0 },
+    opacity: { condition: [{ test: { and: [picked, isMean] }, value: 1 }, { test: picked, value: 0.4 }], value: 0.12 } } };
+  const layer = [
+    { transform: only("front"), mark: { type: "line", interpolate: "step-after", strokeDash: [5, 4], color: soft, strokeWidth: 1 },
+      encoding: { x: across, y: up, order: { field: "x", type: "quantitative" } } },
+    whisker("ylow", "yhigh", "y", up), whisker("xlow", "xhigh", "x", across),
+    points,
+  ];
+  const room = width - 80 - (wide ? LEGEND : 0), size = { width: several ? Math.max(160, room / several - 30) : room, height: 300 };
+  return {
+    data: { name: "points" }, background: null,
+    ...(several ? { facet: { column: { field: "parts", type: "ordinal", title: null, header: { labelExpr: "'P = ' + datum.value", labelColor: ink } } }, spec: { layer, ...size } } : { layer, ...size }),
+    config: { font: "system-ui, DejaVu Sans, sans-serif", view: { stroke: line },
+      legend: { labelColor: ink, labelFontSize: 12 },
+      axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" } },
+  };
+}
+
+function tip(box, event, datum, own, x, y) {
+  box.hidden = !datum || !datum.method;
+  if (box.hidden) return;
+  const title = (name) => own.metrics[name].title;
+  const value = (name, deviation) => written(datum[name]) + (deviation ? ` ± ${written(deviation)}` : "");
+  const lines = [datum.method, `P = ${datum.parts}`, `${title(x)}: ${value("x", datum.sx)}`, `${title(y)}: ${value("y", datum.sy)}`];
+  lines.push(datum.kind === "trial" ? `seed ${datum.seed}, trial ${datum.trial}` : `mean ± sd of ${datum.seeds} trial${datum.seeds > 1 ? "s" : ""}`);
+  box.replaceChildren(...lines.map((text) => Object.assign(document.createElement("div"), { textContent: text })));
+  box.style.left = `${Math.min(event.clientX + 14, window.innerWidth - box.offsetWidth - 8)}px`;
+  box.style.top = `${event.clientY + 14}px`;
+}
+
+async function draw(chart) {
+  const { own, plot, box, said } = chart, { x, y } = axes(own);
+  const rows = rowsOf(own, x, y), means = meansOf(rows);
+  const front = markFront(means, { x: own.metrics[x].better, y: own.metrics[y].better });
+  const points = [...front, ...means, ...(means.length < rows.length ? rows : [])];
+  const several = new Set(means.map((each) => each.parts)).size;
+  const spec = specOf(own, x, y, new Set(means.map((each) => each.method)), several > 1 ? several : 0, chart.figure.clientWidth);
+  chart.view?.finalize();
+  const view = new vegaKit.View(vegaKit.parse(vegaKit.compile(spec).spec, null, { ast: true }),
+    { expr: vegaKit.expressionInterpreter, renderer: "svg", container: plot, hover: true, logLevel: 1 });
+  view.tooltip((handler, event, item) => tip(box, event, item?.datum, own, x, y));
+  view.addEventListener("mousemove", (event, item) => tip(box, event, item?.datum, own, x, y));
+  view.addEventListener("mouseout", () => { box.hidden = true; });
+  chart.view = view;
+  chart.points = points;
+  await view.data("points", points).runAsync();
+  const best = means.filter((each) => each.front).map((each) => each.method);
+  said.textContent = `${own.metrics[y].title} against ${own.metrics[x].title}: ${means.length} methods` +
+    (best.length ? `; on the front: ${[...new Set(best)].join(", ")}.` : ".");
+  plot.setAttribute("aria-label", said.textContent);
+}
+
+function drawSoon(chart) {
+  chart.due = true;
+  if (chart.seen) drawNow(chart);
+}
+
+function drawNow(chart) {
+  if (!chart.due) return;
+  chart.due = false;
+  chart.done = (chart.done || Promise.resolve()).then(() => draw(chart)).then(() => chart.figure.classList.add("live"));
+}
+
+const drawAll = () => charts.forEach(drawSoon);
+
+// --- controls
+
+function menu(label, key, options, figure) {
+  const select = document.createElement("select"), holder = document.createElement("label");
+  select.dataset.chart = key;
+  for (const [value, text] of options) select.append(new Option(text, value));
+  select.addEventListener("change", () => setChosen(key, select.value));
+  holder.append(`${label} `, select);
+  figure.append(holder);
+}
+
+function tickbox(label, key, figure) {
+  const box = document.createElement("input"), holder = document.createElement("label");
+  box.type = "checkbox";
+  box.dataset.chart = key;
+  box.addEventListener("change", () => setChosen(key, box.checked ? "1" : ""));
+  holder.append(box, ` ${label}`);
+  figure.append(holder);
+}
+
+function setChosen(key, value) {
+  chosen[key] = value;
+  showControls();
+  drawAll();
+  remember();
+}
+
+function showControls() {
+  for (const { own, figure } of charts) {
+    const { x, y } = axes(own), parts = partsOf(own);
+    const shown = { x, y, parts: chosen.parts === "all" ? "all" : String(parts[0]) };
+    for (const each of all("[data-chart]", figure)) {
+      if (each.type === "checkbox") each.checked = chosen[each.dataset.chart] === "1";
+      else each.value = shown[each.dataset.chart];
+    }
+  }
+}
+
+function makeChart(figure) {
+  const own = told.find((each) => each.anchor === figure.dataset.chartOf);
+  if (!own || !own.across || !own.up) return;
+  const controls = document.createElement("div"), plot = document.createElement("div");
+  const box = document.createElement("div"), said = document.createElement("p");
+  controls.className = "controls";
+  plot.className = "chart";
+  plot.setAttribute("role", "img");
+  box.className = "tip";
+  box.hidden = true;
+  said.className = "setting";
+  said.setAttribute("aria-live", "polite");
+  const metrics = Object.entries(own.metrics).map(([name, each]) => [name, each.title]);
+  menu("Across", "x", metrics, controls);
+  tickbox("log", "logx", controls);
+  menu("Up", "y", metrics, controls);
+  tickbox("log", "logy", controls);
+  const parts = [...new Set(own.trials.parts)].sort((a, b) => a - b);
+  if (parts.length > 1) menu("P", "parts", [...parts.map((each) => [String(each), String(each)]), ["all", "all"]], controls);
+  figure.prepend(controls, plot, said, box);
+  const chart = { own, figure, plot, box, said, seen: false, due: false };
+  charts.push(chart);
+  new IntersectionObserver((entries) => {
+    chart.seen = entries.some((each) => each.isIntersecting);
+    if (chart.seen) drawNow(chart);
+  }, { rootMargin: "300px" }).observe(figure);
+}
+
+// --- the address keeps what is chosen
+
+function remember() {
+  const said = new URLSearchParams();
+  for (const [key, value] of Object.entries(chosen)) if (value) said.set(key, value);
+  for (const [key, values] of Object.entries(off)) for (const value of values) said.append(`no-${key}`, value);
+  const text = said.toString();
+  if (text || location.hash.startsWith("#?")) history.replaceState(null, "", text ? `#?${text}` : "#");
+}
+
+function recall() {
+  if (!location.hash.startsWith("#?")) return;
+  const said = new URLSearchParams(location.hash.slice(2));
+  for (const key of Object.keys(chosen)) chosen[key] = said.get(key) || "";
+  for (const box of all("input[data-filter]")) {
+    box.checked = !said.getAll(`no-${box.dataset.filter}`).includes(box.value);
+  }
+}
+
+all("figure[data-chart-of]").forEach(makeChart);
+recall();
+showControls();
+changed.push(drawAll, remember);
+window.addEventListener("hashchange", () => { if (location.hash.startsWith("#?")) { recall(); showControls(); update(); } });
+update();

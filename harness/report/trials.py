@@ -1,0 +1,110 @@
+"""The trials of a report as data in its page, from which a browser draws charts by what is chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.metrics import METRICS, Metric
+from harness.report.columns import DERIVED
+from harness.report.palette import on_dark
+from harness.report.sections import Section, values_of
+from harness.report.table import heading, scale_of
+from harness.results.text import numbers
+
+DIGITS = 6  # significant ones of a value
+WHOLE = (
+    Metric("training_time_s", "epoch time times epochs", "s", "Training time", "less"),
+    Metric("training_bytes", "sent in an epoch times epochs", "B", "Bytes of the training", "less"),
+)
+"""Of the whole training, with the metric of an epoch that they follow from."""
+OF_EPOCH = {"training_time_s": "epoch_time_s", "training_bytes": "counted_bytes"}
+ACROSS, UP = ("training_time_s", "epochs"), ("test_at_best_val", "final_test", "epoch_time_s")
+"""What a chart shows at first: of each the first that was measured."""
+SHAPES = {
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
+    "X": "M-1,-0.5L-0.5,-1L0,-0.5L0.5,-1L1,-0.5L0.5,0L1,0.5L0.5,1L0,0.5L-0.5,1L-1,0.5L-0.5,0Z",
+    "<": "triangle-left", ">": "triangle-right", "p": "M0,-1L0.952,-0.31L0.588,0.81L-0.588,0.81L-0.952,-0.31Z",
+    "h": "M0,-1L0.866,-0.5L0.866,0.5L0,1L-0.866,0.5L-0.866,-0.5Z",
+}  # fmt: skip
+"""Vega's shapes, or their paths, of the markers of `palette`."""
+
+
+def embedded(sections: Iterable[Section]) -> str:
+    """Return the trials that ended well of each section as JSON that an HTML script element may hold.
+
+    Of each section that has trials to compare: its anchor and name, its variants as they are drawn, its metrics with
+    unit and direction, and a column of values in that unit for each of them, a value a trial.
+    """
+    found = [_section(section) for section in sections if section.compared_parts is not None]
+    return json.dumps(found, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _section(section: Section) -> dict[str, Any]:
+    section = replace(section, frame=with_whole(section.frame))
+    frame = section.ok
+    labels = {variant.key: number for number, variant in enumerate(section.variants)}
+    metrics, columns = {}, {}
+    for metric in measured(section):
+        size, unit = scale_of(metric, values_of(section, metric.name))
+        metrics[metric.name] = {"title": heading(metric, unit), "better": metric.better}
+        columns[metric.name] = [_rounded(value / size) for value in numbers(frame[metric.name])]
+    return {
+        "anchor": section.anchor,
+        "dataset": section.name,
+        "parts": section.compared_parts,
+        "variants": [
+            {
+                "label": v.label,
+                "method": v.method,
+                "colour": v.style.colour,
+                "dark": on_dark(v.style.colour),
+                "shape": SHAPES[v.style.marker],
+            }
+            for v in section.variants
+        ],
+        "metrics": metrics,
+        "across": next((name for name in ACROSS if name in metrics), ""),
+        "up": next((name for name in UP if name in metrics), ""),
+        "trials": {
+            "trial": frame["trial"].astype(str).tolist(),
+            "variant": [labels[key] for key in frame["variant"]],
+            "parts": frame["parts"].astype(int).tolist(),
+            "network": frame["network"].fillna("").astype(str).tolist() if "network" in frame else [""] * len(frame),
+            "seed": frame["seed"].astype(int).tolist(),
+        },
+        "values": columns,
+    }
+
+
+def with_whole(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return trials with the columns of `WHOLE`, as far as an epoch's are there."""
+    made = {
+        name: numbers(frame[column]) * numbers(frame["epochs"])
+        for name, column in OF_EPOCH.items()
+        if column in frame and "epochs" in frame
+    }
+    return frame.assign(**made)
+
+
+def measured(section: Section) -> list[Metric]:
+    """Return the metrics of which some trial has a number, the most asked for first, then in the order of columns."""
+    first = ("test_at_best_val", "best_val", "training_time_s", "epoch_time_s", "counted_bytes")
+    known = {metric.name: metric for metric in (*WHOLE, *METRICS.values(), *DERIVED, *section.declared.values())}
+    order = [*first, *(name for name in known if name not in first)]
+    frame, of_trials = section.ok, ("parts", "seed", "repeat")
+    return [
+        known[name]
+        for name in order
+        if name in frame and name in known and name not in of_trials and known[name].value == "number"
+        and frame[name].notna().any()
+    ]  # fmt: skip
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
