@@ -26,7 +26,7 @@ from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, claims_table, make_summaries, overview_table
 from harness.report.sweeps import Networks, find_networks, sweeps
 from harness.report.table import Table
-from harness.report.trials import embedded
+from harness.report.trials import embedded, trials_table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
 from harness.report.workloads import find_workloads
 from harness.results.frames import ResultInputs
@@ -189,8 +189,10 @@ _POLICY = (
 )
 
 
-def render_html(report: Report) -> str:
+def render_html(report: Report, place: Callable[[str], str] = lambda trial: "") -> str:
     """Return the page: one file that loads nothing from elsewhere; every text of a user's is escaped.
+
+    `place`: the address of a trial's directory from the page, "" if it is not known.
 
     Its policy allows the scripts and the style sheet that are in it, by their hashes.
     """
@@ -206,6 +208,7 @@ def render_html(report: Report) -> str:
         css=css,
         scripts=scripts,
         trials=embedded(report.charted),
+        trials_table=lambda section: trials_table(section, place),
         policy=_POLICY.format(style=_hash(css), script=" ".join(map(_hash, scripts))),
         inline=lambda picture: drawn[picture.name],
         data_uri=lambda picture: f"data:text/csv;charset=utf-8;base64,{_base64(to_csv(picture.data))}",

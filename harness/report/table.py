@@ -31,6 +31,7 @@ WIDE = 8  # columns
 class Cell:
     """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines.
 
+    `link`: what the text leads to on the page.
     `best` and `second`: its place in the column, see `bold_best`.
     """
 
@@ -41,6 +42,7 @@ class Cell:
     second: bool = False
     number: bool = True
     wrap: bool = False
+    link: str = ""
 
     @property
     def missing(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,14 @@ import pandas as pd
 
 from harness.metrics import METRICS, Metric
 from harness.report.columns import DERIVED
+from harness.report.courses import trial_curve
 from harness.report.palette import on_dark
 from harness.report.sections import Section, values_of
-from harness.report.table import heading, scale_of
-from harness.results.text import numbers
+from harness.report.table import Cell, Group, Row, Table, heading, scale_of
+from harness.results.text import MISSING, common_places, numbers, time_unit
 
 DIGITS = 6  # significant ones of a value
+POINTS = 100  # of a curve; of more every second, third, ...
 WHOLE = (
     Metric("training_time_s", "epoch time times epochs", "s", "Training time", "less"),
     Metric("training_bytes", "sent in an epoch times epochs", "B", "Bytes of the training", "less"),
@@ -79,7 +81,63 @@ def _section(section: Section) -> dict[str, Any]:
             "seed": frame["seed"].astype(int).tolist(),
         },
         "values": columns,
+        "curves": [_curve(section, str(trial)) for trial in frame["trial"]],
+        "score": f"Validation {section.metric} (%)",
     }
+
+
+def _curve(section: Section, trial: str) -> list[list[float | None]]:
+    """Return epochs, training seconds and validation scores (%) of a trial's evaluations, thinned to `POINTS`."""
+    if trial not in section.courses:
+        return [[], [], []]
+    curve = trial_curve(section.epochs[section.epochs["trial"] == trial])
+    kept = curve.iloc[:: -(-len(curve) // POINTS) or 1]
+    return [[_rounded(float(v)) for v in kept[name]] for name in ("epoch", "time_s")] + [
+        [_rounded(100 * float(v)) for v in kept["score"]]
+    ]
+
+
+def trials_table(section: Section, place: Callable[[str], str]) -> Table:
+    """Return a row a trial, whatever became of it: parts, seed, status, scores, epoch time, flags, and its files.
+
+    `place`: the address of a trial's directory, "" if it is not known.
+    """
+    frame = section.frame.sort_values(["parts", "variant", "seed"], kind="stable")
+    variants = {variant.key: variant for variant in section.variants}
+    size, unit = time_unit(frame["epoch_time_s"].max() if "epoch_time_s" in frame else None)
+    times = frame["epoch_time_s"] / size if "epoch_time_s" in frame else pd.Series(np.nan, frame.index)
+    places = common_places(times.dropna())
+    rows = []
+    for own, seconds in zip(frame.to_dict("records"), times, strict=True):
+        home, reason = place(str(own["trial"])), _words(own.get("reason"))
+        rows.append(
+            Row(
+                variants[own["variant"]].label,
+                (
+                    Cell(str(int(own["parts"]))),
+                    Cell(str(int(own["seed"]))),
+                    Cell(str(own["status"]), reason, number=False, wrap=bool(reason)),
+                    *(_share(own.get(name)) for name in ("best_val", "test_at_best_val")),
+                    Cell(f"{seconds:,.{places}f}" if np.isfinite(seconds) else MISSING),
+                    Cell(_words(own.get("flags")), number=False, wrap=True),
+                    Cell(str(own["trial"]), number=False, link=f"{home}/record.json" if home else ""),
+                    Cell("log" if home else "", number=False, link=f"{home}/log.txt" if home else ""),
+                ),
+                variants[own["variant"]],
+                int(own["parts"]),
+            )
+        )
+    heads = ("P", "Seed", "Status", "Val (%)", "Test (%)", f"Epoch ({unit})", "Flags", "Record", "Log")
+    caption = "Every trial; a click on a heading sorts. Links lead to its files while the page is where it was written."
+    return Table(f"Trials, {section.title}", caption, "Method", (Group("", heads),), tuple(rows))
+
+
+def _words(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _share(value: Any) -> Cell:
+    return Cell(f"{100 * value:.2f}" if value is not None and np.isfinite(value) else MISSING)
 
 
 def with_whole(frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -50,7 +51,7 @@ def write_files(make: Callable[[], Report], inputs: ResultInputs, out: Path, for
         with style(PRINT if medium == "print" else None):
             return make()
 
-    for path, content in (file for name in dict.fromkeys(formats) for file in WRITERS[name](drawn, inputs)):
+    for path, content in (file for name in dict.fromkeys(formats) for file in WRITERS[name](drawn, inputs, out)):
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -60,17 +61,27 @@ def write_files(make: Callable[[], Report], inputs: ResultInputs, out: Path, for
     return next((out / file for name, file in main.items() if name in formats), out)
 
 
-def _page(report: Drawn, inputs: ResultInputs) -> Files:
-    yield PAGE, render_html(report("screen")).encode()
+def _page(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
+    def place(trial: str) -> str:
+        """Return how a browser gets from the page to a trial's directory, "" where there is none."""
+        homes = [home for directory in inputs.directories for home in (directory, *directory.glob("*/"))]
+        found = next((home for home in (*(each / trial for each in homes), *homes) if _is_of(home, trial)), None)
+        return "" if found is None else quote(os.path.relpath(found.resolve(), out.resolve()).replace(os.sep, "/"))
+
+    yield PAGE, render_html(report("screen"), place).encode()
 
 
-def _markdown(report: Drawn, inputs: ResultInputs) -> Files:
+def _is_of(home: Path, trial: str) -> bool:
+    return home.name == trial and (home / "record.json").is_file()
+
+
+def _markdown(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
     for picture in report("screen").pictures:
         yield f"figures/{picture.name}.svg", picture.svg
     yield TEXT, render_markdown(report("screen")).encode()
 
 
-def _csv(report: Drawn, inputs: ResultInputs) -> Files:
+def _csv(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
     """Yield what the report is made from, and the numbers that each figure shows."""
     yield "results.csv", to_csv(inputs.results)
     if "runs" in inputs.results:
@@ -82,12 +93,12 @@ def _csv(report: Drawn, inputs: ResultInputs) -> Files:
         yield "network.csv", to_csv(pd.concat([network.frame for network in networks], ignore_index=True))
 
 
-def _latex(report: Drawn, inputs: ResultInputs) -> Files:
+def _latex(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
     for name, text in latex_files(report("screen")).items():
         yield f"latex/{name}", text.encode()
 
 
-def _figures(report: Drawn, inputs: ResultInputs) -> Files:
+def _figures(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
     """Yield each figure as a paper prints it: a column or two wide, without a title."""
     for picture in report("print").pictures:
         yield f"{CAMERA_READY}/{picture.name}.pdf", picture.pdf

@@ -273,6 +273,24 @@ def test_filters_act_on_the_points_and_their_front(page: playwright.Page) -> Non
     assert f"no-method={method}" in page.url or "no-method" in page.url
 
 
+def test_curves_are_drawn_when_the_trials_are_opened(page: playwright.Page, means: pd.DataFrame) -> None:
+    page.evaluate("document.querySelectorAll('details.fold').forEach(each => { each.open = false; })")
+    fold = page.locator("details.fold:has(figure[data-curves-of])").first
+    assert not fold.locator("figure.live").count()
+    fold.locator("summary").click()
+    fold.locator("figure.live .chart svg").wait_for()
+    curve = "charts.find(each => each.curves).points"
+    assert page.evaluate(f"new Set({curve}.map(each => each.trial)).size") == len(means)
+    last = page.evaluate(f"Math.max(...{curve}.map(each => each.x))")
+    fold.locator("select[data-chart=curve]").select_option("1")
+    page.wait_for_function(f"Math.max(...{curve}.map(each => each.x)) !== {last}")
+    assert shown(page, "details.fold[open] tr[data-method=full]") > 0
+    tick(page, "method", "full")
+    assert shown(page, "details.fold[open] tr[data-method=full]") == 0
+    page.wait_for_function(f"!{curve}.some(each => each.method === 'full')")
+    page.evaluate("setChosen('curve', '')")
+
+
 def test_a_point_says_what_it_is(page: playwright.Page) -> None:
     points = drawn(page)
     symbols = page.locator(f"{CHART} .chart").first.locator(".mark-symbol.role-mark path")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from report.fake import METHODS
-from report.measured import FULL, Write
+from report.fake import METHODS, write_results
+from report.measured import FULL, Write, one_section
 
+from harness.report import write_report
 from harness.report.palette import MARKERS
-from harness.report.trials import SHAPES, embedded
+from harness.report.trials import POINTS, SHAPES, embedded, trials_table
+from harness.results.text import MISSING
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,3 +76,41 @@ def test_the_bundle_is_of_the_versions_that_are_pinned() -> None:
     assert all(f"{name} {version}," in first for name, version in pinned.items())
     licences = (ROOT / "harness" / "report" / "static" / "LICENSES.txt").read_text(encoding="utf-8")
     assert all(f"{name} {version} (" in licences for name, version in pinned.items())
+
+
+def test_every_trial_stands_in_the_table_with_its_files(tmp_path: Path) -> None:
+    write_results(
+        tmp_path / "a b",
+        methods=(FULL, *METHODS[:2]),
+        parts=(1, 2),
+        seeds=(0, 1),
+        fails=lambda c: ("oom", "rank 1 <killed>") if (c.method.name, c.seed) == ("full", 1) else None,
+    )
+    page = write_report(tmp_path / "a b", tmp_path / "out" / "deep", formats=("html",))
+    found = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/*/*/record.json")}
+    links = [unquote(link) for link in re.findall(r'href="([^"#]*/(?:record\.json|log\.txt))"', page.read_text())]
+    assert len(links) == 2 * len(found)
+    assert {Path(link).parent.name for link in links} == set(found)
+    assert all((page.parent / link).resolve().parent.is_dir() for link in links)
+    assert all((page.parent / link).is_file() for link in links if link.endswith("record.json"))
+    section = one_section(tmp_path / "a b")
+    table = trials_table(section, lambda trial: "")
+    by_trial = {row.cells[-2].text: row.cells for row in table.rows}
+    assert by_trial.keys() == found.keys()
+    for trial, (parts, seed, status, val, *_) in by_trial.items():
+        record = found[trial]
+        told = record["config"]["partition"]["parts"], record["config"]["seed"], record["status"]
+        assert (int(parts.text), int(seed.text), status.text) == told
+        assert status.note == (record["reason"] or "")
+        assert (val.text == MISSING) == (record["status"] != "ok")
+    assert not any(cell.link for row in table.rows for cell in row.cells)
+
+
+def test_a_curve_is_thinned_to_what_a_page_holds(tmp_path: Path) -> None:
+    write_results(tmp_path, methods=(FULL, *METHODS[:2]), parts=(2,), seeds=(0,), epochs=450)
+    (told,) = json.loads(embedded([one_section(tmp_path)]))
+    evaluated = one_section(tmp_path).epochs.query("rank == 0").groupby("trial")["val_score"].count()
+    for trial, (epochs, seconds, scores) in zip(told["trials"]["trial"], told["curves"], strict=True):
+        assert len(epochs) == len(seconds) == len(scores) <= POINTS
+        assert len(epochs) == evaluated[trial] or len(epochs) > POINTS / 2
+        assert seconds == sorted(seconds)

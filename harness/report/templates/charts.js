@@ -1,7 +1,7 @@
 // Charts, drawn from the trials in the page by what is chosen. Where this does not run their pictures stay.
 
 const told = JSON.parse(document.getElementById("trials").textContent);
-const chosen = { x: "", y: "", parts: "", logx: "", logy: "" }; // "": as each chart has it
+const chosen = { x: "", y: "", parts: "", logx: "", logy: "", curve: "" }; // "": as each chart has it
 const charts = [];
 
 const mean = (values) => values.reduce((sum, each) => sum + each, 0) / values.length;
@@ -79,11 +79,11 @@ function colours() {
 
 const LEGEND = 330; // pixels
 
-function specOf(own, x, y, shown, several, width) {
+function specOf(own, x, y, shown, several, width, lines = false) {
   const { ink, line, soft, dark } = colours();
   const axis = (name, log) => ({ field: name, type: "quantitative", scale: log ? { type: "log", nice: false, padding: 14 } : { zero: false },
     title: own.metrics[{ x, y }[name]].title });
-  const across = axis("x", Boolean(chosen.logx)), up = axis("y", Boolean(chosen.logy));
+  const across = axis("x", !lines && chosen.logx), up = axis("y", !lines && chosen.logy);
   const only = (kind) => [{ filter: `datum.kind === '${kind}'` }];
   const variants = own.variants.filter((each) => shown.has(each.label)), names = variants.map((each) => each.label), wide = width >= 760;
   const legend = { title: null, orient: wide ? "right" : "bottom", columns: 1, labelLimit: wide ? LEGEND - 40 : width - 60, symbolStrokeWidth: 2 };
@@ -107,6 +107,10 @@ function specOf(own, x, y, shown, several, width) {
     whisker("ylow", "yhigh", "y", up), whisker("xlow", "xhigh", "x", across),
     points,
   ];
+  if (lines) {
+    layer.splice(0, layer.length, { params: points.params, mark: { type: "line", strokeWidth: 1.5 },
+      encoding: { x: across, y: up, color: colour, detail: { field: "trial" }, opacity: { condition: { ...picked, value: 0.8 }, value: 0.08 } } });
+  }
   const room = width - 80 - (wide ? LEGEND : 0), size = { width: several ? Math.max(160, room / several - 30) : room, height: 300 };
   return {
     data: { name: "points" }, background: null,
@@ -123,19 +127,56 @@ function tip(box, event, datum, own, x, y) {
   const title = (name) => own.metrics[name].title;
   const value = (name, deviation) => written(datum[name]) + (deviation ? ` ± ${written(deviation)}` : "");
   const lines = [datum.method, `P = ${datum.parts}`, `${title(x)}: ${value("x", datum.sx)}`, `${title(y)}: ${value("y", datum.sy)}`];
-  lines.push(datum.kind === "trial" ? `seed ${datum.seed}, trial ${datum.trial}` : `mean ± sd of ${datum.seeds} trial${datum.seeds > 1 ? "s" : ""}`);
+  lines.push(datum.kind !== "mean" ? `seed ${datum.seed}, trial ${datum.trial}` : `mean ± sd of ${datum.seeds} trial${datum.seeds > 1 ? "s" : ""}`);
   box.replaceChildren(...lines.map((text) => Object.assign(document.createElement("div"), { textContent: text })));
   box.style.left = `${Math.min(event.clientX + 14, window.innerWidth - box.offsetWidth - 8)}px`;
   box.style.top = `${event.clientY + 14}px`;
 }
 
+const CURVES = ["Epoch", "Training time (s)"]; // what learning is shown against
+
+function curvesOf(own) {
+  const parts = new Set(partsOf(own)), rows = [], { trials, curves } = own, x = Number(chosen.curve || 0);
+  for (let i = 0; i < trials.trial.length; i += 1) {
+    const variant = own.variants[trials.variant[i]];
+    const data = { dataset: own.dataset, method: variant.method, series: variant.label, parts: String(trials.parts[i]) };
+    if (!parts.has(trials.parts[i]) || hidden(data) || off.network.has(trials.network[i])) continue;
+    curves[i][x].forEach((at, k) => {
+      if (at === null || curves[i][2][k] === null) return;
+      rows.push({ kind: "curve", method: variant.label, parts: trials.parts[i], seed: trials.seed[i], trial: trials.trial[i], x: at, y: curves[i][2][k] });
+    });
+  }
+  return rows;
+}
+
+async function drawCurves(chart) {
+  const { own, said, plot } = chart, points = curvesOf(own);
+  const titles = { x: CURVES[Number(chosen.curve || 0)], y: own.score };
+  const named = { ...own, metrics: { x: { title: titles.x }, y: { title: titles.y } } };
+  const several = new Set(points.map((each) => each.parts)).size;
+  await render(chart, named, points, specOf(named, "x", "y", new Set(points.map((each) => each.method)), several > 1 ? several : 0,
+    chart.figure.clientWidth, true), "x", "y");
+  said.textContent = `${titles.y} by ${titles.x.toLowerCase()}: ${new Set(points.map((each) => each.trial)).size} trials.`;
+  plot.setAttribute("aria-label", said.textContent);
+}
+
 async function draw(chart) {
-  const { own, plot, box, said } = chart, { x, y } = axes(own);
+  if (chart.curves) return drawCurves(chart);
+  const { own, plot, said } = chart, { x, y } = axes(own);
   const rows = rowsOf(own, x, y), means = meansOf(rows);
   const front = markFront(means, { x: own.metrics[x].better, y: own.metrics[y].better });
   const points = [...front, ...means, ...(means.length < rows.length ? rows : [])];
   const several = new Set(means.map((each) => each.parts)).size;
   const spec = specOf(own, x, y, new Set(means.map((each) => each.method)), several > 1 ? several : 0, chart.figure.clientWidth);
+  await render(chart, own, points, spec, x, y);
+  const best = means.filter((each) => each.front).map((each) => each.method);
+  said.textContent = `${own.metrics[y].title} against ${own.metrics[x].title}: ${means.length} methods` +
+    (best.length ? `; on the front: ${[...new Set(best)].join(", ")}.` : ".");
+  plot.setAttribute("aria-label", said.textContent);
+}
+
+async function render(chart, own, points, spec, x, y) {
+  const { plot, box } = chart;
   chart.view?.finalize();
   const view = new vegaKit.View(vegaKit.parse(vegaKit.compile(spec).spec, null, { ast: true }),
     { expr: vegaKit.expressionInterpreter, renderer: "svg", container: plot, hover: true, logLevel: 1 });
@@ -145,10 +186,6 @@ async function draw(chart) {
   chart.view = view;
   chart.points = points;
   await view.data("points", points).runAsync();
-  const best = means.filter((each) => each.front).map((each) => each.method);
-  said.textContent = `${own.metrics[y].title} against ${own.metrics[x].title}: ${means.length} methods` +
-    (best.length ? `; on the front: ${[...new Set(best)].join(", ")}.` : ".");
-  plot.setAttribute("aria-label", said.textContent);
 }
 
 function drawSoon(chart) {
@@ -194,7 +231,7 @@ function setChosen(key, value) {
 function showControls() {
   for (const { own, figure } of charts) {
     const { x, y } = axes(own), parts = partsOf(own);
-    const shown = { x, y, parts: chosen.parts === "all" ? "all" : String(parts[0]) };
+    const shown = { x, y, parts: chosen.parts === "all" ? "all" : String(parts[0]), curve: chosen.curve || "0" };
     for (const each of all("[data-chart]", figure)) {
       if (each.type === "checkbox") each.checked = chosen[each.dataset.chart] === "1";
       else each.value = shown[each.dataset.chart];
@@ -203,8 +240,9 @@ function showControls() {
 }
 
 function makeChart(figure) {
-  const own = told.find((each) => each.anchor === figure.dataset.chartOf);
-  if (!own || !own.across || !own.up) return;
+  const curves = "curvesOf" in figure.dataset, anchor = figure.dataset.curvesOf || figure.dataset.chartOf;
+  const own = told.find((each) => each.anchor === anchor);
+  if (!own || (curves ? !own.curves.some(([at]) => at.length) : !own.across || !own.up)) return;
   const controls = document.createElement("div"), plot = document.createElement("div");
   const box = document.createElement("div"), said = document.createElement("p");
   controls.className = "controls";
@@ -215,14 +253,18 @@ function makeChart(figure) {
   said.className = "setting";
   said.setAttribute("aria-live", "polite");
   const metrics = Object.entries(own.metrics).map(([name, each]) => [name, each.title]);
-  menu("Across", "x", metrics, controls);
-  tickbox("log", "logx", controls);
-  menu("Up", "y", metrics, controls);
-  tickbox("log", "logy", controls);
+  if (curves) {
+    menu("Across", "curve", CURVES.map((text, number) => [String(number), text]), controls);
+  } else {
+    menu("Across", "x", metrics, controls);
+    tickbox("log", "logx", controls);
+    menu("Up", "y", metrics, controls);
+    tickbox("log", "logy", controls);
+  }
   const parts = [...new Set(own.trials.parts)].sort((a, b) => a - b);
   if (parts.length > 1) menu("P", "parts", [...parts.map((each) => [String(each), String(each)]), ["all", "all"]], controls);
   figure.prepend(controls, plot, said, box);
-  const chart = { own, figure, plot, box, said, seen: false, due: false };
+  const chart = { own, figure, plot, box, said, curves, seen: false, due: false };
   charts.push(chart);
   new IntersectionObserver((entries) => {
     chart.seen = entries.some((each) => each.isIntersecting);
@@ -249,9 +291,10 @@ function recall() {
   }
 }
 
-all("figure[data-chart-of]").forEach(makeChart);
+all("figure[data-chart-of],figure[data-curves-of]").forEach(makeChart);
 recall();
 showControls();
 changed.push(drawAll, remember);
 window.addEventListener("hashchange", () => { if (location.hash.startsWith("#?")) { recall(); showControls(); update(); } });
 update();
+window.dispatchEvent(new Event("hashchange")); // the charts have moved what the address names
