@@ -68,7 +68,7 @@ def test_repeats_that_failed_do_not_count_and_keep_their_rows(write, tmp_path: P
     assert first.lead == "3 of 4 trials did not end well"
     assert repeats.lead == "Repeats: 2 trials ran 5 times."
     drawn = SimpleNamespace(pictures=(), networks=())
-    files = dict(_csv(lambda _: drawn, load_inputs(tmp_path)))  # type: ignore[arg-type, return-value]
+    files = dict(_csv(lambda _: drawn, load_inputs(tmp_path), tmp_path))  # type: ignore[arg-type, return-value]
     assert len(pd.read_csv(io.BytesIO(files["runs.csv"]))) == 5
 
 
