@@ -25,12 +25,8 @@ validation alone, trained again with fresh seeds, and judged by the time to a va
 Verdicts are about methods with such a budget on this machine; how often they err is in
 [error-rates.md](error-rates.md).
 """
-SHOWN = (
-    "Over all data sets",
-    "Leaderboard",
-    "Soonest to the target",
-    "Tuning",
-)  # headings of the report whose tables the page has
+# Headings of the report whose tables the page has.
+SHOWN = ("Over all data sets", "Leaderboard", "Soonest to the target", "Tuning")
 
 
 def render(report: Report, suite: str) -> str:

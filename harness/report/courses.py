@@ -11,8 +11,12 @@ def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
     `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up included,
     evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the payload between ranks.
     """
-    each = trial_course(epochs)
-    curve = each.cumsum(skipna=False).assign(score=each["score"]).dropna(subset=["score"]).reset_index()
+    return curve_of(trial_course(epochs))
+
+
+def curve_of(course: pd.DataFrame) -> pd.DataFrame:
+    """Return the curve of a trial's course; see `trial_curve` and `trial_course`."""
+    curve = course.cumsum(skipna=False).assign(score=course["score"]).dropna(subset=["score"]).reset_index()
     curve["epoch"] += 1
     return curve[["epoch", "time_s", "sent_bytes", "score"]]
 

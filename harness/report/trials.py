@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.metrics import METRICS, Metric
 from harness.report.columns import DERIVED
-from harness.report.courses import trial_curve
+from harness.report.courses import curve_of
 from harness.report.palette import on_dark
 from harness.report.sections import Section, values_of
 from harness.report.table import Cell, Group, Row, Table, heading, scale_of
@@ -48,6 +48,7 @@ def embedded(sections: Iterable[Section]) -> str:
 
 
 def _section(section: Section) -> dict[str, Any]:
+    courses = section.courses
     section = replace(section, frame=with_whole(section.frame))
     frame = section.ok
     labels = {variant.key: number for number, variant in enumerate(section.variants)}
@@ -81,16 +82,16 @@ def _section(section: Section) -> dict[str, Any]:
             "seed": frame["seed"].astype(int).tolist(),
         },
         "values": columns,
-        "curves": [_curve(section, str(trial)) for trial in frame["trial"]],
+        "curves": [_curve(courses.get(str(trial))) for trial in frame["trial"]],
         "score": f"Validation {section.metric} (%)",
     }
 
 
-def _curve(section: Section, trial: str) -> list[list[float | None]]:
+def _curve(course: pd.DataFrame | None) -> list[list[float | None]]:
     """Return epochs, training seconds and validation scores (%) of a trial's evaluations, thinned to `POINTS`."""
-    if trial not in section.courses:
+    if course is None:
         return [[], [], []]
-    curve = trial_curve(section.epochs[section.epochs["trial"] == trial])
+    curve = curve_of(course)
     kept = curve.iloc[:: -(-len(curve) // POINTS) or 1]
     return [[_rounded(float(v)) for v in kept[name]] for name in ("epoch", "time_s")] + [
         [_rounded(100 * float(v)) for v in kept["score"]]

@@ -62,17 +62,18 @@ def write_files(make: Callable[[], Report], inputs: ResultInputs, out: Path, for
 
 
 def _page(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
+    homes: dict[str, Path] = {}
+    for directory in inputs.directories:
+        for pattern in ("*/record.json", "*/*/record.json", "record.json"):
+            for record in directory.resolve().glob(pattern):
+                homes.setdefault(record.parent.name, record.parent)
+
     def place(trial: str) -> str:
         """Return how a browser gets from the page to a trial's directory, "" where there is none."""
-        homes = [home for directory in inputs.directories for home in (directory, *directory.glob("*/"))]
-        found = next((home for home in (*(each / trial for each in homes), *homes) if _is_of(home, trial)), None)
-        return "" if found is None else quote(os.path.relpath(found.resolve(), out.resolve()).replace(os.sep, "/"))
+        home = homes.get(trial)
+        return "" if home is None else quote(os.path.relpath(home, out.resolve()).replace(os.sep, "/"))
 
     yield PAGE, render_html(report("screen"), place).encode()
-
-
-def _is_of(home: Path, trial: str) -> bool:
-    return home.name == trial and (home / "record.json").is_file()
 
 
 def _markdown(report: Drawn, inputs: ResultInputs, out: Path) -> Files:

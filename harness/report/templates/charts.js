@@ -27,16 +27,24 @@ function partsOf(own) {
   return there.includes(asked) ? [asked] : [own.parts];
 }
 
-function rowsOf(own, x, y) {
-  const parts = new Set(partsOf(own)), rows = [], { trials, values } = own;
+// What is known of each trial that filters leave, with its place in the columns.
+function trialsOf(own) {
+  const parts = new Set(partsOf(own)), { trials } = own, left = [];
   for (let i = 0; i < trials.trial.length; i += 1) {
     const variant = own.variants[trials.variant[i]];
     const data = { dataset: own.dataset, method: variant.method, series: variant.label, parts: String(trials.parts[i]) };
     if (!parts.has(trials.parts[i]) || hidden(data) || off.network.has(trials.network[i])) continue;
+    left.push([i, { method: variant.label, parts: trials.parts[i], seed: trials.seed[i], trial: trials.trial[i] }]);
+  }
+  return left;
+}
+
+function rowsOf(own, x, y) {
+  const rows = [], { values } = own;
+  for (const [i, trial] of trialsOf(own)) {
     const [across, up] = [values[x][i], values[y][i]];
     if (across === null || up === null || (chosen.logx && across <= 0) || (chosen.logy && up <= 0)) continue;
-    rows.push({ kind: "trial", method: variant.label, parts: trials.parts[i], seed: trials.seed[i],
-      trial: trials.trial[i], x: across, y: up });
+    rows.push({ kind: "trial", ...trial, x: across, y: up });
   }
   return rows;
 }
@@ -136,14 +144,10 @@ function tip(box, event, datum, own, x, y) {
 const CURVES = ["Epoch", "Training time (s)"]; // what learning is shown against
 
 function curvesOf(own) {
-  const parts = new Set(partsOf(own)), rows = [], { trials, curves } = own, x = Number(chosen.curve || 0);
-  for (let i = 0; i < trials.trial.length; i += 1) {
-    const variant = own.variants[trials.variant[i]];
-    const data = { dataset: own.dataset, method: variant.method, series: variant.label, parts: String(trials.parts[i]) };
-    if (!parts.has(trials.parts[i]) || hidden(data) || off.network.has(trials.network[i])) continue;
+  const rows = [], { curves } = own, x = Number(chosen.curve || 0);
+  for (const [i, trial] of trialsOf(own)) {
     curves[i][x].forEach((at, k) => {
-      if (at === null || curves[i][2][k] === null) return;
-      rows.push({ kind: "curve", method: variant.label, parts: trials.parts[i], seed: trials.seed[i], trial: trials.trial[i], x: at, y: curves[i][2][k] });
+      if (at !== null && curves[i][2][k] !== null) rows.push({ kind: "curve", ...trial, x: at, y: curves[i][2][k] });
     });
   }
   return rows;
