@@ -1,7 +1,7 @@
 """The packages to install; all else is in pyproject.toml.
 
-The folder `methods` is installed as `harness_methods`: a user's own `methods` is neither hidden by it nor
-hides it.
+The folders `methods` and `suites` are installed as `harness_methods` and `harness_suites`: a user's own are neither
+hidden by them nor hide them.
 """
 
 from setuptools import find_packages, setup
@@ -11,6 +11,7 @@ setup(
         *find_packages(include=["harness", "harness.*"]),
         "harness_methods",
         *(f"harness_methods.{name}" for name in find_packages("methods")),
+        "harness_suites",
     ],
-    package_dir={"harness_methods": "methods"},
+    package_dir={"harness_methods": "methods", "harness_suites": "suites"},
 )

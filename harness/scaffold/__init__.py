@@ -1,4 +1,4 @@
-"""What `harness new` writes: a package for a method of one's own, from templates."""
+"""What `harness new` writes, from templates: a package for a method of one's own, a suite."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.runtime.method import METHODS, Family
+from harness.suite.schema import PLAIN_NAME
 
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 50
@@ -45,6 +46,28 @@ def new_method(name: str, family: Family, directory: Path) -> list[Path]:
         what = f"cannot write there: {error.strerror}"
         raise UserError(what, file=directory, key="--dir", fix="name another directory") from error
     return [home / path for path in files]
+
+
+def new_suite(name: str, directory: Path) -> Path:
+    """Write the suite `name` as NAME.yaml into `directory`, and return the file.
+
+    Raises:
+        UserError: a name that cannot be a suite's, a file that is there already, a directory that cannot be written to.
+    """
+    if not re.fullmatch(PLAIN_NAME, name) or len(name) > LONGEST:
+        fix = f"letters, digits, '-', '_' and '.', at most {LONGEST}: my-suite"
+        raise UserError(f"bad name {name!r}", key="NAME", fix=fix)
+    file = directory / f"{name}.yaml"
+    text = _text("suite.yaml").replace("new-suite", name)
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError as error:
+        raise UserError("is there already", file=file, fix="choose another name, or another --dir") from error
+    except OSError as error:
+        what = f"cannot write there: {error.strerror}"
+        raise UserError(what, file=directory, key="--dir", fix="name another directory") from error
+    return file
 
 
 def _module_of(name: str) -> str:

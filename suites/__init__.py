@@ -1,0 +1,1 @@
+"""The suites that are shipped; installed as `harness_suites`, and run by their names."""
