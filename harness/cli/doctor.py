@@ -11,7 +11,8 @@ from typing import Any
 
 import typer
 
-from harness.cli.options import DataDir, bytes_text, table, use_data_dir
+from harness.cli.options import DataDir, use_data_dir
+from harness.cli.terminal import bytes_text, table
 
 IMPORTS = {
     "torch": "nothing runs without it",

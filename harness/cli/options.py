@@ -1,17 +1,16 @@
-"""What commands share: options, and tables and numbers for people."""
+"""The options that commands share, and what they mean."""
 
 from __future__ import annotations
 
-import csv
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from harness.errors import UserError, nearest
+from harness.suite.shipped import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.rendezvous import Cluster
@@ -23,7 +22,8 @@ def option(usage: str, help: str, **others: Any) -> Any:
     return typer.Option(*flags, metavar=metavar, help=help, **others)
 
 
-SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help="Suite file (YAML).")]
+SUITE_HELP = "A suite's file (YAML), or the name of a shipped one (`harness suites`)."
+SuiteFile = Annotated[Path, typer.Argument(metavar="SUITE", help=SUITE_HELP, callback=suite_file)]
 Results = Annotated[Path, option("--results DIR", "Where records are kept.")]
 DataDir = Annotated[
     Path | None, option("--data-dir DIR", "Where graphs of your own are looked up.", envvar="HARNESS_DATA")
@@ -36,7 +36,11 @@ ResultDirs = Annotated[
 ]
 ClaimingSuite = Annotated[
     Path | None,
-    option("--suite FILE", "Take the claims of this suite file, not those of its name kept with the results."),
+    option(
+        "--suite SUITE",
+        "Take the claims of this suite (its file, or a shipped one's name), not those kept with the results.",
+        callback=suite_file,
+    ),
 ]
 Printed = Annotated[Literal["table", "csv"], option("--format table|csv", "How to print.")]
 Device = Annotated[str | None, option("--device cpu|cuda|auto", "Overrides the suite's device.")]
@@ -109,7 +113,10 @@ EXECUTORS = ("local", "slurm", "ray")
 
 
 def device_of(text: str | None) -> str | None:
-    """Check a device the user named."""
+    """Check a device the user named, and return it; gpu is another word for cuda."""
+    from harness.suite.schema import cuda_for_gpu
+
+    text = cuda_for_gpu(text)
     if text is not None and text not in DEVICES:
         raise UserError(f"unknown device '{text}'", key="--device", fix=nearest(text, DEVICES))
     return text
@@ -231,79 +238,7 @@ def use_data_dir(path: Path | None) -> Path | None:
     return path.resolve()
 
 
-def is_terminal() -> bool:
-    """Whether somebody watches standard output."""
-    return sys.stdout.isatty()
-
-
 def overrides_of(set_: list[str] | None, repeat: int | None, interleave: bool) -> list[str]:
     """Return the overrides of a suite that options ask for, those of --set first."""
     repeats = [] if repeat is None else [f"repeat={repeat}"]
     return [*(set_ or []), *repeats, *(["interleave=true"] if interleave else [])]
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """Print a table: with rich on a terminal, as aligned text elsewhere; numbers to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(columns))]
-    if is_terminal():
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-        for name, to_right in zip(columns, right, strict=True):
-            drawn.add_column(name, justify="right" if to_right else "left", overflow="fold")
-        for line in cells:
-            drawn.add_row(*map(Text, line))
-        Console().print(drawn)
-        return
-    if title:
-        print(title)
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    pads = [str.rjust if to_right else str.ljust for to_right in right]
-    for texts in (columns, *cells):
-        padded = (pad(text, width) for pad, text, width in zip(pads, texts, widths, strict=True))
-        print("  ".join(padded).rstrip())
-
-
-def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows as CSV."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return " ".join(str(value).split())
-
-
-def bytes_text(count: float) -> str:
-    """Write a number of bytes in binary units, e.g. "1.5 GiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
-
-
-def seconds_text(seconds: float) -> str:
-    """Write a duration, e.g. "2 h 05 min", "3 min 20 s", "12.3 s"."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.live import Live
 from rich.text import Text
 
-from harness.cli.options import is_terminal, seconds_text
+from harness.cli.terminal import beginning, end_of, is_terminal, seconds_text
 from harness.launch.progress import Latest
 from harness.results.record import Record
 from harness.suite.schema import TrialConfig
@@ -86,69 +86,91 @@ class Lines:
         self.write(text)
 
 
+@dataclass
 class Bars:
-    """A bar for the suite, a bar for the trial, and a line above them for each trial that ended."""
+    """Two lines that renew themselves, the suite's and the trial's, and above them a line for each trial that ended."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[values]}", markup=False),
-            TimeRemainingColumn(),
-            console=console or Console(),
-            refresh_per_second=2,  # the ranks share the cores
-            transient=True,
-            speed_estimate_period=3600,
-        )
-        self._suite: TaskID | None = None
-        self._trial: TaskID | None = None
-        self._latest = Latest()
+    console: Console = field(default_factory=Console)
+    clock: Callable[[], float] = time.monotonic
+    _total: int = 0
+    _done: int = 0  # before this run, or by others
+    _ended: int = 0
+    _failed: int = 0
+    _started: float = 0.0
+    _label: str = ""
+    _trial_started: float = 0.0
+    _latest: Latest = field(default_factory=Latest)
+
+    def __post_init__(self) -> None:
+        # The ranks share the cores: twice a second is enough.
+        self._live = Live(console=self.console, get_renderable=self._drawn, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        self._live.stop()
 
     def suite_started(self, total: int, done: int) -> None:
-        """Draw the suite's bar, with what is done already."""
-        values = f"{done} done already" if done else ""
-        self._suite = self._progress.add_task("suite", total=total, completed=done, values=values)
+        """Draw the suite's line, with what is done already."""
+        self._total, self._done, self._started = total, done, self.clock()
 
     def trial_started(self, number: int, trial: TrialConfig) -> None:
-        """Draw the trial's bar."""
-        self._latest = Latest()
-        if self._trial is not None:
-            self._progress.remove_task(self._trial)
-        self._trial = self._progress.add_task(trial.label, total=None, values="")
+        """Draw the trial's line."""
+        self._latest, self._label, self._trial_started = Latest(), trial.label, self.clock()
 
     def trial_stage(self, text: str) -> None:
         """Show what is done before training."""
-        if self._trial is not None:
-            self._progress.update(self._trial, values=text)
+        self._latest.stage = text
 
     def trial_event(self, event: dict[str, Any]) -> None:
-        """Move the trial's bar."""
+        """Move the trial's line."""
         self._latest.take(event)
-        if self._trial is not None:
-            now = self._latest
-            values = now.stage or now.text()
-            self._progress.update(self._trial, total=now.epochs or None, completed=now.epoch, values=values)
 
     def trial_finished(self, number: int, record: Record) -> None:
-        """Write the trial's line and move the suite's bar."""
+        """Write how the trial ended and move the suite's line."""
         style = {"ok": "green", "skipped": "yellow"}.get(record.status, "red")
-        self._progress.console.print(Text.assemble((record.label + "  ", ""), (outcome_text(record), style)))
-        if self._suite is not None:
-            self._progress.advance(self._suite)
+        self.console.print(Text.assemble((record.label + "  ", ""), (outcome_text(record), style)))
+        self._ended += 1
+        self._failed += style == "red"
+        self._label = ""
 
     def run_elsewhere(self, count: int) -> None:
-        """Move the suite's bar."""
-        if self._suite is not None:
-            self._progress.advance(self._suite, count)
+        """Move the suite's line."""
+        self._done += count
 
     def suite_waits(self, text: str) -> None:
         """Write what is waited for."""
-        self._progress.console.print(text, markup=False)
+        self.console.print(text, markup=False)
+
+    def lines(self, room: int) -> list[str]:
+        """Return the suite's and the trial's line, of at most `room` characters each; most important first."""
+        now, latest = self.clock(), self._latest
+        share = latest.epoch / latest.epochs if latest.epochs else 0.0
+        counted, so_far = self._done + self._ended, now - self._started
+        worked = self._ended + (share if self._label else 0.0)
+        rest = self._total - counted - (share if self._label else 0.0)
+        left = f"{seconds_text(so_far / worked * rest)} left" if worked and rest > 0 else ""
+        failed = f"{self._failed} failed" if self._failed else ""
+        bar = _bar(counted / self._total if self._total else 0)
+        count = f"{counted}/{self._total} trials"
+        suite = beginning([f"{count} {bar}", left, failed, f"{seconds_text(so_far)} so far"], room)
+        if not self._label:
+            return [suite]
+        epoch = [f"epoch {latest.epoch}/{latest.epochs}", _bar(share)] if latest.epoch else ["starting"]
+        how_far = [latest.stage] if latest.stage else epoch
+        took = now - self._trial_started
+        left = f"{seconds_text(took / share * (1 - share))} left" if share and not latest.stage else ""
+        # Of the label, what tells it from the others is last: method, parts, seed.
+        label = end_of(self._label, max(room - len("  ".join([*how_far, left])) - 2, room // 2))
+        values = latest.text().split("  ") if latest.epoch else []
+        return [suite, beginning([label, *how_far, left, *values], room)]
+
+    def _drawn(self) -> Text:
+        return Text("\n".join(self.lines(self.console.width - 1)), no_wrap=True, overflow="ellipsis")
+
+
+def _bar(share: float, width: int = 12) -> str:
+    filled = round(share * width)
+    return "█" * filled + "░" * (width - filled)

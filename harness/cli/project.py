@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import Printed, option, print_csv, table
+from harness.cli.options import Printed, option
+from harness.cli.terminal import print_csv, table
 from harness.errors import UserError, nearest
 
 if TYPE_CHECKING:

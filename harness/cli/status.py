@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.options import is_terminal, option, seconds_text, table
+from harness.cli.options import option
+from harness.cli.terminal import is_terminal, seconds_text, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from harness.cli.options import bytes_text, seconds_text
 from harness.cli.progress import Bars, Latest, Lines, outcome_text
+from harness.cli.terminal import bytes_text, seconds_text
 from harness.models.spec import ModelSpec
 from harness.results.record import Record
 from harness.runtime.spec import TrainSpec
@@ -101,6 +101,40 @@ def test_bars_keep_a_line_for_each_trial() -> None:
         view.trial_finished(1, record("oom", "out [red]of memory"))
         view.trial_started(2, trial())
     assert "digits sage full  oom  (1 min 23 s): out [red]of memory" in _plain(stream.getvalue())
+
+
+def test_bars_are_two_lines_with_count_time_left_trial_and_epoch() -> None:
+    now = 0.0
+    view = Bars(Console(file=io.StringIO()), lambda: now)
+    view.suite_started(5, 1)
+    view.trial_started(2, trial())
+    assert view.lines(79) == ["1/5 trials ██░░░░░░░░░░  0.0 s so far", "digits sage-2x64 full P=2 seed=0  starting"]
+    now = 10.0
+    view.trial_stage("partitioning digits into 2")
+    assert view.lines(79)[1] == "digits sage-2x64 full P=2 seed=0  partitioning digits into 2"
+    view.trial_event(epoch(49))
+    assert view.lines(100) == [
+        "1/5 trials ██░░░░░░░░░░  1 min 10 s left  10.0 s so far",  # half of one trial of four
+        "digits sage-2x64 full P=2 seed=0  epoch 50/100  ██████░░░░░░  10.0 s left  loss 0.5000",
+    ]
+    now = 20.0
+    view.trial_finished(2, record("error", "rank 1 was killed"))
+    assert view.lines(79) == ["2/5 trials █████░░░░░░░  1 min 00 s left  1 failed  20.0 s so far"]
+
+
+@pytest.mark.parametrize("room", [40, 60, 79, 120])
+def test_bars_break_no_word(room: int) -> None:
+    view = Bars(Console(file=io.StringIO()), lambda: 50.0)
+    view.suite_started(1000, 1)
+    view.trial_started(2, trial())
+    view.trial_event(epoch(49, val=0.25))
+    suite, one = view.lines(room)
+    assert len(suite) <= room
+    assert len(one) <= room
+    assert suite.startswith("1/1000 trials ")
+    whole = f"digits sage-2x64 full P=2 seed=0 … epoch 50/100 {view.lines(500)[1]}".split()
+    assert set(one.split()) <= set(whole)
+    assert {"seed=0", "50/100"} <= set(one.split())
 
 
 def _plain(text: str) -> str:
