@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -49,3 +50,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(names)
+
+
+def folded(name: str) -> str:
+    """Return a name without what tells no two apart: letters' case, `-`, `_`."""
+    return re.sub("[-_]", "", name).casefold()
+
+
+def spelled(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is meant, `BNS_GCN` for `bns-gcn`; `name` itself if it is known, or none is meant."""
+    names = set(known)
+    alike = [each for each in names if folded(each) == folded(name)]
+    return alike[0] if name not in names and len(alike) == 1 else name

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from harness.check import claims
 from harness.check.graphs import TinyGraphs
 from harness.check.runs import Check, CheckFinding, CheckReport, Subject, execute, find_all
-from harness.errors import UserError
+from harness.errors import UserError, spelled
 from harness.registry import find_plugins
 from harness.runtime.method import METHODS, Method
 
@@ -44,7 +44,9 @@ def check_method(
         UserError: there is no such method, or the options are none of it.
     """
     files = plugin if isinstance(plugin, Sequence) and not isinstance(plugin, str) else [str(plugin)]
-    found = METHODS.find(name, find_plugins(files))
+    plugins = find_plugins(files)
+    name = spelled(name, METHODS.names(plugins))
+    found = METHODS.find(name, plugins)
     try:
         found.value.Options(**(options or {}))
     except ValidationError as error:

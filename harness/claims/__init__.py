@@ -466,9 +466,9 @@ def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) 
     UserError if there is a mistake in the suite, or no record under its name.
     """
     from harness.suite.expand import expand
-    from harness.suite.load import load_suite
+    from harness.suite.names import read_suite
 
-    suite = load_suite(file)
+    suite = read_suite(file)
     inputs = load_inputs(results)
     frame = inputs.results
     devices = frame.loc[frame["suite"] == suite.name, "device"].unique()

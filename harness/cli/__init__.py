@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import compare, data, doctor, method, project, results, run, status, tune
+from harness.cli import compare, data, doctor, method, plan, project, results, run, status, suites, tune
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -41,7 +41,8 @@ def _root(
 for _command in (
     run.run,
     method.check,
-    run.plan,
+    plan.plan,
+    suites.suites,
     run.warm,
     tune.tune,
     status.status,
@@ -52,11 +53,12 @@ for _command in (
     results.export,
     project.project,
     data.partition,
-    run.schema,
+    suites.schema,
     doctor.doctor,
 ):
     app.command()(_command)
 app.add_typer(data.list_app, name="list")
+method.new_app.command()(suites.suite)
 app.add_typer(method.new_app, name="new")
 app.add_typer(data.data_app, name="data")
 

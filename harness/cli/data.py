@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import typer
 
-from harness.cli.options import DataDir, DatasetOption, Plugin, bytes_text, dataset_options, option, table, use_data_dir
-from harness.errors import UserError, nearest
+from harness.cli.options import DataDir, DatasetOption, Plugin, dataset_options, option, use_data_dir
+from harness.cli.terminal import bytes_text, table
+from harness.errors import UserError, nearest, spelled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,26 +143,28 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `harness li
 @data_app.command()
 def get(name: Name, options: DatasetOption = None, data_dir: DataDir = None) -> None:
     """Download a data set if need be, check it and prepare it; print where it is."""
-    from harness.data.registry import dataset_info, prepare
+    from harness.data.registry import dataset_info, dataset_name, prepare
     from harness.spec import DatasetSpec
 
-    spec = DatasetSpec(name=name, options=dataset_options(options))
+    place = use_data_dir(data_dir)
+    spec = DatasetSpec(name=dataset_name(name), options=dataset_options(options))
     info = dataset_info(spec)
     size = f" ({bytes_text(info.size_bytes)} to download unless it is here)" if info.size_bytes else ""
-    typer.echo(f"{name}: {info.source}{size}", err=True)
-    typer.echo(str(prepare(spec, data_dir=use_data_dir(data_dir), download=True)))
+    typer.echo(f"{spec.name}: {info.source}{size}", err=True)
+    typer.echo(str(prepare(spec, data_dir=place, download=True)))
 
 
 @data_app.command()
 def info(name: Name, options: DatasetOption = None, data_dir: DataDir = None) -> None:
     """Print a data set's published sizes, its options, and whether it is on this machine."""
-    from harness.data.registry import dataset_info
+    from harness.data.registry import dataset_info, dataset_name
     from harness.launch.inputs import missing_data
     from harness.spec import DatasetSpec
 
-    spec = DatasetSpec(name=name, options=dataset_options(options))
+    place = use_data_dir(data_dir)
+    spec = DatasetSpec(name=dataset_name(name), options=dataset_options(options))
     known = dataset_info(spec)
-    missing = missing_data(spec, use_data_dir(data_dir), None)
+    missing = missing_data(spec, place, None)
     rows: list[tuple[str, object]] = [
         ("what it is", known.summary),
         ("nodes", known.nodes),
@@ -212,18 +215,18 @@ def partition(
     sum of boundary nodes = rows sent per layer and direction; a cut edge counts once. Partitions are
     cached, so a later run of a suite finds them.
     """
-    from harness.data.registry import dataset_info, prepare
+    from harness.data.registry import dataset_info, dataset_name, prepare
     from harness.registry import find_plugins
     from harness.spec import DatasetSpec
 
-    counts, plugins = _counts(parts), find_plugins(plugin or [])
+    place, counts, plugins = use_data_dir(data_dir), _counts(parts), find_plugins(plugin or [])
     fixed = {"objective": objective, "balance": balance, "seed": seed}
     specs = [_spec(count, name, fixed) for name in _methods(method, plugins) for count in counts]
-    dataset_spec = DatasetSpec(name=dataset, options=dataset_options(options))
+    dataset_spec = DatasetSpec(name=dataset_name(dataset), options=dataset_options(options))
     mode = dataset_info(dataset_spec).inductive if inductive is None else inductive
-    graph = prepare(dataset_spec, data_dir=use_data_dir(data_dir))
+    graph = prepare(dataset_spec, data_dir=place)
     totals = [_show(graph, dataset_spec, spec, mode, plugins.get(("partitioner", spec.method))) for spec in specs]
-    table(TOTALS, totals, title=f"{dataset}: partitions")
+    table(TOTALS, totals, title=f"{dataset_spec.name}: partitions")
 
 
 def _counts(text: str) -> list[int]:
@@ -238,7 +241,7 @@ def _methods(text: str, plugins: Mapping[PluginKey, PluginSource]) -> list[str]:
     from harness.data.partition import PARTITIONERS
 
     known = {*PARTITIONERS.names(plugins)} - {"file"}
-    names = [part.strip() for part in text.split(",") if part.strip()]
+    names = [spelled(part.strip(), known) for part in text.split(",") if part.strip()]
     for name in names:
         if name not in known:
             raise UserError(f"unknown partitioner '{name}'", key="--method", fix=nearest(name, known))

@@ -1,18 +1,17 @@
-"""`harness run`, `plan` and `schema`: suites."""
+"""`harness run` and `warm`."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from harness.cli.options import (
+    SUITE_HELP,
     DataDir,
     Device,
     Executor,
@@ -33,152 +32,25 @@ from harness.cli.options import (
     SlurmSettings,
     SuiteFile,
     Warm,
-    bytes_text,
     cluster_of,
-    device_of,
     executor_of,
     jobs_of,
     node_count,
-    option,
     overrides_of,
-    shard_of,
     statuses_of,
-    table,
     use_data_dir,
 )
+from harness.cli.selection import Kept, select
+from harness.cli.terminal import table
 from harness.errors import UserError
+from harness.suite.shipped import suite_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from harness.launch.executors.submission import Submission
-    from harness.launch.memory import Capacity
-    from harness.launch.planner import PlannedTrial
     from harness.launch.rendezvous import Cluster
     from harness.launch.runner import RunOptions
     from harness.results.store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
-
-
-def plan(
-    suite: SuiteFile,
-    results: Results = Path("results"),
-    device: Device = None,
-    only: Only = None,
-    set_: Set = None,
-    plugin: Plugin = None,
-    retry: Retry = "",
-    fresh: Fresh = False,
-    data_dir: DataDir = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
-    ] = False,
-    executor: Executor = "local",
-    slurm: SlurmSettings = None,
-    nnodes: Nodes = None,
-    shard: Shard = None,
-    repeat: Repeat = None,
-    interleave: Interleave = False,
-) -> None:
-    """List what a run would do.
-
-    Every trial: done, to run, or skipped and why; the memory of its largest rank, and whether all ranks fit
-    the machines (this one, or those of the executor) or their GPUs; what a trial's options come to on its graph that
-    may not be meant. Nothing is downloaded, built or written. Memory
-    is what layers, features, sparse matrices and the optimizer take, from the least possible (no boundary) to the
-    most, or one figure once the partition is known; interpreter and libraries come on top.
-    """
-    from harness.launch.planner import plan as make_plan
-    from harness.launch.runner import RunOptions
-    from harness.results.store import ResultStore
-
-    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
-    set_ = overrides_of(set_, repeat, interleave)
-    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard, Kept(results, build=False))
-    machines = _machines(executor_of(executor, slurm, False, None), slurm, node_count(nnodes or "1"))
-    planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
-    rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
-    table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows)
-    if memory:
-        for trial in planned:
-            _show_components(trial)
-    for trial in planned:
-        for line in trial.memory.foreseen:
-            typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
-    counts = Counter(p.state for p in planned)
-    claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
-    states = f"{counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"
-    typer.echo(f"\n{len(planned)} trials: {states}{claims}")
-    for command in sorted({p.command for p in planned if p.command}):
-        typer.echo(f"get the missing data: {command}")
-
-
-def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
-    """Return what the machines have that would run trials."""
-    from dataclasses import replace
-
-    if executor == "slurm":
-        from harness.launch.executors.slurm import SlurmOptions
-        from harness.launch.executors.slurm import capacity as of_slurm
-
-        return of_slurm(SlurmOptions.parse(slurm or []), nodes)
-    if executor == "ray":
-        from harness.launch.executors.ray import capacity as of_ray
-
-        return of_ray(nodes)
-    from harness.launch.memory import capacity
-
-    return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
-
-
-def _state(planned: PlannedTrial) -> str:
-    return f"done ({planned.done_status})" if planned.state == "done" else planned.state
-
-
-def _memory(planned: PlannedTrial) -> str:
-    from harness.launch.memory import total
-
-    low, high = bytes_text(total(planned.memory.least)), bytes_text(total(planned.memory.most))
-    return low if low == high else f"{low} - {high}"
-
-
-def _fits(planned: PlannedTrial) -> str:
-    lacking = planned.shortage
-    if lacking is None:
-        return ""
-    verdict = "will not fit: needs at least" if lacking.certain else "may not fit: needs up to"
-    return f"{verdict} {bytes_text(lacking.needed)}, {lacking.where} has {bytes_text(lacking.available)}"
-
-
-def _show_components(planned: PlannedTrial) -> None:
-    from harness.launch.memory import total
-
-    least, most = planned.memory.least, planned.memory.most
-    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in most | least]
-    rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
-    typer.echo("")
-    table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)
-
-
-def schema(
-    out: Annotated[Path | None, option("--out -o FILE", "Write it there instead of printing it.")] = None,
-) -> None:
-    """Print the JSON schema of suite files, installed methods' options included.
-
-    With `# yaml-language-server: $schema=FILE` as a suite's first line, editors complete and check its keys.
-    """
-    from harness.suite.json_schema import suite_schema
-
-    text = json.dumps(suite_schema(), indent=2) + "\n"
-    if out is None:
-        typer.echo(text, nl=False)
-        return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot be written: {error.strerror}", file=out, key="--out") from error
-    typer.echo(f"{out}: write `# yaml-language-server: $schema={out}` as a suite's first line")
 
 
 def run(
@@ -235,7 +107,7 @@ def run(
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     asked = statuses_of(retry), fresh, use_data_dir(data_dir)
     options = RunOptions(*asked, warm=warm, request=request, wait=not no_wait, jobs=share or 1, together=together)
-    loaded, trials = _select(suite, set_, device, only, data_dir, plugin, shard, Kept(results))
+    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, Kept(results))
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
@@ -275,7 +147,8 @@ def run(
 
 def warm(
     suite: Annotated[
-        Path | None, typer.Argument(metavar="[SUITE]", help="Suite file; without one, every installed method.")
+        Path | None,
+        typer.Argument(metavar="[SUITE]", help=f"{SUITE_HELP} Without one, every method.", callback=suite_file),
     ] = None,
     set_: Set = None,
     device: Device = None,
@@ -293,7 +166,7 @@ def warm(
     from harness.suite.schema import Timeouts
 
     use_data_dir(data_dir)
-    trials = everything() if suite is None else _select(suite, set_, device, only, data_dir, plugin)[1]
+    trials = everything() if suite is None else select(suite, set_, device, only, data_dir, plugin)[1]
     count, failed = OneMachine(Timeouts(), warm=True).compile(trials, typer.echo)
     if failed:
         typer.echo("not every shape of trial ran: what only those need is not compiled", err=True)
@@ -404,68 +277,3 @@ def check_writable(directory: Path) -> None:
     except OSError as error:
         what = f"cannot write there: {error.strerror}"
         raise UserError(what, file=directory, key="--results", fix="name another directory") from error
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Results that a suite may have; `build`: data are prepared where that tells whether they are of today's data."""
-
-    results: Path
-    build: bool = True
-
-
-def load(file: Path, overrides: Set, plugins: Plugin) -> Suite:
-    """Return a suite with the overrides and the plugins of the command line."""
-    from harness.registry import find_plugins, whole_entries
-    from harness.suite.load import load_suite
-
-    suite = load_suite(file, overrides or [])
-    if not plugins:
-        return suite
-    more = whole_entries(plugins)
-    find_plugins(more)  # a mistake in them is none of the suite's
-    return suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
-
-
-def _select(
-    file: SuiteFile,
-    overrides: Set,
-    device: Device,
-    only: Only,
-    data_dir: DataDir,
-    plugins: Plugin,
-    shard: Shard = None,
-    kept: Kept | None = None,
-) -> tuple[Suite, list[TrialConfig]]:
-    """Load a suite and return it with the trials that the options select; at least one.
-
-    Those that have records of other data among the results that are `kept` are other trials.
-    """
-    from harness.suite.expand import expand, older_names
-    from harness.suite.select import matches
-
-    suite = load(file, overrides, plugins)
-    every = expand(suite, device=device_of(device), data_dir=data_dir)
-    options = {key for trial in every for key in trial.method.options}
-    first, step = (0, 1) if shard is None else shard_of(shard)
-
-    def asked(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
-        """Return those that are asked for, by the ids of today's data or, alike on all nodes, of any."""
-        return [t for t in trials if only is None or any(matches(own, only, options) for own in (t, t.of_any_data))]
-
-    if kept is not None:
-        from harness.launch.data_changes import on_todays_data
-        from harness.results.store import ResultStore
-
-        store = ResultStore(kept.results, suite.name)
-        wanted = asked(every)[first::step]
-        every, said = on_todays_data(every, store, data_dir, build=kept.build, wanted=wanted, tell=typer.echo)
-        for line in said:
-            typer.echo(f"note: {line}")
-    for line in older_names(suite):
-        typer.echo(f"note: {line}", err=True)
-    trials = asked(every)
-    if not trials:
-        what = f"none of the {len(every)} trials matches '{only}'" if only else "the suite has no trials"
-        raise UserError(what, file=file, key="--only" if only else None, fix=f"see `harness plan {file}`")
-    return suite, trials[first::step]

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.options import (
-    DataDir,
-    Device,
-    Plugin,
-    Results,
-    Set,
-    SuiteFile,
-    Warm,
-    device_of,
-    seconds_text,
-    table,
-    use_data_dir,
-)
+from harness.cli.options import DataDir, Device, Plugin, Results, Set, SuiteFile, Warm, device_of, use_data_dir
+from harness.cli.terminal import seconds_text, table
 
 if TYPE_CHECKING:
     from harness.results.store import ResultStore
@@ -48,17 +37,18 @@ def tune(
     Exit code: 0 all ok, 1 some of the final trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.cli.progress import view
-    from harness.cli.run import check_writable, interrupted, load
+    from harness.cli.run import check_writable, interrupted
     from harness.launch.runner import RunOptions, run_suite
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.store import ResultStore
     from harness.suite.expand import expand
+    from harness.suite.names import read_suite
     from harness.suite.text import write_suite_file
     from harness.tune.search import Tuner, tuned_suite
     from harness.tune.space import Searched
 
     options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
-    loaded = load(suite, set_, plugin)
+    loaded = read_suite(suite, set_ or [], plugin or [])
     searched = Searched(loaded, device_of(device), data_dir)
     end_when_asked()
 

@@ -27,7 +27,7 @@ from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
 from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, fingerprint, locked
-from harness.errors import DataError, DataUnavailable, UserError, nearest
+from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 
 
@@ -97,6 +97,11 @@ def dataset_names(data_dir: Path | None = None) -> list[str]:
     known = shipped_names()
     aliases = {name.replace("-", "_") for name in known}
     return known + [stem for stem in neutral_files(data_dir) if stem not in known and stem not in aliases]
+
+
+def dataset_name(name: str, data_dir: Path | None = None) -> str:
+    """Return the name of the set that is meant, see `spelled`; a neutral file's own name comes before others."""
+    return name if name in neutral_files(data_dir) else spelled(name, dataset_names(data_dir))
 
 
 def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo:

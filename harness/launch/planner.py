@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from harness.data.catalog import DatasetInfo
-from harness.launch.inputs import is_inductive, missing_data
+from harness.launch.inputs import cores, is_inductive, missing_data
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
 from harness.launch.network import why_not
 from harness.launch.runner import RunOptions, is_done
 from harness.models.gnn import GNN
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
+from harness.results.text import trials as trials_text
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
@@ -30,7 +31,8 @@ class PlannedTrial:
     """Says what a run would do with a trial.
 
     `reason` says why it is skipped or runs again, `command` how to get its data; `done_status` is that of its
-    record, if it has one; `memory` the ranks' and `shortage` where that is too much for the machines.
+    record, if it has one; `memory` the ranks' and `shortage` where that is too much for the machines; `graph` is what
+    is known of its data.
     """
 
     trial: TrialConfig
@@ -39,6 +41,7 @@ class PlannedTrial:
     command: str | None
     done_status: str | None
     memory: MemoryEstimate
+    graph: DatasetInfo
     shortage: Shortage | None = None
 
 
@@ -78,6 +81,33 @@ def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOpti
     ]
 
 
+def remarks(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[str]:
+    """Return a line for each thing that is likely not meant: more parts than nodes, ranks than cores or GPUs, no GPU.
+
+    `machine` is this one; None where others run the trials: then what its cores and GPUs are is no matter.
+    """
+    gpus, here = len(machine.gpus) if machine else 0, cores()
+
+    def large(trial: TrialConfig, nodes: int) -> str | None:
+        return f"more parts than {trial.dataset.name} has nodes, {nodes:,}" if trial.partition.parts > nodes else None
+
+    def crowded(trial: TrialConfig) -> str | None:
+        ranks = trial.partition.parts
+        if trial.device == "cuda" and not gpus:
+            return "device cuda, and torch can use no GPU here (--device cpu; see `harness doctor`)"
+        if trial.device == "cuda" and ranks > gpus:
+            return f"{ranks} ranks on {gpus} GPUs: they share them, and times say little"
+        if trial.device == "cpu" and ranks * (trial.train.threads or 1) > here:
+            return f"{ranks} ranks on {here} cores: times are of ranks that wait for one another"
+        return None
+
+    found: Counter[str] = Counter()
+    for each in planned:
+        said = [large(each.trial, each.graph.nodes), crowded(each.trial) if machine else None]
+        found.update(filter(None, said))
+    return [f"{trials_text(count)}: {what}" for what, count in found.items()]
+
+
 @dataclass
 class _Planner:
     """Remembers what trials have in common."""
@@ -103,7 +133,7 @@ class _Planner:
         if record and state == "done" and (changed := changed_code(trial, record)):
             files = ", ".join(file.name for file in changed)
             reason = f"ran other code of {files}; --fresh runs it again"
-        return PlannedTrial(trial, state, reason, command, status, memory, lacking)
+        return PlannedTrial(trial, state, reason, command, status, memory, self._graph(trial.dataset)[0], lacking)
 
     def _state(self, trial: TrialConfig, status: str | None) -> tuple[State, str | None, str | None]:
         if is_done(status, self.options):

@@ -150,6 +150,19 @@ def older_names(suite: Suite) -> list[str]:
     return found
 
 
+def idle_excludes(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[str]:
+    """Return a line for each entry of `exclude` that no trial of the suite matches; arguments as for `expand`."""
+    if not suite.exclude:
+        return []
+    every = expand(suite.model_copy(update={"exclude": (), "claims": ()}), device=device, data_dir=data_dir)
+    idle = [
+        i
+        for i, written in enumerate(suite.exclude)
+        if not any(all(holds(trial, key, values) for key, values in rule(written).items()) for trial in every)
+    ]
+    return [str(suite.source.error(("exclude", i), "excludes no trial of the suite")) for i in idle]
+
+
 class _Checked:
     """The sections of a suite, complete and checked by what they name; `errors`: all that is wrong so far."""
 

@@ -399,6 +399,11 @@ def _entry(entry: Any) -> Any:
     return {"name": name, "options": options or {}}
 
 
+def cuda_for_gpu(device: Any) -> Any:
+    """Take a device called gpu for cuda."""
+    return "cuda" if device == "gpu" else device
+
+
 def _listed(value: Any) -> Any:
     """Take one entry for a list of one."""
     return [value] if isinstance(value, str | dict) else value
@@ -512,7 +517,9 @@ class Suite(Spec):
     interleave: bool = Field(
         False, description="repeats in rounds: all trials once, then all again in the reverse order, and so on"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where torch sees a GPU")
+    device: Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(cuda_for_gpu)] = Field(
+        "auto", description="auto: cuda where torch sees a GPU; gpu: cuda"
+    )
     timeouts: Timeouts = Field(Timeouts(), description="limits of wall time")
     per_dataset: dict[str, DatasetSettings] = Field(
         default_factory=dict, description="keys of model and train that differ on a data set, by its name"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.errors import UserError, nearest
+from harness.errors import UserError, folded, nearest
 from harness.metrics import Formula, find_metric
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
@@ -17,6 +17,18 @@ from harness.suite.document import KeyPath
 from harness.suite.schema import Claim, Selector, Suite, TrialConfig
 
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
+NAMES = ("dataset", "model", "method", "partitioner")  # in them case, `-` and `_` tell no two apart
+
+
+def chosen(trials: Sequence[TrialConfig], expr: str, options: Collection[str] = ()) -> list[TrialConfig]:
+    """Return the trials that `--only` asks for.
+
+    `expr`: as for `matches`; or words of labels as they are printed, all of which a trial's label must have
+    ("bns-gcn(rate=0.1) P=2"), one trial's whole label among them.
+    """
+    words = set(expr.split())
+    labelled = [trial for trial in trials if words <= set(trial.label.split())]
+    return labelled or [trial for trial in trials if matches(trial, expr, options)]
 
 
 def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> bool:
@@ -60,6 +72,8 @@ def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
     known |= {f"train.{field}": value for field, value in trial.train.model_dump().items()}
     known = trial.method.options | known
     key = key if key in known else RENAMED.get(key, key)
+    if key in NAMES:
+        return folded(known[key]) in [folded(str(value)) for value in values]
     return key in known and known[key] in values
 
 

@@ -48,7 +48,11 @@ def harness(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 MISTAKES = {
     "run nowhere.yaml": "nowhere.yaml: ",
-    "run tiny.yaml --device gpu": "--device: unknown device 'gpu' (did you mean 'cpu'?)",
+    "run tiny": "SUITE: neither a file nor a shipped suite: 'tiny' (did you mean tiny.yaml?)",
+    "check-claims . --suite tiny": "SUITE: neither a file nor a shipped suite: 'tiny' (did you mean tiny.yaml?)",
+    "run tiny.yaml --device gqu": "--device: unknown device 'gqu' (known: auto, cpu, cuda)",
+    "run tiny.yaml --device gpu": "device cuda: torch can use no GPU here (--device cpu; see `harness doctor`)",
+    "new suite tiny": "tiny.yaml: is there already (choose another name, or another --dir)",
     "run tiny.yaml --retry errors": "--retry: unknown status 'errors' (did you mean 'error'?)",
     "run tiny.yaml --data-dir nowhere": "--data-dir (or HARNESS_DATA): 'nowhere' is not a directory",
     "run tiny.yaml --device cuda": "device cuda: torch can use no GPU here (--device cpu; see `harness doctor`)",
@@ -94,9 +98,11 @@ def test_wrong_usage_is_exit_code_2(home: Path, capsys: pytest.CaptureFixture[st
 def test_run_plan_and_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = harness(capsys, "plan", "tiny.yaml")
     assert code == 0
-    assert out.endswith("\n6 trials: 0 done, 6 to run, 0 skipped\n")
+    took = "one after another: 6 by their arithmetic, which may be several times wrong\n"
+    assert re.search(rf"\n6 trials: 0 done, 6 to run, 0 skipped\nabout [\d.]+ s {took}$", out)
     claim = "claims=[{name: a, source: b, metric: eval_s, of: {parts: 1}, expect: {at_most: 1}}]"
-    assert harness(capsys, "plan", "tiny.yaml", "--set", claim)[1] == out[:-1] + "; claims: 1\n"
+    claiming = harness(capsys, "plan", "tiny.yaml", "--set", claim)[1]
+    assert claiming == out.replace("0 skipped\n", "0 skipped; claims: 1\n")
     code, out, err = harness(capsys, "run", "tiny.yaml", "--only", "parts=1")
     assert (code, err) == (0, "")
     assert out.startswith("3 trials, 0 done already, 3 to run\n[1/3] ring sage-2x4 full P=1 chunk seed=0\n")
@@ -109,6 +115,7 @@ def test_run_plan_and_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert out.startswith("6 trials, 3 done already, 3 to run\n[4/6] ")
     _, out, _ = harness(capsys, "plan", "tiny.yaml")
     assert out.count("done (ok)") == 6
+    assert out.endswith("6 done, 0 to run, 0 skipped\n")  # nothing will take any time
 
 
 def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
@@ -232,6 +239,47 @@ def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.
     assert "whole graph" not in out
 
 
+def test_plan_tells_how_long_by_what_ran_here(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*options: str) -> str:
+        return harness(capsys, "plan", "tiny.yaml", *options)[1].splitlines()[-1]
+
+    assert harness(capsys, "run", "tiny.yaml", "--only", "parts=1")[0] == 0
+    assert told("--set", "seeds=[3,4]", "--only", "parts=1").endswith("s one after another: 2 ran here before")
+    longer = ["--set", "train.epochs=1000", "--set", "seeds=[0]"]
+    # The fake ranks say 0.1 s an epoch, whatever they take.
+    like = re.fullmatch(
+        r"about 1 min (\d\d) s: 1 by trials of their method that ran here", told(*longer, "--only", "P=1")
+    )
+    assert like, told(*longer, "--only", "P=1")
+    assert 40 <= int(like.group(1)) <= 45
+    assert "1 by trials of their method that ran here, 1 by their arithmetic" in told(*longer)
+    assert "ran here" not in told("--results", "other")
+
+
+def test_plan_remarks_what_is_hardly_meant(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.launch.planner.cores", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    one_seed = ["plan", "tiny.yaml", "--set", "seeds=[0]"]
+
+    def notes(*options: str) -> list[str]:
+        _, out, err = harness(capsys, *one_seed, *options)
+        return [line for line in (out + err).splitlines() if line.startswith("note: ")]
+
+    assert notes() == []
+    assert notes("--set", "partition.parts=[2,13]") == [
+        "note: 1 trial: more parts than ring has nodes, 12",
+        "note: 1 trial: 13 ranks on 2 cores: times are of ranks that wait for one another",
+    ]
+    assert notes("--device", "gpu") == [
+        "note: 2 trials: device cuda, and torch can use no GPU here (--device cpu; see `harness doctor`)"
+    ]
+    assert notes("--executor", "slurm", "--set", "partition.parts=[4]") == []  # not this machine's cores
+    excluded = "exclude=[{parts: 1}, {parts: 3}]"
+    assert notes("--set", excluded) == [f"note: --set {excluded}: exclude.1: excludes no trial of the suite"]
+
+
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = harness(capsys, "plan", "tiny.yaml", "--set", "datasets=[reddit]", "--set", "seeds=[0]")
     assert code == 0
@@ -274,7 +322,11 @@ def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("list optimizers", ["adam ", "sgd ", "momentum"]),
         ("list schedules", ["constant ", "cosine ", "plateau ", "steps ", "patience"]),
         ("list partitioners", ["metis", "random", "chunk", "volume|cut"]),
+        ("suites", ["quickstart ", "papers/bns-table2 ", "reddit, ogbn-products, yelp", "nothing"]),
+        ("suites --ready", ["quickstart "]),
+        ("data info Ring", ["nodes", "12", "yes, or made when it is needed"]),
         ("data info ring", ["nodes", "12", "yes, or made when it is needed"]),
+        ("partition Ring --parts 2 --method CHUNK", ["ring: partitions"]),
         ("data info reddit", ["232,965", "inductive", "harness data get reddit"]),
         ("data get ring", ["datasets/ring-"]),
         ("--version", ["harness 0.1.0\n"]),

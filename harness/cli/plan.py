@@ -1,0 +1,175 @@
+"""`harness plan`: what a run would do, and how long it would take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import (
+    DataDir,
+    Device,
+    Executor,
+    Fresh,
+    Interleave,
+    Nodes,
+    Only,
+    Plugin,
+    Repeat,
+    Results,
+    Retry,
+    Set,
+    Shard,
+    SlurmSettings,
+    SuiteFile,
+    executor_of,
+    node_count,
+    overrides_of,
+    statuses_of,
+    use_data_dir,
+)
+from harness.cli.selection import Kept, select
+from harness.cli.terminal import bytes_text, seconds_text, table
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.launch.memory import Capacity
+    from harness.launch.planner import PlannedTrial
+
+
+def plan(
+    suite: SuiteFile,
+    results: Results = Path("results"),
+    device: Device = None,
+    only: Only = None,
+    set_: Set = None,
+    plugin: Plugin = None,
+    retry: Retry = "",
+    fresh: Fresh = False,
+    data_dir: DataDir = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
+    ] = False,
+    executor: Executor = "local",
+    slurm: SlurmSettings = None,
+    nnodes: Nodes = None,
+    shard: Shard = None,
+    repeat: Repeat = None,
+    interleave: Interleave = False,
+) -> None:
+    """List what a run would do.
+
+    Every trial: done, to run, or skipped and why; the memory of its largest rank, and whether all ranks fit
+    the machines (this one, or those of the executor) or their GPUs; what a trial's options come to on its graph that
+    may not be meant. Nothing is downloaded, built or written. Memory
+    is what layers, features, sparse matrices and the optimizer take, from the least possible (no boundary) to the
+    most, or one figure once the partition is known; interpreter and libraries come on top. How long it will take is
+    told by trials that ran on this machine before, or roughly by the arithmetic of training.
+    """
+    from harness.launch.planner import plan as make_plan
+    from harness.launch.planner import remarks
+    from harness.launch.runner import RunOptions
+    from harness.results.store import ResultStore
+
+    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
+    set_ = overrides_of(set_, repeat, interleave)
+    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, Kept(results, build=False))
+    nodes = node_count(nnodes or "1")
+    machines = _machines(executor_of(executor, slurm, False, None), slurm, nodes)
+    here = executor == "local" and nodes == 1
+    planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
+    rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
+    table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows, spare=["memory a rank", "id"])
+    if memory:
+        for trial in planned:
+            _show_components(trial)
+    for trial in planned:
+        for line in trial.memory.foreseen:
+            typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
+    for line in remarks([p for p in planned if p.state == "run"], machines if here else None):
+        typer.echo(f"note: {line}")
+    counts = Counter(p.state for p in planned)
+    claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
+    states = f"{counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"
+    typer.echo(f"\n{len(planned)} trials: {states}{claims}")
+    if here and (line := _duration(planned, results)):
+        typer.echo(line)
+    for command in sorted({p.command for p in planned if p.command}):
+        typer.echo(f"get the missing data: {command}")
+
+
+def _duration(planned: Sequence[PlannedTrial], results: Path) -> str:
+    """Return how long the trials that are to run will take here, one after another, and how that is known."""
+    from harness.launch.forecast import Forecaster
+    from harness.results.reference import machine
+    from harness.results.status import suite_directories
+    from harness.results.store import read_at, records_under
+
+    todo = [each for each in planned if each.state == "run"]
+    if not todo:
+        return ""
+    forecaster = Forecaster(machine())
+    for directory in suite_directories(results) if results.is_dir() else []:
+        with suppress(UserError):  # a damaged record is told where its own suite is planned
+            forecaster.learn(map(read_at, records_under(directory)))
+    found = [forecaster.of(each.trial, each.graph) for each in todo]
+    by: Counter[str] = Counter(each.by for each in found)
+    how = {
+        "same": "ran here before",
+        "like": "by trials of their method that ran here",
+        "model": "by their arithmetic, which may be several times wrong",
+    }
+    known = ", ".join(f"{by[kind]} {said}" for kind, said in how.items() if by[kind])
+    together = " one after another" if len(todo) > 1 else ""
+    return f"about {seconds_text(sum(each.seconds for each in found))}{together}: {known}"
+
+
+def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
+    """Return what the machines have that would run trials."""
+    from dataclasses import replace
+
+    if executor == "slurm":
+        from harness.launch.executors.slurm import SlurmOptions
+        from harness.launch.executors.slurm import capacity as of_slurm
+
+        return of_slurm(SlurmOptions.parse(slurm or []), nodes)
+    if executor == "ray":
+        from harness.launch.executors.ray import capacity as of_ray
+
+        return of_ray(nodes)
+    from harness.launch.memory import capacity
+
+    return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
+
+
+def _state(planned: PlannedTrial) -> str:
+    return f"done ({planned.done_status})" if planned.state == "done" else planned.state
+
+
+def _memory(planned: PlannedTrial) -> str:
+    from harness.launch.memory import total
+
+    low, high = bytes_text(total(planned.memory.least)), bytes_text(total(planned.memory.most))
+    return low if low == high else f"{low} - {high}"
+
+
+def _fits(planned: PlannedTrial) -> str:
+    lacking = planned.shortage
+    if lacking is None:
+        return ""
+    verdict = "will not fit: needs at least" if lacking.certain else "may not fit: needs up to"
+    return f"{verdict} {bytes_text(lacking.needed)}, {lacking.where} has {bytes_text(lacking.available)}"
+
+
+def _show_components(planned: PlannedTrial) -> None:
+    from harness.launch.memory import total
+
+    least, most = planned.memory.least, planned.memory.most
+    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in most | least]
+    rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
+    typer.echo("")
+    table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)
