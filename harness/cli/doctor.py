@@ -125,7 +125,7 @@ def _networks() -> list[Check]:
 
 
 def _cache() -> Check:
-    from harness.data.store import cache_root
+    from harness.caches import cache_root
 
     root = cache_root()
     existing = next(place for place in (root, *root.resolve().parents) if place.exists())

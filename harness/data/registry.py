@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness.caches import cache_root
 from harness.data.catalog import (
     NORMALIZERS,
     SPLITS,
@@ -26,7 +27,7 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.store import FORMAT_VERSION, atomic_directory, cache_root, fill_graph, fingerprint, locked
+from harness.data.store import FORMAT_VERSION, atomic_directory, fill_graph, fingerprint, locked
 from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 

@@ -29,7 +29,7 @@ from harness.data.graph import Array, GraphData, check_graph
 from harness.errors import DataError
 
 CHUNK_BYTES = 4 << 20
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
 
@@ -222,12 +222,6 @@ FINGERPRINT_DIGITS = 16
 _META: dict[str, type] = {"name": str, "num_classes": int, "multilabel": bool, "origin": str, "note": str}
 
 
-def cache_root() -> Path:
-    """$HARNESS_CACHE, else $XDG_CACHE_HOME/harness, else ~/.cache/harness (absolute; may not exist yet)."""
-    own = os.environ.get("HARNESS_CACHE")
-    return Path(own or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "harness").expanduser().absolute()
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the exclusive lock of `path` (a file `.NAME.lock` beside it); blocks while another process has it.
@@ -240,7 +234,7 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in NO_LOCKS:
                 raise
         yield
 

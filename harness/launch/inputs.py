@@ -150,9 +150,9 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -
 
     A file that is there but damaged is found out when it is read.
     """
+    from harness.caches import cache_root
     from harness.data.catalog import published
     from harness.data.registry import find_source, prepare
-    from harness.data.store import cache_root
 
     entry = published().get(spec.name)
     if entry is None or find_source(spec.name, entry, data_dir, (cache or cache_root()) / "raw" / spec.name):

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.data.store import locked
+from harness.caches import private_directory
+from harness.data.store import NO_LOCKS, locked
 from harness.launch.inputs import usable_cores
 from harness.launch.process import Placement
 from harness.suite.schema import TrialConfig
@@ -183,11 +184,7 @@ def _home() -> Path:
         return home
     shared = Path("/dev/shm")
     base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-    home = base / f"harness-{os.getuid()}"
-    home.mkdir(mode=0o700, exist_ok=True)
-    if home.is_symlink() or home.stat().st_uid != os.getuid():  # somebody else's trap
-        return Path(tempfile.mkdtemp(prefix="harness-"))
-    return home
+    return private_directory(base, "harness")
 
 
 def _lock(held: ExitStack, path: Path, how: int) -> bool:
@@ -198,6 +195,9 @@ def _lock(held: ExitStack, path: Path, how: int) -> bool:
     except BlockingIOError:
         os.close(fd)
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:  # HARNESS_LOCKS on a file system without: nobody waits there
+            raise
     held.callback(os.close, fd)
     return True
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.caches import cache_root
 from harness.data.graph import GraphData
-from harness.data.store import atomic_directory, cache_root, locked, open_graph, replace_text, write_graph
+from harness.data.store import atomic_directory, locked, open_graph, replace_text, write_graph
 from harness.errors import DataError
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.caches import cache_root
 from harness.data.graph import GraphData
 from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
 from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
 from harness.data.store import (
     FINGERPRINT_DIGITS,
     atomic_directory,
-    cache_root,
     content_hash,
     hash_file,
     known_hash,

@@ -1,0 +1,41 @@
+"""Where what is kept between runs lies: prepared data, partitions, compiled kernels."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_root() -> Path:
+    """$HARNESS_CACHE, else $XDG_CACHE_HOME/harness, else ~/.cache/harness (absolute; may not exist yet)."""
+    own = os.environ.get("HARNESS_CACHE")
+    return Path(own or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "harness").expanduser().absolute()
+
+
+def keep_kernels_where_one_can_write() -> None:
+    """Have numba keep compiled kernels in the cache directory where this package lies in a read-only place.
+
+    They lie beside their code otherwise, and numba refuses to work where it can write neither there nor at home. To be
+    called before numba is imported; ranks inherit the choice.
+    """
+    if "NUMBA_CACHE_DIR" in os.environ or os.access(Path(__file__).parent, os.W_OK):
+        return
+    home = cache_root() / "numba"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        writable = os.access(home, os.W_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        home = private_directory(Path(tempfile.gettempdir()), "harness-numba")
+    os.environ["NUMBA_CACHE_DIR"] = str(home)
+
+
+def private_directory(base: Path, name: str) -> Path:
+    """Return `base/NAME-UID`, of this user alone; another one if somebody else has taken its place."""
+    home = base / f"{name}-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    if home.is_symlink() or home.stat().st_uid != os.getuid():  # somebody else's trap: what lies there is trusted
+        return Path(tempfile.mkdtemp(prefix="harness-"))
+    return home
