@@ -74,6 +74,7 @@ def plan(
     from harness.launch.planner import remarks
     from harness.launch.runner import RunOptions
     from harness.results.store import ResultStore
+    from harness.results.text import trials as trials_text
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     set_ = overrides_of(set_, repeat, interleave)
@@ -95,7 +96,7 @@ def plan(
     counts = Counter(p.state for p in planned)
     claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
     states = f"{counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"
-    typer.echo(f"\n{len(planned)} trials: {states}{claims}")
+    typer.echo(f"\n{trials_text(len(planned))}: {states}{claims}")
     if here and (line := _duration(planned, results)):
         typer.echo(line)
     for command in sorted({p.command for p in planned if p.command}):

@@ -15,6 +15,7 @@ from rich.text import Text
 from harness.cli.terminal import beginning, end_of, is_terminal, seconds_text
 from harness.launch.progress import Latest
 from harness.results.record import Record
+from harness.results.text import trials
 from harness.suite.schema import TrialConfig
 
 QUIET_S = 5.0  # between plain lines of a trial that trains
@@ -55,7 +56,7 @@ class Lines:
     def suite_started(self, total: int, done: int) -> None:
         """Say how much there is to do."""
         self._total = total
-        self.write(f"{total} trials, {done} done already, {total - done} to run")
+        self.write(f"{trials(total)}, {done} done already, {total - done} to run")
 
     def trial_started(self, number: int, trial: TrialConfig) -> None:
         """Say which trial begins."""
@@ -79,7 +80,7 @@ class Lines:
 
     def run_elsewhere(self, count: int) -> None:
         """Say that others help."""
-        self.write(f"{count} trial{'s' * (count > 1)} run by other runners")
+        self.write(f"{trials(count)} run by other runners")
 
     def suite_waits(self, text: str) -> None:
         """Say what is waited for."""
@@ -154,7 +155,7 @@ class Bars:
         left = f"{seconds_text(so_far / worked * rest)} left" if worked and rest > 0 else ""
         failed = f"{self._failed} failed" if self._failed else ""
         bar = _bar(counted / self._total if self._total else 0)
-        count = f"{counted}/{self._total} trials"
+        count = f"{counted}/{trials(self._total)}"
         suite = beginning([f"{count} {bar}", left, failed, f"{seconds_text(so_far)} so far"], room)
         if not self._label:
             return [suite]

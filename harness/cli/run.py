@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from harness.caches import cache_root
 from harness.cli.options import (
     SUITE_HELP,
     DataDir,
@@ -114,6 +115,8 @@ def run(
     end_when_asked()  # by a cluster that wants its machine back
     if cluster is None:
         check_writable(store.directory)
+    if local:
+        check_writable(cache_root(), "HARNESS_CACHE")
     nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
@@ -268,12 +271,12 @@ def interrupted() -> NoReturn:
     raise typer.Exit(INTERRUPTED)
 
 
-def check_writable(directory: Path) -> None:
-    """Make the directory of the results; UserError if that, or writing there, is not possible."""
+def check_writable(directory: Path, key: str = "--results") -> None:
+    """Make a directory; UserError if that, or writing there, is not possible. `key` names another one."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         what = f"cannot write there: {error.strerror}"
-        raise UserError(what, file=directory, key="--results", fix="name another directory") from error
+        raise UserError(what, file=directory, key=key, fix="name another directory") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.caches import cache_root
 from harness.cli.options import DataDir, Device, Plugin, Results, Set, SuiteFile, Warm, device_of, use_data_dir
 from harness.cli.terminal import seconds_text, table
 
@@ -58,6 +59,7 @@ def tune(
 
     tuner = Tuner(searched, results, run, typer.echo)
     check_writable(tuner.store.directory)
+    check_writable(cache_root(), "HARNESS_CACHE")
     for line in _cost(tuner.searched, len(tuner.subjects)):
         typer.echo(line)
     try:

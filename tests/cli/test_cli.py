@@ -57,6 +57,7 @@ MISTAKES = {
     "run tiny.yaml --data-dir nowhere": "--data-dir (or HARNESS_DATA): 'nowhere' is not a directory",
     "run tiny.yaml --device cuda": "device cuda: torch can use no GPU here (--device cpu; see `harness doctor`)",
     "run tiny.yaml --results tiny.yaml": "tiny.yaml/tiny: --results: cannot write there: Not a directory",
+    "run quickstart --results r": "/proc/x: HARNESS_CACHE: cannot write there: No such file or directory",
     "run tiny.yaml --results /proc/x": "/proc/x/tiny: --results: cannot write there: No such file",
     "run tiny.yaml --only method=bns-gcn": "tiny.yaml: --only: none of the 6 trials matches 'method=bns-gcn' "
     "(see `harness plan tiny.yaml`)",
@@ -83,6 +84,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    if "HARNESS_CACHE" in MISTAKES[command]:
+        monkeypatch.setenv("HARNESS_CACHE", "/proc/x")
     code, out, err = harness(capsys, *command.split())
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {MISTAKES[command]}")
@@ -182,7 +185,7 @@ def test_a_plugin_is_planned_run_and_run_again_when_it_has_changed(
     assert re.search(r"done \(ok\) .* ran other code of mine.py; --fresh runs it again$", out, re.M)
     _, out, _ = harness(capsys, "run", *asked)
     assert out.startswith(f"note: 1 finished trial ran other code of {home}/mine.py; --fresh runs them again")
-    assert "1 trials, 1 done already, 0 to run" in out
+    assert "1 trial, 1 done already, 0 to run" in out
     harness(capsys, "run", *asked, "--fresh")
     assert "other code" not in harness(capsys, "plan", *asked)[1] + harness(capsys, "run", *asked)[1]
 
