@@ -50,7 +50,7 @@ import json, sys
 for item in json.load(open(sys.argv[1]))["install"]:
     name, version = item["metadata"]["name"], item["metadata"]["version"].split("+")[0]
     marker = '; python_version < "3.12"' if name == "dgl" else ""
-    if name != "harness":
+    if name != "gnn-harness":
         print(f"{name}=={version}{marker}")
 endef
 export PINS

@@ -9,5 +9,4 @@ import lazy_loader
 from harness.caches import keep_kernels_where_one_can_write
 
 keep_kernels_where_one_can_write()
-__version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

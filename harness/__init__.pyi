@@ -1,5 +1,3 @@
-__version__: str
-
 from .data.partition import Partitioner as Partitioner
 from .errors import UserError as UserError
 from .graph.block import MEAN as MEAN
@@ -41,3 +39,4 @@ from .sampling.sample import Source as Source
 from .sampling.sample import per_layer as per_layer
 from .spec import Presets as Presets
 from .spec import Spec as Spec
+from .version import __version__ as __version__

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from harness.errors import UserError, nearest
 from harness.spec import PluginSource
+from harness.version import DISTRIBUTION
 
-OWN = "harness"  # the distribution whose entry points are the tool's own
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # in tables, labels and on command lines
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Registry(Generic[T]):
     def load_own(self) -> None:
         """Import those of the tool itself, not other packages'."""
         for name, point in self._points().items():
-            if point.package == OWN:
+            if point.package == DISTRIBUTION:
                 self.load(name)
 
     def hidden(self) -> list[str]:
@@ -100,7 +100,7 @@ class Registry(Generic[T]):
         lines = []
         for point in self._entry_points():
             if point.name in self._own or first[point.name] != point:
-                package = OWN if point.name in self._own else first[point.name].package
+                package = DISTRIBUTION if point.name in self._own else first[point.name].package
                 taken = f"package {package} has a {self.kind} of that name"
                 lines.append(f"{point.name} of package {point.package}: {taken}")
         return lines
@@ -129,7 +129,7 @@ class Registry(Generic[T]):
             raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, self.names(plugins)))
         point = points[name]
         value = self._import(point.value, name)
-        return Found(value, None if point.package == OWN else source_of(value, point.value))
+        return Found(value, None if point.package == DISTRIBUTION else source_of(value, point.value))
 
     def load(self, name: str, source: PluginSource | None = None) -> T:
         """Return what has a name.
@@ -188,7 +188,7 @@ class Registry(Generic[T]):
         """Return all entry points, the tool's own first."""
         return sorted(
             _installed(self.base.group, tuple(sys.path)),
-            key=lambda point: (point.package != OWN, point.package, point.value),
+            key=lambda point: (point.package != DISTRIBUTION, point.package, point.value),
         )
 
     def _import(self, path: str, name: str) -> T:

@@ -147,7 +147,7 @@ def test_installed_packages_break_nothing_but_themselves(tmp_path: Path, monkeyp
     mine = METHODS.find("mine")
     assert (mine.source.module, mine.source.file) == ("installed_mine", tmp_path / "installed_mine.py")
     assert METHODS.hidden() == [
-        "full of package aaa: package harness has a method of that name",
+        "full of package aaa: package gnn-harness has a method of that name",
         "mine of package zzz: package aaa has a method of that name",
     ]
     with pytest.raises(UserError, match="method 'bad' does not import: SystemExit: broken on purpose"):

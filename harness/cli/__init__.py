@@ -23,7 +23,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from harness import __version__
+        from harness.version import __version__
 
         typer.echo(f"harness {__version__}")
         raise typer.Exit

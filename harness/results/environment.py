@@ -13,6 +13,7 @@ import psutil
 
 import harness
 from harness.results.reference import machine
+from harness.version import built_from, release
 
 PACKAGES = (
     *("torch", "dgl", "numpy", "scipy", "numba", "pandas", "pyarrow", "pydantic", "pymetis"),
@@ -23,12 +24,14 @@ PACKAGES = (
 def collect() -> dict[str, Any]:
     """Return versions and hardware as JSON; None for what is not there.
 
-    `commit` and `dirty` are those of the checkout that `harness` was imported from, None when it was not.
-    Memory in bytes. The host's name is not recorded: `machine` tells hosts apart.
+    `commit` and `dirty` are those of the checkout that `harness` was imported from, else of the build that is
+    installed; None where that does not tell. Memory in bytes. The host's name is not recorded: `machine` tells hosts apart.
     """
     commit, dirty = _checkout(Path(harness.__file__).resolve().parent)
+    if commit is None:
+        commit, dirty = built_from()
     return {
-        "harness": harness.__version__,
+        "harness": release(),
         "commit": commit,
         "dirty": dirty,
         "python": platform.python_version(),

@@ -332,7 +332,7 @@ def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("partition Ring --parts 2 --method CHUNK", ["ring: partitions"]),
         ("data info reddit", ["232,965", "inductive", "harness data get reddit"]),
         ("data get ring", ["datasets/ring-"]),
-        ("--version", ["harness 0.1.0\n"]),
+        ("--version", ["harness 0.1.0"]),
     ],
 )
 def test_what_there_is(home: Path, capsys: pytest.CaptureFixture[str], command: str, expected: list[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness import version
 from harness.results import environment
 
 
@@ -27,6 +28,25 @@ def test_the_hosts_name_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(socket, "gethostname", lambda: name)
     monkeypatch.setattr(platform, "node", lambda: name)
     assert name not in json.dumps(environment.collect())
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        ("0.1.0+g65468d7ab", ("65468d7ab", False)),
+        ("0.1.0+g65468d7ab.d20261123", ("65468d7ab", True)),
+        ("0.1.0+d20261123", (None, None)),
+        ("0.1.0", (None, None)),
+    ],
+)
+def test_an_installed_copy_tells_its_commit_by_its_version(
+    installed: str, told: tuple[str | None, bool | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version, "__version__", installed)
+    monkeypatch.setattr(environment, "_checkout", lambda _: (None, None))
+    found = environment.collect()
+    assert (found["commit"], found["dirty"]) == told
+    assert found["harness"] == "0.1.0"
 
 
 def git(directory: Path, *arguments: str) -> None:

@@ -221,7 +221,7 @@ def connected() -> Iterator[None]:
     try:
         import ray
     except ModuleNotFoundError:
-        raise UserError("ray is not installed", key="--executor", fix="pip install 'harness[ray]'") from None
+        raise UserError("ray is not installed", key="--executor", fix="pip install 'gnn-harness[ray]'") from None
     address = os.environ.get("RAY_ADDRESS") or "auto"
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
