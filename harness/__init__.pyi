@@ -1,3 +1,4 @@
+from .api import run as run
 from .data.partition import Partitioner as Partitioner
 from .errors import UserError as UserError
 from .graph.block import MEAN as MEAN

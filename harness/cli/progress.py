@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Self
 
 from rich.console import Console
@@ -19,11 +22,28 @@ from harness.results.text import trials
 from harness.suite.schema import TrialConfig
 
 QUIET_S = 5.0  # between plain lines of a trial that trains
+RENEWED_S = 0.5  # between renewals of a notebook's table
+MOST_ROWS = 40  # of it
+WIDE = 200  # characters of its lines
 
 
-def view() -> AbstractContextManager[Bars | Lines]:
-    """Return bars if standard output is a terminal, lines if not; to be used in a `with` block."""
+def view() -> AbstractContextManager[Bars | Lines | NotebookTable]:
+    """Return bars if standard output is a terminal, a table in a notebook, else lines; to be used in a `with` block."""
+    if show := in_notebook():
+        return nullcontext(NotebookTable(show=show))
     return Bars() if is_terminal() else nullcontext(Lines())
+
+
+def in_notebook() -> Callable[[str], None] | None:
+    """Return what puts HTML into the cell that runs, in place of what it put there before; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import HTML, display
+
+    handle = display(HTML(""), display_id=True)
+    return lambda html: handle.update(HTML(html))
 
 
 def outcome_text(record: Record) -> str:
@@ -88,19 +108,73 @@ class Lines:
 
 
 @dataclass
-class Bars:
-    """Two lines that renew themselves, the suite's and the trial's, and above them a line for each trial that ended."""
+class Counted:
+    """What a run has come to: counts trials, and follows the one that runs; `_ends` has a line of those that ended."""
 
-    console: Console = field(default_factory=Console)
     clock: Callable[[], float] = time.monotonic
     _total: int = 0
     _done: int = 0  # before this run, or by others
-    _ended: int = 0
-    _failed: int = 0
+    _ends: list[tuple[str, str, str]] = field(default_factory=list)  # label, status, outcome
     _started: float = 0.0
     _label: str = ""
     _trial_started: float = 0.0
     _latest: Latest = field(default_factory=Latest)
+
+    def suite_started(self, total: int, done: int) -> None:
+        """Begin with what is done already."""
+        self._total, self._done, self._started = total, done, self.clock()
+
+    def trial_started(self, number: int, trial: TrialConfig) -> None:
+        """Follow the trial."""
+        self._latest, self._label, self._trial_started = Latest(), trial.label, self.clock()
+
+    def trial_stage(self, text: str) -> None:
+        """Keep what is done before training."""
+        self._latest.stage = text
+
+    def trial_event(self, event: dict[str, Any]) -> None:
+        """Keep how far the trial is."""
+        self._latest.take(event)
+
+    def trial_finished(self, number: int, record: Record) -> None:
+        """Count the trial."""
+        self._ends.append((record.label, record.status, outcome_text(record)))
+        self._label = ""
+
+    def run_elsewhere(self, count: int) -> None:
+        """Count what others ran."""
+        self._done += count
+
+    def lines(self, room: int) -> list[str]:
+        """Return the suite's and the trial's line, of at most `room` characters each; most important first."""
+        now, latest = self.clock(), self._latest
+        share = latest.epoch / latest.epochs if latest.epochs and self._label else 0.0
+        counted, so_far = self._done + len(self._ends), now - self._started
+        worked, rest = len(self._ends) + share, self._total - counted - share
+        left = f"{seconds_text(so_far / worked * rest)} left" if worked and rest > 0 else ""
+        failures = sum(status not in ("ok", "skipped") for _, status, _ in self._ends)
+        failed = f"{failures} failed" if failures else ""
+        bar = _bar(counted / self._total if self._total else 0)
+        suite = beginning(
+            [f"{counted}/{trials(self._total)} {bar}", left, failed, f"{seconds_text(so_far)} so far"], room
+        )
+        if not self._label:
+            return [suite]
+        epoch = [f"epoch {latest.epoch}/{latest.epochs}", _bar(share)] if latest.epoch else ["starting"]
+        how_far = [latest.stage] if latest.stage else epoch
+        took = now - self._trial_started
+        left = f"{seconds_text(took / share * (1 - share))} left" if share and not latest.stage else ""
+        # Of the label, what tells it from the others is last: method, parts, seed.
+        label = end_of(self._label, max(room - len("  ".join([*how_far, left])) - 2, room // 2))
+        values = latest.text().split("  ") if latest.epoch else []
+        return [suite, beginning([label, *how_far, left, *values], room)]
+
+
+@dataclass
+class Bars(Counted):
+    """Two lines that renew themselves, the suite's and the trial's, and above them a line for each trial that ended."""
+
+    console: Console = field(default_factory=Console)
 
     def __post_init__(self) -> None:
         # The ranks share the cores: twice a second is enough.
@@ -113,63 +187,67 @@ class Bars:
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def suite_started(self, total: int, done: int) -> None:
-        """Draw the suite's line, with what is done already."""
-        self._total, self._done, self._started = total, done, self.clock()
-
-    def trial_started(self, number: int, trial: TrialConfig) -> None:
-        """Draw the trial's line."""
-        self._latest, self._label, self._trial_started = Latest(), trial.label, self.clock()
-
-    def trial_stage(self, text: str) -> None:
-        """Show what is done before training."""
-        self._latest.stage = text
-
-    def trial_event(self, event: dict[str, Any]) -> None:
-        """Move the trial's line."""
-        self._latest.take(event)
-
     def trial_finished(self, number: int, record: Record) -> None:
         """Write how the trial ended and move the suite's line."""
+        super().trial_finished(number, record)
         style = {"ok": "green", "skipped": "yellow"}.get(record.status, "red")
         self.console.print(Text.assemble((record.label + "  ", ""), (outcome_text(record), style)))
-        self._ended += 1
-        self._failed += style == "red"
-        self._label = ""
-
-    def run_elsewhere(self, count: int) -> None:
-        """Move the suite's line."""
-        self._done += count
 
     def suite_waits(self, text: str) -> None:
         """Write what is waited for."""
         self.console.print(text, markup=False)
 
-    def lines(self, room: int) -> list[str]:
-        """Return the suite's and the trial's line, of at most `room` characters each; most important first."""
-        now, latest = self.clock(), self._latest
-        share = latest.epoch / latest.epochs if latest.epochs else 0.0
-        counted, so_far = self._done + self._ended, now - self._started
-        worked = self._ended + (share if self._label else 0.0)
-        rest = self._total - counted - (share if self._label else 0.0)
-        left = f"{seconds_text(so_far / worked * rest)} left" if worked and rest > 0 else ""
-        failed = f"{self._failed} failed" if self._failed else ""
-        bar = _bar(counted / self._total if self._total else 0)
-        count = f"{counted}/{trials(self._total)}"
-        suite = beginning([f"{count} {bar}", left, failed, f"{seconds_text(so_far)} so far"], room)
-        if not self._label:
-            return [suite]
-        epoch = [f"epoch {latest.epoch}/{latest.epochs}", _bar(share)] if latest.epoch else ["starting"]
-        how_far = [latest.stage] if latest.stage else epoch
-        took = now - self._trial_started
-        left = f"{seconds_text(took / share * (1 - share))} left" if share and not latest.stage else ""
-        # Of the label, what tells it from the others is last: method, parts, seed.
-        label = end_of(self._label, max(room - len("  ".join([*how_far, left])) - 2, room // 2))
-        values = latest.text().split("  ") if latest.epoch else []
-        return [suite, beginning([label, *how_far, left, *values], room)]
-
     def _drawn(self) -> Text:
         return Text("\n".join(self.lines(self.console.width - 1)), no_wrap=True, overflow="ellipsis")
+
+
+@dataclass
+class NotebookTable(Counted):
+    """A table of the trials that renews itself in a notebook's cell; `show` puts HTML there in place of what it was."""
+
+    show: Callable[[str], None] = lambda html: None
+    _waits: str = ""
+    _shown: float = -math.inf
+
+    def trial_started(self, number: int, trial: TrialConfig) -> None:
+        """Add the trial's row."""
+        super().trial_started(number, trial)
+        self._waits = ""
+        self._draw()
+
+    def trial_stage(self, text: str) -> None:
+        """Show what is done before training."""
+        super().trial_stage(text)
+        self._draw()
+
+    def trial_event(self, event: dict[str, Any]) -> None:
+        """Renew the trial's row, unless it was renewed just now."""
+        super().trial_event(event)
+        if self.clock() - self._shown >= RENEWED_S:
+            self._draw()
+
+    def trial_finished(self, number: int, record: Record) -> None:
+        """Close the trial's row."""
+        super().trial_finished(number, record)
+        self._draw()
+
+    def suite_waits(self, text: str) -> None:
+        """Show what is waited for."""
+        self._waits = text
+        self._draw()
+
+    def _draw(self) -> None:
+        self._shown = self.clock()
+        suite, *running = self.lines(WIDE)
+        rows = [(label, outcome) for label, _, outcome in self._ends[-MOST_ROWS:]]
+        if running:
+            rows.append((self._label, running[0].removeprefix(self._label).strip()))
+        earlier = len(self._ends) - MOST_ROWS
+        notes = [suite, f"{earlier} earlier trials are not shown" if earlier > 0 else "", self._waits]
+        head = "<br>".join(escape(note) for note in notes if note)
+        cells = "".join(f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>" for label, text in rows)
+        style = "text-align: left; font-variant-numeric: tabular-nums"
+        self.show(f'<div style="{style}">{head}<table>{cells}</table></div>')
 
 
 def _bar(share: float, width: int = 12) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from harness.cli.options import DataDir, Device, Only, Plugin, Set, Shard, SuiteFile, device_of, shard_of
+from harness.cli.options import DataDir, Device, Only, Plugin, Set, Shard, device_of, shard_of
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Kept:
 
 
 def select(
-    file: SuiteFile,
+    file: Path | Mapping[str, Any],
     overrides: Set,
     device: Device,
     only: Only,
@@ -69,5 +69,7 @@ def select(
     trials = asked(every)
     if not trials:
         what = f"none of the {len(every)} trials matches '{only}'" if only else "the suite has no trials"
-        raise UserError(what, file=file, key="--only" if only else None, fix=f"see `harness plan {file}`")
+        named = file if isinstance(file, Path) else None
+        fix = f"see `harness plan {named}`" if named else None
+        raise UserError(what, file=named, key="--only" if only else None, fix=fix)
     return suite, trials[first::step]

@@ -25,7 +25,8 @@ def collect() -> dict[str, Any]:
     """Return versions and hardware as JSON; None for what is not there.
 
     `commit` and `dirty` are those of the checkout that `harness` was imported from, else of the build that is
-    installed; None where that does not tell. Memory in bytes. The host's name is not recorded: `machine` tells hosts apart.
+    installed; None where that does not tell. Memory in bytes. The host's name is not recorded: `machine` tells
+    hosts apart.
     """
     commit, dirty = _checkout(Path(harness.__file__).resolve().parent)
     if commit is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,11 +43,11 @@ GRIDS = ("model", "train", "partition", "network")  # sections whose keys may ho
 LISTS = ("datasets", "methods")
 
 
-def load_suite(path: Path, overrides: Sequence[str] = ()) -> Suite:
+def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Suite:
     """Read and check a suite file.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or what one would hold.
         overrides: `section.key=value`, the value in YAML; an item of a list by its number from 0
             (`methods.1.bns-gcn.rate=0.5`).
 
@@ -54,11 +55,15 @@ def load_suite(path: Path, overrides: Sequence[str] = ()) -> Suite:
         UserError: a line for each mistake, naming file, line (or override), key, value and what is allowed.
             Names and options of data sets and methods are checked by `expand`.
     """
-    read = document.parse(_text(path), str(path))
-    if not isinstance(read.data, dict):
-        raise UserError("not a suite", file=path, fix="write `name: ...`, `datasets: [...]`, `methods: [...]` lines")
-    source = SuiteSource(path, read.lines)
-    data: dict[str, Any] = read.data
+    data: dict[str, Any]
+    if isinstance(path, Mapping):
+        source, data = SuiteSource(), copy.deepcopy(dict(path))
+    else:
+        read = document.parse(_text(path), str(path))
+        if not isinstance(read.data, dict):
+            fix = "write `name: ...`, `datasets: [...]`, `methods: [...]` lines"
+            raise UserError("not a suite", file=path, fix=fix)
+        source, data = SuiteSource(path, read.lines), read.data
     for override in overrides:
         _override(data, source, override)
     for section in (*SECTIONS, *LISTS, "plugins"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +15,8 @@ from harness.suite.schema import Suite, named_in
 V = TypeVar("V")
 
 
-def read_suite(file: Path, overrides: Sequence[str] = (), plugins: Sequence[str] = ()) -> Suite:
-    """Return the suite of a file, with overrides and plugins of the command line, every name as it is known.
+def read_suite(file: Path | Mapping[str, Any], overrides: Sequence[str] = (), plugins: Sequence[str] = ()) -> Suite:
+    """Return the suite of a file (or of what one would hold), with overrides and plugins, every name as it is known.
 
     Raises:
         UserError: a line for each mistake in the file; a plugin that does not import or brings nothing.

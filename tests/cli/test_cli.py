@@ -205,7 +205,7 @@ def test_list_shows_what_is_wrong_with_a_package_and_goes_on(
     assert "bad (broken): method 'bad' does not import: ValueError: of two lines (check bad:Bad)\n" in out
     assert "\nmine (full-graph): A method of one's own.\n" in out
     assert "\nfull (full-graph): " in out
-    assert out.endswith("not listed: full of package bad: package harness has a method of that name\n")
+    assert out.endswith("not listed: full of package bad: package gnn-harness has a method of that name\n")
 
 
 def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from harness.cli.progress import Bars, Latest, Lines, outcome_text
+from harness.cli.progress import Bars, Latest, Lines, NotebookTable, outcome_text, view
 from harness.cli.terminal import bytes_text, seconds_text
 from harness.models.spec import ModelSpec
 from harness.results.record import Record
@@ -92,7 +94,7 @@ def test_figures_of_another_shape_do_no_harm() -> None:
 
 def test_bars_keep_a_line_for_each_trial() -> None:
     stream = io.StringIO()
-    with Bars(Console(file=stream, force_terminal=True, width=140)) as view:
+    with Bars(console=Console(file=stream, force_terminal=True, width=140)) as view:
         view.suite_started(2, 0)
         view.trial_started(1, trial())
         view.trial_stage("preparing digits")
@@ -105,7 +107,7 @@ def test_bars_keep_a_line_for_each_trial() -> None:
 
 def test_bars_are_two_lines_with_count_time_left_trial_and_epoch() -> None:
     now = 0.0
-    view = Bars(Console(file=io.StringIO()), lambda: now)
+    view = Bars(lambda: now, console=Console(file=io.StringIO()))
     view.suite_started(5, 1)
     view.trial_started(2, trial())
     assert view.lines(79) == ["1/5 trials ██░░░░░░░░░░  0.0 s so far", "digits sage-2x64 full P=2 seed=0  starting"]
@@ -124,7 +126,7 @@ def test_bars_are_two_lines_with_count_time_left_trial_and_epoch() -> None:
 
 @pytest.mark.parametrize("room", [40, 60, 79, 120])
 def test_bars_break_no_word(room: int) -> None:
-    view = Bars(Console(file=io.StringIO()), lambda: 50.0)
+    view = Bars(lambda: 50.0, console=Console(file=io.StringIO()))
     view.suite_started(1000, 1)
     view.trial_started(2, trial())
     view.trial_event(epoch(49, val=0.25))
@@ -135,6 +137,49 @@ def test_bars_break_no_word(room: int) -> None:
     whole = f"digits sage-2x64 full P=2 seed=0 … epoch 50/100 {view.lines(500)[1]}".split()
     assert set(one.split()) <= set(whole)
     assert {"seed=0", "50/100"} <= set(one.split())
+
+
+def test_a_notebook_has_a_table_that_renews_itself() -> None:
+    shown: list[str] = []
+    now = 0.0
+    view = NotebookTable(lambda: now, show=shown.append)
+    view.suite_started(60, 10)
+    view.trial_started(11, trial())
+    view.trial_stage("preparing <digits>")
+    for i in range(100):
+        now = i * 0.01
+        view.trial_event(epoch(i, val=0.25))
+    assert len(shown) == 2 + 1  # of 100 events in a second, one in half a second
+    assert "preparing &lt;digits&gt;" in shown[1]
+    assert "<td>digits sage-2x64 full P=2 seed=0</td><td>epoch 51/100" in shown[-1]
+    view.trial_finished(11, record("error", "<script>"))
+    assert "11/60 trials" in shown[-1]
+    assert "<td>error  (1 min 23 s): &lt;script&gt;</td>" in shown[-1]
+    for number in range(12, 60):
+        view.trial_finished(number, record())
+    assert "9 earlier trials are not shown" in shown[-1]
+    assert shown[-1].count("<tr>") == 40
+    view.suite_waits("waits for a quiet machine")
+    assert "waits for a quiet machine" in shown[-1]
+
+
+def test_a_notebook_is_known_by_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = SimpleNamespace(update=lambda html: drawn.append(html))
+    drawn: list[str] = []
+    display = ModuleType("IPython.display")
+    display.HTML, display.display = str, lambda html, display_id: handle
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with view() as progress:
+        progress.suite_started(1, 0)
+        progress.trial_started(1, trial())
+    assert len(drawn) == 1
+    assert "0/1 trial " in drawn[0]
+    ipython.get_ipython = lambda: SimpleNamespace()  # IPython in a terminal
+    with view() as progress:
+        assert isinstance(progress, Lines)
 
 
 def _plain(text: str) -> str:
