@@ -24,6 +24,13 @@ def report(
         Path | None, option("--out DIR", "Where the report is written.", show_default="reports/NAME")
     ] = None,
     formats: Annotated[str, option("--format LIST", "Of html, md, csv, latex, pdf-figures.")] = ",".join(FORMATS),
+    baseline: Annotated[
+        list[Path] | None,
+        option(
+            "--baseline DIR",
+            "Stored results that are shown where they stand beside these: same data, model, training; may be repeated.",
+        ),
+    ] = None,
     suite: ClaimingSuite = None,
     data_dir: DataDir = None,
     plugin: Annotated[
@@ -45,7 +52,8 @@ def report(
     from harness.registry import find_plugins
 
     places = results or [Path("results")]
-    for place in places:
+    stored = baseline or []
+    for place in (*places, *stored):
         if not place.is_dir():
             raise UserError(f"'{place}' is not a directory", fix="name a directory that `harness run` wrote")
     asked = [name.strip() for name in formats.split(",") if name.strip()]
@@ -57,8 +65,8 @@ def report(
     views = find_plugins(plugin or [])
     beside = cores() - 1
     if watch:
-        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, beside))
-    typer.echo(str(write_report(places, out, asked, given, views, beside=beside)))
+        _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, beside, stored))
+    typer.echo(str(write_report(places, out, asked, given, views, beside=beside, baselines=stored)))
 
 
 def _until_all_ended(places: Sequence[Path], write: Callable[[], Path]) -> None:

@@ -25,6 +25,7 @@ def write_report(
     plugins: Mapping[PluginKey, PluginSource] = MappingProxyType({}),
     renewed_s: int | None = None,
     beside: int = 0,
+    baselines: Sequence[Path] = (),
 ) -> Path:
     """Write the report of every trial under `results` and return the path of its main file.
 
@@ -35,19 +36,21 @@ def write_report(
     `figures/*.csv`; `latex`: a file a table; `pdf-figures`: the figures for print. `suites`: whose claims are held
     against the results, beside those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose
     views the report has, too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many
-    processes beside this one may draw figures. Files of those names are replaced, others are left alone.
+    processes beside this one may draw figures. `baselines`: results whose trials are shown where they stand beside
+    those of `results`. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
     from harness.report.beside import painters
 
     with painters(beside):
         from harness.report.page import Report, make_report
+        from harness.report.sections import with_needed_baselines
         from harness.report.write import check_formats, write_files
         from harness.results.frames import load_inputs
 
         check_formats(formats)
         listed = [results] if isinstance(results, Path) else list(results)
-        inputs = load_inputs(listed)
+        inputs = with_needed_baselines(load_inputs(listed, baselines))
         named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
 

@@ -100,6 +100,7 @@ _LABELS = {
     "dirty": "uncommitted changes", "omp_num_threads": "OMP_NUM_THREADS", "threads": "threads a rank",
 }  # fmt: skip
 REFERENCE = "reference_s"
+HARDWARE = ("cpu", "cores", "gpus")  # of the environment: what times depend on
 _REASON_LENGTH = 300
 REMOTE = "stat_remote_nodes"
 PROMISED = 0.1  # share of the bytes of the baseline beyond the share of edges from which a note says so
@@ -164,7 +165,9 @@ def _show(key: str, value: object) -> str:
 
 def make_notes(inputs: ResultInputs, sections: list[Section]) -> list[Note]:
     """Return the remarks of the notes box, the gravest first."""
-    notes = [*_status_notes(inputs), *_data_notes(sections), *_flag_notes(sections)]
+    notes = [
+        *_status_notes(inputs), *_data_notes(sections), *_machine_notes(inputs, sections), *_flag_notes(sections),
+    ]  # fmt: skip
     return [
         *notes, *_sampling_notes(sections), *_topology_notes(sections), *_merged_remarks(inputs),
         *_environment_notes(inputs),
@@ -202,6 +205,19 @@ def _data_notes(sections: list[Section]) -> Iterable[Note]:
             "Not the published data:",
             "; ".join(badges) + ". Times and scores on generated data say nothing of the real set's scores.",
         )
+
+
+def _machine_notes(inputs: ResultInputs, sections: list[Section]) -> Iterable[Note]:
+    """Say where trials in one table ran on processors or GPUs of several kinds."""
+    mixed = []
+    for section in sections:
+        records = filter(None, map(inputs.record, section.ok.to_dict("records")))
+        kinds = {text([record.environment.get(key) for key in HARDWARE]) for record in records}
+        if len(kinds) > 1:
+            mixed.append(section.title)
+    if mixed:
+        lead = "Machines of several kinds:"
+        yield Note(lead, f"{'; '.join(mixed)}. Their times are not comparable; bytes and scores are.")
 
 
 def _flag_notes(sections: list[Section]) -> Iterable[Note]:

@@ -155,6 +155,8 @@ def make_report(
     ]
     together = [begin("workloads", each, each.section) for each in find_workloads(sections)]
     known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
+    of_suites = {suite for suite, _ in inputs.records.keys() - inputs.stored}
+    known = {name: suite for name, suite in known.items() if name in of_suites or not inputs.stored}
     shown = [finish() for finish in begun]
     answers = [*(finish() for finish in together), *shown]
     return Report(

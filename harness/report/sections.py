@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -71,18 +72,18 @@ RecordOf = Callable[[Mapping[Any, Any]], Record | None]
 def _variant_keys(results: pd.DataFrame, record_of: RecordOf) -> list[str]:
     """Return the key of each row's variant.
 
-    What a method sets itself (`per_method`) is part of it only where trials of one suite and data set have several such
-    settings: on several data sets it is one variant.
+    What a method sets itself (`per_method`) is part of it only where trials of one data set have several such settings:
+    on several data sets it is one variant.
     """
     rows = results.to_dict("records")
     records = [record_of(row) for row in rows]
     own = [own_settings(record.config) if record else {} for record in records]
     plain = [variant_key(row["method"], row["options"]) for row in rows]
     found: dict[str, dict[str, set[str]]] = {}
-    for key, row, record, settings in zip(plain, rows, records, own, strict=True):
+    for key, record, settings in zip(plain, records, own, strict=True):
         if record is not None:
             alike = of_workload(record.config) | {"seed": None, "repeat": None, "data": None}
-            place = json.dumps([row["suite"], alike], sort_keys=True, default=str)
+            place = json.dumps([_of_a_search(record.config), _without_target(alike)], sort_keys=True, default=str)
             found.setdefault(key, {}).setdefault(place, set()).add(json.dumps(settings, sort_keys=True))
     several = {key for key, places in found.items() if any(len(kinds) > 1 for kinds in places.values())}
     return [
@@ -179,7 +180,7 @@ def _listed(options: Mapping[str, Any], names: set[str]) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """Trials that differ in method, number of parts and seed only, so that they may be compared.
+    """Trials, of one suite or several, that differ in method, number of parts and seed only: they may be compared.
 
     `frame` holds all of them whatever their status, `ok` those that ended well; both have a column
     `variant` (a variant's `key`) and those of `record_values`. `repeats`: the runs that rows of `frame` are
@@ -193,7 +194,7 @@ class Section:
     badge: str
     model: str
     extra: str
-    suite: str
+    suites: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     metric: str
     frame: pd.DataFrame
@@ -218,6 +219,11 @@ class Section:
     def courses(self) -> dict[str, pd.DataFrame]:
         """The course of each trial that has epochs, see `trial_course`."""
         return {str(trial): trial_course(rows) for trial, rows in self.epochs.groupby("trial")}
+
+    @cached_property
+    def target(self) -> float | None:
+        """The validation score that methods are to reach: what most trials ask for, of equals the higher; or None."""
+        return _target(self.frame)
 
     @cached_property
     def _all_cells(self) -> Cells:
@@ -288,21 +294,54 @@ def _cells(frame: pd.DataFrame, variants: Iterable[Variant], parts: Iterable[int
 
 
 def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dict[str, Any]:
-    """Return what two trials must share to be compared: all but method, parts, seed and the ignored key."""
-    columns = ["suite", "dataset", "model", "partitioner", "network", "device", "timing"]
+    """Return what two trials must share to be compared: what affects training, but method, parts and seed.
+
+    Not their suite's name, nor the target that it asks the time of. `ignoring`: a key that may differ, too.
+    """
+    columns = ["dataset", "model", "partitioner", "network", "device", "timing"]
     config = inputs.config(row)
     if not config:
         columns.append("dataset_note")
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
     setting["data"], setting["partition.content"] = inputs.data(row)
     setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
-    for key, value in flatten(of_workload(dict(config))).items():
+    setting["search"] = "settings" if _of_a_search(config) else None
+    for key, value in flatten(_without_target(of_workload(dict(config)))).items():
         is_default = key in LATER and value == LATER[key]  # older records do not have these keys
         shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
         if shared and not is_default:
             setting[key] = value
     setting.pop(ignoring, None)
     return _of_one_part(setting) if row["parts"] == 1 else setting
+
+
+def _of_a_search(config: Mapping[str, Any]) -> bool:
+    """Return whether a trial is one of a search of settings; what was chosen is trained by others."""
+    return bool(config.get("tuning"))
+
+
+def _without_target(config: Json) -> Json:
+    """Return a configuration without the score whose time is asked for, unless training stops there."""
+    train = config.get("train") or {}
+    if train.get("stop_at_target"):
+        return config
+    return config | {"train": {key: value for key, value in train.items() if key != "target"}}
+
+
+def _once(inputs: ResultInputs, results: pd.DataFrame) -> pd.DataFrame:
+    """Return trials without those that another suite has run since with the same settings on the same data.
+
+    What is stored to compare with gives way, whenever it ran.
+    """
+    kinds = []
+    for row in results.to_dict("records"):
+        config = inputs.config(row)
+        same = [_without_target(dict(config)), inputs.data(row)] if config else [row["suite"], row["trial"]]
+        kinds.append(json.dumps(same, sort_keys=True, default=str))
+    keys = zip(results["suite"], results["trial"], strict=True)
+    order = results.assign(kind=kinds, own=[key not in inputs.stored for key in keys])
+    newest = order.sort_values(["own", "started"], kind="stable").drop_duplicates("kind", keep="last")
+    return results.loc[sorted(newest.index)]
 
 
 def _of_one_part(setting: dict[str, Any]) -> dict[str, Any]:
@@ -338,7 +377,7 @@ def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
     results = inputs.results.reset_index(drop=True)
     results["variant"] = _variant_keys(results, inputs.record)
     own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])
-    results = results.join(own)
+    results = _once(inputs, results.join(own)).reset_index(drop=True)
     groups = _group(replace(inputs, results=results), ignoring)
     extras = _extras([setting for setting, _ in groups])
     taken: set[str] = set()
@@ -346,7 +385,20 @@ def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
         _section(inputs, results.iloc[sorted(rows)], setting, extra, variants, taken)
         for (setting, rows), extra in zip(groups, extras, strict=True)
     ]
-    return sorted(sections, key=lambda s: (bool(s.badge), s.dataset, s.model, s.suite, s.extra))
+    return sorted(sections, key=lambda s: (bool(s.badge), s.dataset, s.model, s.suites, s.extra))
+
+
+def with_needed_baselines(inputs: ResultInputs) -> ResultInputs:
+    """Return a report's trials without the stored ones that stand beside none of its own."""
+    if not inputs.stored:
+        return inputs
+    every = set(zip(inputs.results["suite"], inputs.results["trial"], strict=True))
+    needed = every - inputs.stored
+    for section in make_sections(inputs):
+        beside = set(zip(section.frame["suite"], section.frame["trial"], strict=True))
+        if beside - inputs.stored:
+            needed |= beside
+    return inputs.only(needed)
 
 
 def _extras(settings: list[dict[str, Any]]) -> list[str]:
@@ -368,6 +420,7 @@ def _section(
     variants: Mapping[str, Variant],
     taken: set[str],
 ) -> Section:
+    frame = _to_one_target(frame)
     rows = frame.to_dict("records")
     records = [record for row in rows if (record := inputs.record(row))]
     present = set(frame["variant"])
@@ -375,6 +428,7 @@ def _section(
     origins = [(text(row.get("dataset_note")), text(row.get("origin"))) for row in rows]
     badges = (note or origin for note, origin in origins if note or origin != "real")
     keys = {(row["suite"], row["trial"]) for row in rows}
+    suites = tuple(sorted({str(row["suite"]) for row in rows}))
     mine = [key in keys for key in zip(inputs.epochs["suite"], inputs.epochs["trial"], strict=True)]
     own = tuple(v for key, v in variants.items() if key in present)
     common = {v.method: v.common for v in own if v.common}
@@ -384,29 +438,50 @@ def _section(
         badge=next(filter(None, badges), ""),
         model=setting["model"],
         extra=extra,
-        suite=setting["suite"],
+        suites=suites,
         facts=(
+            told_suites(suites),
             *_facts(setting),
             *((f"all {method}", options) for method, options in common.items()),
             *_own_settings(rows, inputs, variants),
         ),
         metric=_metric(records),
         frame=frame,
-        repeats=inputs.runs[inputs.runs["suite"] == setting["suite"]] if "runs" in frame else None,
+        repeats=inputs.runs[inputs.runs["suite"].isin(suites)] if "runs" in frame else None,
         epochs=inputs.epochs[mine],
         parts=tuple(sorted(int(p) for p in frame["parts"].dropna().unique())),
         variants=own,
         declared={name: metric for record in records for name, metric in declared_metrics(record).items()},
-        tuning=_tuning(inputs, setting, records),
+        tuning=_tuning(inputs, suites, records),
     )
 
 
-def _tuning(inputs: ResultInputs, setting: Mapping[str, Any], records: Iterable[Record]) -> Tuning | None:
-    """Return what is known of the search of a section's settings."""
-    found = inputs.tunings.get(setting["suite"])
+def told_suites(suites: Sequence[str]) -> tuple[str, str]:
+    """Return the fact which suites trials are of."""
+    return ("suites" if len(suites) > 1 else "suite", ", ".join(suites))
+
+
+def _target(frame: pd.DataFrame) -> float | None:
+    asked = frame["target"].dropna() if "target" in frame else ()
+    counts = Counter(map(float, asked))
+    return max(counts, key=lambda score: (counts[score], score)) if counts else None
+
+
+def _to_one_target(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return trials without their times to another target than the section's; views find these in the epochs."""
+    target = _target(frame)
+    if target is None:
+        return frame
+    times = [column for column in frame.columns if column.startswith("time_to_target")]
+    return frame.assign(**{column: frame[column].where(frame["target"] == target) for column in times})
+
+
+def _tuning(inputs: ResultInputs, suites: Sequence[str], records: Iterable[Record]) -> Tuning | None:
+    """Return what is known of the searches of a section's settings."""
     names = {_mapping(record.config.get("dataset")).get("name") for record in records}
-    methods = tuple(each for each in found.methods if each.dataset in names) if found else ()
-    return found.model_copy(update={"methods": methods}) if found and methods else None
+    found = [inputs.tunings[suite] for suite in suites if suite in inputs.tunings]
+    methods = tuple(each for tuning in found for each in tuning.methods if each.dataset in names)
+    return found[0].model_copy(update={"methods": methods}) if methods else None
 
 
 def _anchor(name: str, taken: set[str]) -> str:
@@ -431,7 +506,7 @@ def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         head, _, rest = key.partition(".")
         if rest and value is not None and value is not False and rest != "name":
             groups.setdefault(head, []).append(f"{rest.removeprefix('options.')} {show_value(value)}")
-    names = ("suite", *(() if "partition" in groups else ("partitioner",)), "network", "device", "timing", "traffic")
+    names = (*(() if "partition" in groups else ("partitioner",)), "network", "device", "timing", "traffic", "search")
     facts = [(k, value) for k in names if (value := text(setting.get(k)))]
     return (*facts, *((k, ", ".join(v)) for k, v in groups.items()))
 

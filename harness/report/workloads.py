@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section, Variant, told_suites
 from harness.results.text import join_unique
 
 MADE = {"twin", "generated"}  # origins of data that are like real ones at most
@@ -42,16 +41,25 @@ class Workloads:
 
 
 def find_workloads(sections: Sequence[Section]) -> list[Workloads]:
-    """Return the workloads of each suite that has two or more with a target."""
-    groups: defaultdict[tuple[str, bool], list[Section]] = defaultdict(list)
+    """Return the workloads of each suite that has two or more with a target; suites that share one are together."""
+    groups: list[tuple[set[str], bool, list[Section]]] = []
     for section in sections:
-        if "target" in section.frame and section.frame["target"].notna().any() and len(section.ok):
-            made = bool(set(section.frame["origin"].dropna()) & MADE)
-            groups[section.suite, made].append(section)
-    return [_together(suite, own) for (suite, _), own in groups.items() if len(own) > 1]
+        if "target" not in section.frame or section.frame["target"].isna().all() or section.ok.empty:
+            continue
+        suites, own = set(section.suites), [section]
+        made = bool(set(section.frame["origin"].dropna()) & MADE)
+        apart = []
+        for group in groups:
+            if group[1] == made and group[0] & suites:
+                suites, own = suites | group[0], [*group[2], *own]
+            else:
+                apart.append(group)
+        groups = [*apart, (suites, made, own)]
+    return [_together(own) for _, _, own in groups if len(own) > 1]
 
 
-def _together(suite: str, own: Sequence[Section]) -> Workloads:
+def _together(own: Sequence[Section]) -> Workloads:
+    suites = tuple(dict.fromkeys(suite for section in own for suite in section.suites))
     badge = join_unique([section.badge for section in own if section.badge])
     section = replace(
         own[0],
@@ -60,7 +68,8 @@ def _together(suite: str, own: Sequence[Section]) -> Workloads:
         badge=badge,
         model=join_unique([each.model for each in own]),
         extra="",
-        facts=(("suite", suite), ("data sets", join_unique([each.dataset for each in own]))),
+        suites=suites,
+        facts=(told_suites(suites), ("data sets", join_unique([each.dataset for each in own]))),
         frame=pd.concat([each.frame for each in own], ignore_index=True),
         repeats=None,
         epochs=own[0].epochs.iloc[:0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,7 @@ class ResultInputs:
     `results`; `epochs`: one row an epoch and rank (columns as in
     `harness.results.frames`); `records`: the record of each (suite, trial), possibly fewer; `directories`: where they
     were read; `repeated`: how many trials were in several of them, each with other metrics (the one that started last
-    is shown).
+    is shown); `stored`: those that are there to compare with only.
     """
 
     results: pd.DataFrame
@@ -173,6 +173,21 @@ class ResultInputs:
     records: Mapping[RecordKey, Record] = field(default_factory=dict)
     directories: tuple[Path, ...] = ()
     repeated: int = 0
+    stored: frozenset[RecordKey] = frozenset()
+
+    def only(self, keys: Collection[RecordKey]) -> ResultInputs:
+        """Return the same of some of the trials."""
+
+        def of(frame: pd.DataFrame) -> pd.DataFrame:
+            return frame[[key in keys for key in zip(frame["suite"], frame["trial"], strict=True)]]
+
+        return replace(
+            self,
+            results=of(self.results).reset_index(drop=True),
+            runs=of(self.runs).reset_index(drop=True),
+            epochs=of(self.epochs).reset_index(drop=True),
+            records={key: record for key, record in self.records.items() if key in keys},
+        )
 
     def record(self, row: Mapping[Any, Any]) -> Record | None:
         """Return the record of a row of `results`, None if it is not there."""
@@ -214,19 +229,22 @@ class ResultInputs:
         return record.config if record else {}
 
 
-def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
+def load_inputs(directories: Path | Sequence[Path], baselines: Sequence[Path] = ()) -> ResultInputs:
     """Read the trials under results roots, suites' directories or trials' own.
 
-    A trial (its suite's name and its id) that is in several is taken from where it started last. UserError
-    if a directory is missing, holds no trial, or a record is damaged.
+    A trial (its suite's name and its id) that is in several is taken from where it started last, and from one of
+    `baselines`, whose trials are there to compare with, only if it is nowhere else. UserError if a directory is
+    missing, holds no trial, or a record is damaged.
     """
     listed = [directories] if isinstance(directories, Path) else list(directories)
-    places = tuple({place.resolve(): place for place in listed}.values())
+    places = tuple({place.resolve(): place for place in (*baselines, *listed)}.values())
+    stored = {place.resolve() for place in baselines} - {place.resolve() for place in listed}
     own = [_load_one(place) for place in places]
     if len(own) == 1:
         return _averaged(own[0])
-    every = pd.concat([each.results.assign(place=i) for i, each in enumerate(own)], ignore_index=True)
-    every = every.sort_values(["suite", "started", "trial"], kind="stable")
+    is_own = [place.resolve() not in stored for place in places]
+    every = pd.concat([each.results.assign(place=i, own=is_own[i]) for i, each in enumerate(own)], ignore_index=True)
+    every = every.sort_values(["suite", "own", "started", "trial"], kind="stable")
     runs = every.drop_duplicates([*_TRIAL, "started"])
     last = runs.drop_duplicates(_TRIAL, keep="last")
     from_place = dict(zip(zip(last["suite"], last["trial"], strict=True), last["place"], strict=True))
@@ -234,7 +252,8 @@ def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
         each.epochs[[from_place[key] == i for key in zip(*(each.epochs[c] for c in _TRIAL), strict=True)]]
         for i, each in enumerate(own)
     ]
-    shown = last.drop(columns="place").reset_index(drop=True)
+    last = last.sort_values(["suite", "started", "trial"], kind="stable")
+    shown = last.drop(columns=["place", "own"]).reset_index(drop=True)
     return _averaged(
         ResultInputs(
             shown,
@@ -243,6 +262,7 @@ def load_inputs(directories: Path | Sequence[Path]) -> ResultInputs:
             {key: own[i].records[key] for key, i in from_place.items() if key in own[i].records},
             places,
             len(runs[runs.duplicated(_TRIAL)].drop_duplicates(_TRIAL)),
+            frozenset(key for key, i in from_place.items() if not is_own[i]),
         )
     )
 

@@ -127,12 +127,10 @@ class AnswerView(ReportView):
         )
         return save(figure, section, "answer", title, caption)
 
-    @cached_property
+    @property
     def target(self) -> float | None:
-        """The target of the section's trials, None if there is none or there are several."""
-        frame = self.section.frame
-        found = set(frame["target"].dropna()) if "target" in frame else set()
-        return float(found.pop()) if len(found) == 1 else None
+        """The target of the section's trials, None if there is none."""
+        return self.section.target
 
     @property
     def goal(self) -> str:
