@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import compare, data, doctor, method, plan, project, results, run, status, suites, tune
+from harness.cli import compare, data, doctor, history, method, plan, project, results, run, status, suites, tune
 from harness.errors import DataUnavailable, UserError
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ for _command in (
     results.report,
     results.check_claims,
     compare.compare,
+    history.history,
     results.merge,
     results.export,
     project.project,

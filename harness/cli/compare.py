@@ -118,12 +118,12 @@ def _status(trial: Trial) -> str:
 
 def _print(metric: Metric, rows: Sequence[Compared], whole: Compared, format: str) -> None:
     if format == "csv":
-        lines = [[row.label, row.trials, row.before, row.after, *_numbers(row)] for row in rows]
-        lines.append(["all", whole.trials, None, None, *_numbers(whole)])
+        lines = [[row.label, row.trials, row.before, row.after, *numbers(row)] for row in rows]
+        lines.append(["all", whole.trials, None, None, *numbers(whole)])
         print_csv(["trial", "seeds", "a", "b", "change", "low", "high", "verdict", "needs"], lines)
         return
-    shown = [[row.label, row.trials, *_cells(row, metric), _verdict(row)] for row in rows]
-    shown.append([f"all {len(rows)}", whole.trials, None, None, *_cells(whole, metric)[2:], _verdict(whole)])
+    shown = [[row.label, row.trials, *cells(row, metric), verdict(row)] for row in rows]
+    shown.append([f"all {len(rows)}", whole.trials, None, None, *cells(whole, metric)[2:], verdict(whole)])
     columns = ["trial", "seeds", "A", "B", "B - A" if metric.difference else "B / A", "interval", "verdict"]
     table(columns, shown, title=f"{metric.name}{f', {metric.better} is better' if metric.better else ''}")
     if len(rows) > 1:
@@ -153,16 +153,20 @@ def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
     return [f"{' and '.join(names)}: {DRIFTS[drift]}" for drift, names in of.items() if DRIFTS[drift]]
 
 
-def _verdict(row: Compared) -> str:
+def verdict(row: Compared) -> str:
+    """Return the verdict, and what it would take to tell."""
     return ": ".join(filter(None, (row.verdict, row.needs)))
 
 
-def _numbers(row: Compared) -> list[object]:
+def numbers(row: Compared) -> list[object]:
+    """Return change, interval, verdict and what it would take, as numbers and words."""
     low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
     return [row.change, low, high, row.verdict, row.needs]
 
 
-def _cells(row: Compared, metric: Metric) -> list[object]:
+def cells(row: Compared, metric: Metric) -> list[object]:
+    """Return before, after, change and interval as a table shows them."""
+
     def text(value: float) -> str:
         return f"{100 * value:+.2f}" if metric.difference else f"{value:.3f}"
 

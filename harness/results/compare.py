@@ -175,24 +175,24 @@ class Compared:
 
 
 def compare(
-    pairs: Sequence[Pair], metric: Metric, worth: float | None = None
+    pairs: Sequence[Pair], metric: Metric, worth: float | None = None, comparisons: int = 1
 ) -> tuple[list[Compared], Compared | None]:
     """Compare pairs of trials by a metric.
 
     `worth`: the smallest change that is worth knowing, a share or of scores a difference; what needs more runs needs
     them for it. Returns what each trial shows, its seeds together, and what all show together (None of no pair that has
     the metric). Intervals hold together: of comparisons of a code with itself at most 5 % should find anything at
-    all, half of them over all and half in the trials.
+    all, half of them over all and half in the trials; where several `comparisons` are made, of all of them together.
     """
     groups = [found for cell in group_seeds(pairs) if (found := [p for p in cell if _comparable(p, metric)])]
     if not groups:
         return [], None
     contrast = Contrast([_cell(group, metric) for group in groups], metric)
-    share = share_of_risk(len(groups))
+    share = share_of_risk(len(groups)) / comparisons
     rows = [_judged(metric, group, contrast.row(i, share), share, worth) for i, group in enumerate(groups)]
     if len(rows) == 1:
         return rows, rows[0]
-    risk = RISK / 2
+    risk = RISK / 2 / comparisons
     everything = [pair for group in groups for pair in group]
     return rows, _judged(metric, everything, contrast.whole(risk), risk, worth)
 

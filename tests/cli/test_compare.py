@@ -132,3 +132,26 @@ def test_merged_results_compare(before: Path, tmp_path: Path, run: Run) -> None:
     code, _, err = run("merge", tmp_path / "out", tmp_path / "b")
     assert code == 2
     assert "--keep first" in err
+
+
+def test_a_history_names_the_commit_that_made_it_slower(before: Path, tmp_path: Path, run: Run) -> None:
+    for i, (factor, commit) in enumerate([(1.0, "a"), (1.0, "b"), (1.5, "c")]):
+        changed(
+            before,
+            tmp_path / f"v{i}",
+            factor,
+            environment=ENVIRONMENT | {"commit": commit * 40, "dirty": False},
+            started=f"2026-01-0{i + 1}T00:00:00+00:00",
+        )
+    places = [tmp_path / f"v{i}" for i in range(3)]
+    code, out, _ = run("history", *places)
+    assert code == 0
+    lines = [line for line in out.splitlines() if line.startswith("cccccccc")]
+    assert "changed: slower" in lines[0]
+    assert "1.500" in lines[0]
+    assert not any("changed" in line for line in out.splitlines() if not line.startswith("cccccccc"))
+    rows = list(csv.DictReader(io.StringIO(run("history", *places, "--format", "csv")[1])))
+    assert [row["version"] for row in rows] == ["aaaaaaaa", "bbbbbbbb", "cccccccc"]
+    assert [row["since"] for row in rows] == ["", "aaaaaaaa", "aaaaaaaa"]
+    assert float(rows[2]["change"]) == pytest.approx(1.5)
+    assert run("history", tmp_path / "nowhere")[0] == 2
