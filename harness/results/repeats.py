@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from harness.errors import UserError
 from harness.results.record import Record, read_record, whole_config
 from harness.suite.schema import TrialConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BITS = ("checksum", "final_loss", "final_val", "final_test", "best_val", "test_at_best_val")
 SAME = ("machine", "threads", "packages", "commit", "dirty", "python")  # of the environment: else bits may differ
@@ -23,6 +25,8 @@ def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -
     repeat. Every other run keeps a row. `runs`: how many a row has, a column that there is if there are repeats. The
     runs have the `trial` of their trial's row, the first where all failed.
     """
+    import pandas as pd
+
     if not results["repeat"].any():
         return results, results
     pairs = zip(results["suite"], results["trial"], strict=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from harness.results.stats import deviation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MISSING = "n/a"
 UNAVAILABLE = "not available"
@@ -28,12 +30,14 @@ class Stat:
 
 def numbers(values: pd.Series[Any]) -> np.ndarray:
     """Return values as floats, NaN where there is none."""
+    import pandas as pd  # commands that show no results count trials, too
+
     return pd.to_numeric(values).to_numpy(dtype=float, na_value=np.nan)
 
 
 def over_seeds(values: pd.Series[Any] | np.ndarray) -> Stat | None:
     """Return the statistics of the values that are there (an array's: not NaN), None if there are none."""
-    own = numbers(values) if isinstance(values, pd.Series) else values
+    own = values if isinstance(values, np.ndarray) else numbers(values)
     present = own[~np.isnan(own)]
     return Stat(float(present.mean()), deviation(present), len(present)) if len(present) else None
 

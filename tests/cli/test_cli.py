@@ -378,3 +378,9 @@ def test_help_imports_nothing_slow() -> None:
     assert done.stderr.strip() == "[]"
     assert done.stdout.startswith("Usage: ")
     assert time.monotonic() - start < 5  # 0.2 s on an idle machine; others share this one
+
+
+def test_what_shows_no_results_does_without_pandas() -> None:
+    script = "import sys, harness.launch.planner, harness.launch.runner, harness.cli.progress; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=True)
+    assert done.stdout == "False\n"
