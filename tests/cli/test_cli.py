@@ -381,6 +381,7 @@ def test_help_imports_nothing_slow() -> None:
 
 
 def test_what_shows_no_results_does_without_pandas() -> None:
-    script = "import sys, harness.launch.planner, harness.launch.runner, harness.cli.progress; print('pandas' in sys.modules)"
+    modules = "harness.launch.planner, harness.launch.runner, harness.cli.progress"
+    script = f"import sys, {modules}; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=True)
     assert done.stdout == "False\n"
