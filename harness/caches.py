@@ -1,9 +1,11 @@
-"""Where what is kept between runs lies: prepared data, partitions, compiled kernels."""
+"""Where what is kept between runs lies: prepared data, partitions, compiled kernels.
+
+Imported before a working directory's own `random.py` is out of the way (`python -m harness`): it imports little.
+"""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -28,7 +30,7 @@ def keep_kernels_where_one_can_write() -> None:
     except OSError:
         writable = False
     if not writable:
-        home = private_directory(Path(tempfile.gettempdir()), "harness-numba")
+        home = private_directory(Path(os.environ.get("TMPDIR") or "/tmp"), "harness-numba")
     os.environ["NUMBA_CACHE_DIR"] = str(home)
 
 
@@ -37,5 +39,6 @@ def private_directory(base: Path, name: str) -> Path:
     home = base / f"{name}-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     if home.is_symlink() or home.stat().st_uid != os.getuid():  # somebody else's trap: what lies there is trusted
-        return Path(tempfile.mkdtemp(prefix="harness-"))
+        home = base / f"{name}-{os.urandom(8).hex()}"
+        home.mkdir(mode=0o700)
     return home

@@ -34,7 +34,7 @@ IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 class ClusterOptions(MiniBatchOptions):
     """Options of clustered subgraphs."""
 
-    clusters: int = Field(100, ge=1, description="METIS clusters of the whole training graph, of all ranks together")
+    clusters: int = Field(50, ge=1, description="METIS clusters of the whole training graph, of all ranks together")
     per_batch: int = Field(5, ge=1, description="clusters of a rank's step")
     scope: Literal["global", "local"] = Field(
         "global",

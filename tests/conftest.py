@@ -61,7 +61,7 @@ def data_dir() -> Path:
     """Directory of the real graphs, or a skip that says how to give it."""
     path = os.environ.get("HARNESS_DATA")
     if not path or not Path(path).is_dir():
-        pytest.skip("HARNESS_DATA names no directory of graphs (see README, Data)")
+        pytest.skip("HARNESS_DATA names no directory of graphs (see docs/data.md)")
     return Path(path).resolve()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -47,7 +46,7 @@ def test_else_in_the_cache_directory_else_in_one_of_its_own(
     writable: set[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     keep_kernels_where_one_can_write()
     assert os.environ["NUMBA_CACHE_DIR"] == str(tmp_path / f"harness-numba-{os.getuid()}")
     assert (tmp_path / f"harness-numba-{os.getuid()}").stat().st_mode & 0o777 == 0o700
@@ -63,7 +62,8 @@ def test_else_in_the_cache_directory_else_in_one_of_its_own(
 def test_a_directory_that_somebody_else_may_have_made_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"x-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    assert private_directory(tmp_path, "x").parent != tmp_path
+    assert private_directory(tmp_path, "x") != tmp_path / f"x-{os.getuid()}"
+    assert not list((tmp_path / "elsewhere").iterdir())
     assert private_directory(tmp_path, "y") == private_directory(tmp_path, "y") == tmp_path / f"y-{os.getuid()}"
 
 

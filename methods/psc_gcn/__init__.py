@@ -38,7 +38,12 @@ from .probabilities import draw_edges, inclusion_probabilities, optimal_probabil
 class PSCOptions(PipelinedOptions):
     """Options of PSC-GCN."""
 
-    rate: float = Field(0.1, gt=0, le=1, description="epsilon: expected share of a node's edges in a graph")
+    rate: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="epsilon: expected share of a node's edges in a graph; the paper has 0.1 on graphs of many",
+    )
     sampler: Literal["variance", "random"] = Field(
         "variance", description="probabilities of least variance (Theorem 2), or epsilon for every edge"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALLED = ("harness", "methods", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+INSTALLED = ("harness", "methods", "suites", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 SHADOWS = ("methods/full.py", "harness_methods/full.py", "queue.py", "random.py", "types.py", "torch.py", "numpy.py")
 SUITE = """\
 name: s

@@ -88,7 +88,7 @@ def test_of_many_options_only_those_are_named_that_tell_variants_apart() -> None
     assert [v.label for v in found] == ["psc-gcn (rate=0.1)", "psc-gcn (rate=0.5)"]
     assert {v.common for v in found} == {"cache=degree, capacity=0.4, refresh=5, staleness=2"}
     (alone,) = find_variants(frame[:1]).values()
-    assert alone.label == "psc-gcn (cache=degree, capacity=0.4, refresh=5, staleness=2)"
+    assert alone.label == "psc-gcn (cache=degree, capacity=0.4, rate=0.1, refresh=5, staleness=2)"
 
 
 def test_variants_are_in_the_order_of_numbers() -> None:

@@ -114,7 +114,7 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
          "(did you mean 'breakdown'?)"),
         (PLAIN + "partition: {parts: []}\n", "s.yaml:4: partition: bad value []: must not be empty"),
         (PLAIN + "seeds: [0, -1]\n", "s.yaml:4: seeds.1: bad value -1: must be greater than or equal to 0"),
-        (PLAIN + "device: gpu\n", "s.yaml:4: device: bad value 'gpu', allowed: auto, cpu, cuda"),
+        (PLAIN + "device: gqu\n", "s.yaml:4: device: bad value 'gqu', allowed: auto, cpu, cuda"),
         (PLAIN + "timeouts: {trial: 3}\n", "s.yaml:4: timeouts.trial: unknown key (did you mean 'trial_s'?)"),
         (PLAIN + "exclude: [full]\n",
          "s.yaml:4: exclude.0: bad value 'full': must be a section of `key: value` lines"),
