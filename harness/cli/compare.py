@@ -55,7 +55,7 @@ def compare(
     if limit is not None and chosen.better is None:
         raise UserError(f"nothing says whether more or less of '{metric}' is better", key="--fail-on")
     found = pair(*sides)
-    ok = [p for p in found.pairs if p.before.record.status == p.after.record.status == "ok"]
+    ok = [p for p in found.pairs if p.ok]
     notes = [*_machines(ok, chosen, any_machine, after), *_left_out(found, ok)]
     rows, whole = compare_pairs(ok, chosen, limit)
     if whole is None:

@@ -43,6 +43,11 @@ class Pair:
     after: Trial
 
     @property
+    def ok(self) -> bool:
+        """Whether both ended well."""
+        return self.before.record.status == self.after.record.status == "ok"
+
+    @property
     def label(self) -> str:
         """What the trial is called, without its seed and repeat."""
         record = self.after.record

@@ -94,7 +94,7 @@ def _compared(since: Version, version: Version, metric: Metric, comparisons: int
         pairs = pair(since.trials, version.trials).pairs
     except UserError as error:
         return Point(version, since, why=error.message)
-    ok = [each for each in pairs if each.before.record.status == each.after.record.status == "ok"]
+    ok = [each for each in pairs if each.ok]
     hardware = differences(ok).hardware if ok and metric.machine else ()
     if hardware:
         return Point(version, since, why=f"another machine ({'; '.join(hardware)})")

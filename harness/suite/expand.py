@@ -20,7 +20,7 @@ from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
 from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, named_in
-from harness.suite.select import check_keys, claim_errors, holds, rule
+from harness.suite.select import check_keys, claim_errors, fits, rule
 
 S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
@@ -79,7 +79,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             plugin=plugin, plugins=checked.sources_of(model, train, partition),
             timing=suite.timing, traffic=suite.traffic, device=resolve_device(device or suite.device), varied=varied,
         )  # fmt: skip
-        if any(all(holds(trial, key, values) for key, values in keys.items()) for keys in excludes):
+        if any(fits(trial, keys) for keys in excludes):
             continue
         if trials.setdefault(trial.id, trial) != trial:
             name = trial.partition.file.name if trial.partition.file else ""
@@ -155,11 +155,7 @@ def idle_excludes(suite: Suite, *, device: str | None = None, data_dir: Path | N
     if not suite.exclude:
         return []
     every = expand(suite.model_copy(update={"exclude": (), "claims": ()}), device=device, data_dir=data_dir)
-    idle = [
-        i
-        for i, written in enumerate(suite.exclude)
-        if not any(all(holds(trial, key, values) for key, values in rule(written).items()) for trial in every)
-    ]
+    idle = [i for i, written in enumerate(suite.exclude) if not any(fits(trial, rule(written)) for trial in every)]
     return [str(suite.source.error(("exclude", i), "excludes no trial of the suite")) for i in idle]
 
 

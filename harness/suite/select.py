@@ -50,7 +50,12 @@ def matches(trial: TrialConfig, expr: str, options: Collection[str] = ()) -> boo
         check_keys(terms, {*trial.method.options, *options})
     except UserError as error:
         raise UserError(f"{error.message} '{error.key}'", file=f"--only {expr}", fix=error.fix) from error
-    return all(holds(trial, key, values) for key, values in terms.items())
+    return fits(trial, terms)
+
+
+def fits(trial: TrialConfig, asked: Mapping[str, Sequence[Any]]) -> bool:
+    """Return whether every key of a trial is one of the values that are asked for; see `rule`."""
+    return all(holds(trial, key, values) for key, values in asked.items())
 
 
 def holds(trial: TrialConfig, key: str, values: Sequence[Any]) -> bool:
@@ -215,7 +220,7 @@ def _unknown_keys(claim: Claim, trials: Sequence[TrialConfig]) -> Iterator[UserE
 
 
 def _select(trials: Sequence[TrialConfig], where: str, selector: Selector) -> list[TrialConfig]:
-    found = [t for t in trials if all(holds(t, key, values) for key, values in rule(selector).items())]
+    found = [trial for trial in trials if fits(trial, rule(selector))]
     if not found:
         raise UserError("selects no trial of the suite", key=where, fix="see `harness plan`")
     return found
