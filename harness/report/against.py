@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,16 +14,63 @@ from harness.report.sections import Section, Variant
 from harness.results.contrast import Pairs, against_best, moment, needed
 
 
+class _Run(NamedTuple):
+    """A metric of a run, when it began, and what the reference workload took before it; seconds, NaN: not known."""
+
+    value: float
+    started: float
+    reference: float
+
+
+Runs = dict[tuple[int, ...], _Run]
+"""Runs of a variant by seed, repeat and number of the run; the mean of a seed's by seed."""
+
+
+class Field:
+    """A metric of all variants at a number of parts, of which any may be held against others."""
+
+    def __init__(self, section: Section, parts: int, column: str) -> None:
+        self.metric = section.metric_of(column)
+        self.unit = "run" if self.metric.machine and section.repeats is not None else "seed"
+        self._section, self._parts = section, parts
+        self._known: dict[Variant, Runs] = {}
+
+    def against(self, best: Variant, others: Sequence[Variant], among: int | None = None) -> Against:
+        """Return how one variant compares with others; `among`: how many others there are, if not these alone."""
+        return Against(self, best, others, len(others) if among is None else among)
+
+    def pairs(self, best: Variant, other: Variant) -> Pairs | None:
+        """Return the runs of seeds that two variants share; None if they share none, or a ratio cannot be taken.
+
+        Runs of one seed are pairs where the machine is in the values (times), else their mean is one.
+        """
+        a, b = self._runs(best), self._runs(other)
+        shared = [key for key in a if key in b]
+        if not self.metric.difference:
+            shared = [key for key in shared if min(a[key].value, b[key].value) > 0 or a[key].value == b[key].value]
+        if not shared:
+            return None
+        values, started, references = (
+            np.array([[run[i] for run in map(side.__getitem__, shared)] for side in (a, b)]) for i in range(3)
+        )
+        return Pairs.of(self.metric, values, started, references)
+
+    def _runs(self, variant: Variant) -> Runs:
+        if variant not in self._known:
+            section = self._section
+            trials = (section.runs_of if self.metric.machine else section.select)(variant, self._parts)
+            self._known[variant] = _runs(trials, self.metric)
+        return self._known[variant]
+
+
 class Against:
     """The best of some variants against each of the others, with intervals that hold for all of them together."""
 
-    def __init__(self, section: Section, parts: int, column: str, best: Variant, others: Sequence[Variant]) -> None:
-        metric = section.metric_of(column)
-        cells = {v: cell for v in others if (cell := _pairs(section, parts, metric, best, v))}
-        found, self.risk = against_best(list(cells.values()), metric, len(others))
-        self.others = others
-        self.unit = "run" if metric.machine and section.repeats is not None else "seed"
-        self.best, self.metric, self.found = best, metric, dict(zip(cells, found, strict=True))
+    def __init__(self, field: Field, best: Variant, others: Sequence[Variant], among: int) -> None:
+        cells = {v: cell for v in others if (cell := field.pairs(best, v))}
+        found, self.risk = against_best(list(cells.values()), field.metric, among)
+        self.others, self.unit = others, field.unit
+        self.best, self.metric, self.found = best, field.metric, dict(zip(cells, found, strict=True))
 
     def ratio(self, other: Variant, means: Mapping[Variant, float]) -> float:
         """Return the metric of a variant over the best's: their geometric mean over seeds, without drift.
@@ -58,34 +106,18 @@ class Against:
         return found.sure and self.metric.worse(found.size) if found else self.metric.exact
 
 
-def _pairs(section: Section, parts: int, metric: Metric, best: Variant, other: Variant) -> Pairs | None:
-    """Return the runs of seeds that two variants share; None if they share none, or a ratio cannot be taken.
-
-    Runs of one seed are pairs where the machine is in the values (times), else their mean is one.
-    """
-    trials = section.runs_of if metric.machine else section.select
-    a, b = (_runs(trials(variant, parts), metric) for variant in (best, other))
-    shared = a.index.intersection(b.index)
-    values = np.array([side.loc[shared, metric.name].to_numpy(dtype=np.float64) for side in (a, b)])
-    if not metric.difference:
-        shared = shared[keep := (values > 0).all(axis=0) | (values[0] == values[1])]
-        values = values[:, keep]
-    if not len(shared):
-        return None
-    started = np.array([[moment(when) for when in side.loc[shared, "started"]] for side in (a, b)])
-    references = np.array([side.loc[shared, "reference_s"].to_numpy(dtype=np.float64) for side in (a, b)])
-    return Pairs.of(metric, values, started, references)
-
-
-def _runs(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return a metric of runs, when they began and their reference, by seed and repeat."""
+def _runs(trials: pd.DataFrame, metric: Metric) -> Runs:
+    """Return the runs that have a value, the first one first."""
     known = trials[trials[metric.name].notna()].sort_values("started", kind="stable")
     known = known.reindex(columns=["seed", "repeat", metric.name, "started", "reference_s"])
-    if not metric.machine:
-        first = known.groupby("seed").first()
-        return first.assign(**{metric.name: known.groupby("seed")[metric.name].mean()})
-    known = known.fillna({"repeat": 0})
-    return known.assign(run=known.groupby(["seed", "repeat"]).cumcount()).set_index(["seed", "repeat", "run"])
+    found: dict[tuple[int, ...], list[_Run]] = {}
+    for seed, repeat, *run in known.fillna({"repeat": 0}).itertuples(index=False, name=None):
+        value, started, reference = run
+        key = (int(seed), int(repeat)) if metric.machine else (int(seed),)
+        found.setdefault(key, []).append(_Run(float(value), moment(started), float(reference)))
+    if metric.machine:
+        return {(*key, i): run for key, own in found.items() for i, run in enumerate(own)}
+    return {key: own[0]._replace(value=float(np.mean([run.value for run in own]))) for key, own in found.items()}
 
 
 def by_seed(section: Section, variant: Variant, parts: int, column: str) -> pd.Series[float]:

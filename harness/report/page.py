@@ -204,7 +204,7 @@ def render_html(report: Report, place: Callable[[str], str] = lambda trial: "") 
     colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
     css, scripts = _source("templates/report.css") + f"{dark_rules(colours)}\n", [_source("templates/report.js")]
     if report.charted:
-        scripts += [_source("static/vega.js"), _source("templates/charts.js")]
+        scripts += [_source("static/vega.js"), _source("templates/charts.js"), _source("templates/views.js")]
     return environment.get_template("index.html.j2").render(
         report=report,
         css=css,

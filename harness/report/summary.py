@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.claims import Finding, Judged, State, Verdict
 from harness.claims.text import subject
-from harness.report.against import Against, by_seed, counted_units
+from harness.report.against import Field, by_seed, counted_units
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views.answer import AnswerView
@@ -78,7 +78,7 @@ def _baseline(section: Section, own: Variant, means: dict[Variant, float]) -> Va
 
 def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
     best, *others = sorted(times, key=lambda variant: times[variant])
-    found = Against(section, parts, "epoch_time_s", best, others)
+    found = Field(section, parts, "epoch_time_s").against(best, others)
     text = f"{best.label}, {significant(times[best])} s"
     base = _baseline(section, best, times)
     if base:
@@ -91,7 +91,7 @@ def _fastest(section: Section, parts: int, times: dict[Variant, float]) -> Win:
 
 def _best_score(section: Section, parts: int, scores: dict[Variant, float]) -> Win:
     best, *others = sorted(scores, key=lambda variant: -scores[variant])
-    found = Against(section, parts, "best_val", best, others)
+    found = Field(section, parts, "best_val").against(best, others)
     own, tested = (values_of(section, name).get((best, parts)) for name in ("best_val", "test_at_best_val"))
     assert own is not None
     count = counted_units(len(by_seed(section, best, parts, "best_val")), "seed")
@@ -112,7 +112,7 @@ def _least(section: Section, parts: int, column: str, what: str, sizes: dict[Var
     base = _baseline(section, best, sizes)
     if base and sizes[base]:
         text += f", {100 * sizes[best] / sizes[base]:.1f} % of what {base.label} needs"
-    return Win(what, f"{text}.{Against(section, parts, column, best, others).ties()}", best)
+    return Win(what, f"{text}.{Field(section, parts, column).against(best, others).ties()}", best)
 
 
 def overview_table(sections: list[Section]) -> Table:

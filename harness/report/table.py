@@ -32,7 +32,11 @@ class Cell:
     """One cell; `note` is set small beside the text, `mark` flags it; `wrap` lets words break into lines.
 
     `link`: what the text leads to on the page.
-    `best` and `second`: its place in the column, see `bold_best`.
+    `rank`: its place among those that it is compared with, 0 is the best; None: it is not compared. `ties`: the ranks
+    that it cannot be told from, should they be the best of what is shown; None: its number alone decides.
+    `best` and `second`: how it is marked while all are shown, see `mark_best`.
+    `value`: the number behind the text, of which others follow; None: none does.
+    `against`: text and note for each rank that may be the best of what is shown; None: what it says depends on nobody.
     """
 
     text: str = MISSING
@@ -40,6 +44,10 @@ class Cell:
     mark: str = ""
     best: bool = False
     second: bool = False
+    rank: int | None = None
+    ties: tuple[int, ...] | None = None
+    value: float | None = None
+    against: tuple[tuple[str, str], ...] | None = None
     number: bool = True
     wrap: bool = False
     link: str = ""
@@ -73,22 +81,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Columns under one common heading (may be ""); `parts`: of each column, if it is of one number."""
+    """Columns under one common heading (may be ""); `parts`, `datasets`: of each column, if it is of one."""
 
     title: str
     columns: tuple[str, ...]
     parts: tuple[int, ...] = ()
+    datasets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table; the caption states the rule by which its numbers were computed."""
+    """A titled table; the caption states the rule by which its numbers were computed.
+
+    `profile_to`: of performance profiles, which the first two columns say of the others' values: the ratio up to which
+    they are averaged; None: it is no such table.
+    """
 
     title: str
     caption: str
     stub: str
     groups: tuple[Group, ...]
     rows: tuple[Row, ...]
+    profile_to: float | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -101,9 +115,19 @@ class Table:
         return tuple(p for g in self.groups for p in g.parts or (None,) * len(g.columns))
 
     @property
+    def column_datasets(self) -> tuple[str | None, ...]:
+        """The data set of each column, None where it is of several."""
+        return tuple(name for g in self.groups for name in g.datasets or (None,) * len(g.columns))
+
+    @property
     def wide(self) -> bool:
         """Whether it may not fit a page beside its contents."""
         return len(self.columns) > WIDE
+
+    @property
+    def ranked(self) -> bool:
+        """Whether cells say who is best, which depends on what is shown."""
+        return any(cell.rank is not None for row in self.rows for cell in row.cells)
 
     @property
     def grouped(self) -> bool:
@@ -112,17 +136,33 @@ class Table:
 
 
 def bold_best(cells: list[Cell], values: list[float | None], *, highest: bool) -> list[Cell]:
-    """Mark the best of a column and the second best, ties by the shown mean included.
-
-    Nothing is marked where all are equally good; no second where two are best or none is behind it.
-    """
+    """Rank a column by the shown means, highest or lowest first, and mark it as `mark_best` does."""
     means = [None if cell.missing else cell.text.split(" ±")[0] for cell in cells]
     known = [(value, mean) for value, mean in zip(values, means, strict=True) if value is not None and mean]
-    places = list(dict.fromkeys(mean for _, mean in sorted(known, reverse=highest)))
-    if len(places) < 2:
+    ranks = {mean: i for i, mean in enumerate(dict.fromkeys(mean for _, mean in sorted(known, reverse=highest)))}
+    valued = [mean if value is not None else None for value, mean in zip(values, means, strict=True)]
+    return mark_best([replace(cell, rank=ranks.get(mean or "")) for cell, mean in zip(cells, valued, strict=True)])
+
+
+def mark_best(cells: list[Cell]) -> list[Cell]:
+    """Mark the best of the cells that have a rank, whoever ties with it, and the second where ranks alone decide.
+
+    Nothing is marked where all are equally good; no second where two are best or none is behind it. The page does the
+    same with what its filters leave (`markBest` in templates/report.js).
+    """
+    ranks = sorted(cell.rank for cell in cells if cell.rank is not None)
+    if not ranks:
         return cells
-    best, second = places[0], places[1] if len(places) > 2 and means.count(places[0]) == 1 else ""
-    return [replace(cell, best=mean == best, second=mean == second) for cell, mean in zip(cells, means, strict=True)]
+    first = ranks[0]
+    best = [cell.rank is not None and (cell.rank == first or first in (cell.ties or ())) for cell in cells]
+    if sum(best) == len(ranks):
+        return cells
+    places = sorted(set(ranks))
+    second = places[1] if len(places) > 2 and ranks.count(first) == 1 else None
+    return [
+        replace(cell, best=own, second=cell.ties is None and cell.rank is not None and cell.rank == second)
+        for cell, own in zip(cells, best, strict=True)
+    ]
 
 
 def missing(section: Section, variant: Variant, parts: int) -> Cell:

@@ -19,10 +19,13 @@ function show() {
     element.classList.toggle("off", hidden(element.dataset));
   }
   all("figure.table").forEach(showTable);
+  all("figure.table[data-profile]").forEach(weigh);
+  all("figure.table.ranked").forEach(judge);
   all("figure.drawn").forEach(showFigure);
   all(".summary").forEach((each) => each.classList.toggle("bare", !each.querySelector("li:not(.off)")));
   const some = Object.values(off).some((values) => values.size);
   document.getElementById("reset").hidden = !some;
+  document.getElementById("chosen").hidden = !some;
   document.getElementById("nothing").hidden = Boolean(document.querySelector("main section:not(.off)"));
 }
 
@@ -54,6 +57,83 @@ function showTable(figure) {
 
 const gone = (row) => row.classList.contains("off") || row.classList.contains("below");
 
+// Who is best of what is left: in each column, between two subheadings.
+function judge(figure) {
+  const columns = new Map();
+  let below = 0;
+  for (const row of all("tbody tr", figure)) {
+    if (row.classList.contains("sub")) below += 1;
+    if (gone(row)) continue;
+    for (const cell of all("td[data-rank],td[data-against]", row)) {
+      const key = `${below} ${cell.cellIndex}`;
+      if (!cell.classList.contains("off")) columns.set(key, [...(columns.get(key) || []), cell]);
+    }
+  }
+  for (const cells of columns.values()) (cells[0].dataset.against ? sayBehind : markBest)(cells);
+}
+
+const rankOf = (cell) => Number(cell.dataset.rank);
+const ranked = (cells) => cells.filter((cell) => "rank" in cell.dataset);
+
+// As `mark_best` in table.py does it.
+function markBest(cells) {
+  const ranks = ranked(cells).map(rankOf).sort((a, b) => a - b), first = ranks[0], places = [...new Set(ranks)];
+  const ties = (cell) => (cell.dataset.ties || "").split(" ").includes(String(first));
+  const best = ranked(cells).filter((cell) => rankOf(cell) === first || ties(cell));
+  const second = places.length > 2 && ranks.filter((rank) => rank === first).length === 1 ? places[1] : null;
+  const some = best.length < ranks.length;
+  for (const cell of ranked(cells)) {
+    cell.classList.toggle("best", some && best.includes(cell));
+    cell.classList.toggle("second", some && !("ties" in cell.dataset) && rankOf(cell) === second);
+  }
+}
+
+const textOf = (cell) => cell.querySelector(":scope > span:not(.mark)");
+
+// Performance profiles of what is left, as `profiles` in results/censored.py has them.
+function weigh(figure) {
+  const most = Number(figure.dataset.profile), body = figure.querySelector("tbody");
+  const rows = all("tr", body).filter((row) => !gone(row)), shares = new Map(rows.map((row) => [row, []]));
+  const heads = all("th[data-dataset]", figure).filter((head) => !head.classList.contains("off"));
+  for (const head of heads) {
+    const cells = rows.map((row) => row.cells[Number(head.dataset.column) + 1]);
+    const values = cells.map((cell) => ("value" in cell.dataset ? Number(cell.dataset.value) : Infinity));
+    const best = Math.min(...values);
+    if (best === Infinity) continue;
+    values.forEach((value, i) => {
+      shares.get(rows[i]).push((most - Math.min(value / best, most)) / (most - 1));
+      if (value < Infinity) textOf(cells[i]).textContent = (value / best).toFixed(2);
+    });
+  }
+  const mean = (values) => values.reduce((sum, each) => sum + each, 0) / values.length;
+  for (const [row, own] of shares) {
+    const without = own.length < 2 ? [] : own.map((_, left) => mean(own.filter((__, i) => i !== left)));
+    textOf(row.cells[1]).textContent = own.length ? mean(own).toFixed(2) : "–";
+    textOf(row.cells[2]).textContent = without.length ? `${Math.min(...without).toFixed(2)} to ${Math.max(...without).toFixed(2)}` : "–";
+  }
+  rankByText(rows.map((row) => row.cells[1]));
+}
+
+// The highest first, equal texts alike.
+function rankByText(cells) {
+  const texts = cells.map((cell) => textOf(cell).textContent), order = [...new Set(texts)].sort((a, b) => b - a);
+  cells.forEach((cell, i) => { cell.dataset.rank = order.indexOf(texts[i]); });
+}
+
+// How far each is behind the soonest that is shown, who is surely soonest if nobody else may be.
+function sayBehind(cells) {
+  const first = Math.min(...ranked(cells).map(rankOf)), told = new Map();
+  for (const cell of cells) told.set(cell, JSON.parse(cell.dataset.against)[first] || ["", ""]);
+  const others = cells.filter((cell) => cell.dataset.rank !== String(first) && told.get(cell)[0]);
+  const sure = others.length && others.every((cell) => !told.get(cell)[1]);
+  for (const [cell, [text, note]] of told) {
+    const own = cell.dataset.rank === String(first) ? (sure ? "soonest" : "soonest, not surely") : text;
+    textOf(cell).textContent = own;
+    const small = cell.querySelector("small") || cell.insertBefore(document.createElement("small"), cell.firstChild);
+    small.textContent = note ? `${note} ` : "";
+  }
+}
+
 function showFigure(figure) {
   const marks = all(".mark", figure).filter((each) => each.dataset.method);
   figure.classList.toggle("empty", marks.length > 0 && marks.every((each) => each.closest(".off")));
@@ -65,7 +145,7 @@ const leading = /^[<>≤≥~]?\s*([+\-−]?[\d,]*\.?\d+(?:e[+-]?\d+)?)/i;
 
 function value(row, column) {
   const cell = column === "label" ? row.cells[0] : row.cells[Number(column) + 1];
-  const text = (cell.querySelector(":scope > span:not(.mark)") || cell).textContent.trim();
+  const text = (textOf(cell) || cell).textContent.trim();
   if (cell.classList.contains("missing") || !text) return null;
   const found = column === "label" ? null : leading.exec(text);
   return found ? Number(found[1].replace(/,/g, "").replace("−", "-")) : text;
@@ -142,7 +222,7 @@ function update() {
   for (const key of Object.keys(off)) {
     off[key] = new Set(all(`input[data-filter="${key}"]`).filter((box) => !box.checked).map((box) => box.value));
   }
-  for (const menu of all(".menu")) {
+  for (const menu of all(".menu:has([data-all])")) {
     const boxes = all("input", menu).filter((box) => !box.classList.contains("several"));
     const chosen = boxes.filter((box) => box.checked).length;
     menu.querySelector(".count").textContent = chosen < boxes.length ? `${chosen}/${boxes.length}` : "";
@@ -162,7 +242,7 @@ function makeFilters() {
     all("input[data-filter]", within).forEach((box) => { box.checked = checked; });
     update();
   };
-  for (const menu of all(".menu")) {
+  for (const menu of all(".menu:has([data-all])")) {
     menu.querySelector("[data-all]").addEventListener("click", () => set(menu, true));
     menu.querySelector("[data-none]").addEventListener("click", () => set(menu, false));
   }

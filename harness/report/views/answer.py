@@ -35,12 +35,13 @@ class AnswerView(ReportView):
         if target is None or not self.times:
             return None
         bold = {(variant, parts): cell for parts in section.parts for variant, cell in self.written(parts).items()}
+        behind = {(variant, p): cell for p in section.parts for variant, cell in self.distances(p).items()}
         more = {head: own for head, own in self._columns().items() if own}
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
             key = variant, parts
             own = self.times[key]
-            found = (Cell(f"{len(own.reached)} of {own.count}"), bold[key], Cell(*self.behind(key)))
+            found = (Cell(f"{len(own.reached)} of {own.count}"), bold[key], behind[key])
             return (*found, *(column.get(key, Cell(number=False)) for column in more.values()))
 
         return variants_table(
@@ -239,12 +240,22 @@ class AnswerView(ReportView):
         """Return how two variants compare; None if they have no seed in common."""
         return next((p for p in self.ahead[parts] if {p.method, p.over} == {one.key, other.key}), None)
 
-    def behind(self, place: Place) -> tuple[str, str]:
-        """Return how far a variant is behind the soonest at its number of parts, and how sure that is."""
-        variant, parts = place
-        soonest = self._soonest(parts)
-        if soonest is None:
-            return "", ""
+    def distances(self, parts: int) -> dict[Variant, Cell]:
+        """Return how far each variant is behind the soonest at a number of parts, and how sure that is.
+
+        The cells know what they would say if another variant were the soonest of those shown.
+        """
+        medians = self._arrived(parts)
+        arrived = sorted(medians, key=lambda v: medians[v].centre)
+        found = {}
+        for variant in (v for v, count in self.times if count == parts):
+            against = tuple(self._behind(variant, parts, soonest) for soonest in arrived)
+            rank = arrived.index(variant) if variant in arrived else None
+            found[variant] = Cell(*(against[0] if against else ("", "")), rank=rank, against=against)
+        return found
+
+    def _behind(self, variant: Variant, parts: int, soonest: Variant) -> tuple[str, str]:
+        """Return how far a variant is behind another that is the soonest shown, and how sure that is."""
         if variant == soonest:
             others = [pair for pair in self.ahead[parts] if soonest.key in (pair.method, pair.over)]
             alone = all(pair.method == soonest.key and pair.sure for pair in others)
@@ -253,9 +264,10 @@ class AnswerView(ReportView):
         if pair is None:
             return "", ""
         factor = pair.factor if pair.method == soonest.key else 1 / pair.factor
-        if self.times[place].censored and factor < 1:  # it was trained for less time than the soonest took
+        censored = self.times[variant, parts].censored
+        if censored and factor < 1:  # it was trained for less time than the soonest took
             return MISSING, "cannot tell"
-        least = "at least " if self.times[place].censored else ""
+        least = "at least " if censored else ""
         return f"{least}{factor:.2f} ×", "" if pair.sure else "cannot tell"
 
     @staticmethod

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from harness.report.against import Against, by_seed, counted_units
+from harness.report.against import Field, by_seed, counted_units
 from harness.report.drawing import Picture, legend, new_figure, save
 from harness.report.sections import Variant, values_of
-from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of
+from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of
 from harness.report.views import ReportView
 from harness.report.views.answer import AnswerView
 from harness.report.views.pareto import cost_panel, costs, fronts, handles_of
@@ -103,8 +103,7 @@ class LeaderboardView(ReportView):
         if answer.target is None or not any(count == parts for _, count in answer.times):
             return {}
         goal = f"To {100 * answer.target:.1f} %"
-        behind = {v: Cell(*answer.behind((v, count))) for v, count in answer.times if count == parts}
-        return {f"{goal} ({answer.unit[1]})": answer.written(parts), "Behind": behind}
+        return {f"{goal} ({answer.unit[1]})": answer.written(parts), "Behind": answer.distances(parts)}
 
     def _column(self, name: str, parts: int) -> tuple[str, dict[Variant, Cell]]:
         """Return the heading and the cells of a metric."""
@@ -112,7 +111,7 @@ class LeaderboardView(ReportView):
         stats = {v: stat for (v, count), stat in values_of(section, name).items() if count == parts}
         size, unit = scale_of(metric, values_of(section, name))
         places = 2 if metric.difference else common_places(stat.mean / size for stat in stats.values())
-        tied = self._tied(name, parts, {v: stat.mean for v, stat in stats.items()})
+        ranks, ties = self._ranked(name, parts, {v: stat.mean for v, stat in stats.items()})
         cells = {}
         for variant in section.tried(parts):
             stat = stats.get(variant)
@@ -121,16 +120,24 @@ class LeaderboardView(ReportView):
                 continue
             reach = None if metric.exact else mean_reach(list(by_seed(section, variant, parts, name)), 1 - CONFIDENCE)
             text = f"{stat.mean / size:,.{places}f}" + (f" ± {reach / size:,.{places}f}" if reach is not None else "")
-            cells[variant] = Cell(text, best=variant in tied)
-        return heading(metric, unit), cells
+            cells[variant] = Cell(text, rank=ranks[variant], ties=ties[variant])
+        return heading(metric, unit), dict(zip(cells, mark_best(list(cells.values())), strict=True))
 
-    def _tied(self, name: str, parts: int, means: Mapping[Variant, float]) -> list[Variant]:
-        """Return the best and whom it cannot be told from; nobody where that is everybody."""
+    def _ranked(
+        self, name: str, parts: int, means: Mapping[Variant, float]
+    ) -> tuple[dict[Variant, int], dict[Variant, tuple[int, ...]]]:
+        """Return the rank of each variant, and the better ranks that it cannot be told from if they are the best."""
         more = self.section.metric_of(name).better == "more"
         order = sorted(means, key=lambda v: -means[v] if more else means[v])
-        if len(order) < 2:
-            return []
-        best, *others = order
-        found = Against(self.section, parts, name, best, others)
-        tied = [best, *(v for v in others if means[v] == means[best] or not found.behind(v))]
-        return tied if len(tied) < len(order) else []
+        places = list(dict.fromkeys(means[v] for v in order))
+        ranks = {v: places.index(means[v]) for v in order}
+        field = Field(self.section, parts, name)
+        ties: dict[Variant, list[int]] = {v: [] for v in order}
+        for rank, mean in enumerate(places):
+            best = next(v for v in order if means[v] == mean)
+            if others := [v for v in order if ranks[v] > rank]:
+                found = field.against(best, others, len(order) - 1)
+                for other in others:
+                    if not found.behind(other):
+                        ties[other].append(rank)
+        return ranks, {v: tuple(own) for v, own in ties.items()}

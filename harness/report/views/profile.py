@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 
 from harness.report.drawing import Picture, amount_axis, draw_line, line_legend, new_figure, save
-from harness.report.sections import Variant
+from harness.report.sections import Section, Variant
 from harness.report.table import Cell, Group, Row, Table, bold_best
 from harness.report.views import WorkloadsView
 from harness.report.views.answer import AnswerView
@@ -27,12 +27,13 @@ class ProfileView(WorkloadsView):
     def medians(self) -> dict[str, dict[str, float | None]]:
         """The median time to the target of each method, by workload; None where it is not reached."""
         found: dict[str, dict[str, float | None]] = {name: {} for name in self.series}
-        several = len(self.section.parts) > 1
         for section in self.workloads.sections:
             for (variant, parts), middle in AnswerView(section).medians.items():
-                name = f"{section.name}, P = {parts}" if several else section.name
-                found[self.workloads.name_of(variant)][name] = middle.centre if middle else None
+                found[self.workloads.name_of(variant)][self._named(section, parts)] = middle.centre if middle else None
         return found
+
+    def _named(self, section: Section, parts: int) -> str:
+        return f"{section.name}, P = {parts}" if len(self.section.parts) > 1 else section.name
 
     @cached_property
     def series(self) -> dict[str, Variant]:
@@ -61,7 +62,12 @@ class ProfileView(WorkloadsView):
             if name not in self.medians[method]:
                 return Cell(number=False)
             own, first = self.medians[method][name], best[name]
-            return Cell(NEVER, number=False) if own is None or first is None else Cell(f"{own / first:.2f}")
+            if own is None or first is None:
+                return Cell(NEVER, number=False)
+            return Cell(f"{own / first:.2f}", value=own)
+
+        of = {self._named(each, parts): (parts, each.name) for each in self.workloads.sections for parts in each.parts}
+        parts, datasets = zip(*(of[name] for name in names), strict=True)
 
         rows = [
             Row(name, (cell, Cell(self._without(name)), *(ratio(name, each) for each in names)), self.series[name])
@@ -76,8 +82,9 @@ class ProfileView(WorkloadsView):
             "left out; where these overlap between methods, their order hangs on the choice of data. Then the "
             "median time on each, over the soonest's; medians have intervals, which each data set's own table has.",
             "Method",
-            (Group("", ("Score", "Without one")), Group("Times the soonest's time", tuple(names))),
+            (Group("", ("Score", "Without one")), Group("Times the soonest's time", tuple(names), parts, datasets)),
             tuple(rows),
+            profile_to=R_MAX,
         )
 
     def _without(self, name: str) -> str:
