@@ -291,6 +291,11 @@ def _table() -> Iterable[Metric]:
         key="epochs.gpu_utilisation", epoch_doc=use)
     yield Metric("gpu_power_w", "mean of the samples in timed epochs, summed over GPUs; of the whole GPU, whoever "
         "uses it", "W", "GPU power", ranks="devices", epochs="plain", key="epochs.gpu_power_w", epoch_doc=use)
+    yield Metric("gpu_clock_mhz", "clock of the multiprocessors, mean of the samples in epochs, mean over ranks", "MHz",
+        "GPU clock", "more", machine=True, ranks="mean", key="meters.gpu_clock_mhz")
+    yield Metric("gpu_slowed_share", "share of the samples in epochs in which the driver held the GPU's clock down "
+        "(power cap, heat, ...); largest of the ranks", "fraction", "GPU slowed", "less", machine=True, ranks="max",
+        key="meters.gpu_slowed_share")
     yield Metric("energy_gpu_j", "difference of the driver's energy counter over an epoch, mean over timed epochs, "
         "summed over GPUs", "J/epoch", "GPU energy", "less", machine=True, ranks="devices",
         epochs="plain", key="epochs.energy_gpu_j", epoch_doc=use)
@@ -306,6 +311,8 @@ def _table() -> Iterable[Metric]:
          "record) and at the end. A peak between two readings is missed"),
         ("nvml_peak_bytes", "NVML", "largest of the ranks: GPU memory of the process as the driver counts "
          "it, sampled each 0.1 s: tensors, what the allocator keeps, context, libraries"),
+        ("nvml_device_peak_bytes", "NVML, whole GPU", "largest of the GPUs: memory in use, whoever uses it, sampled "
+         "each 0.1 s; told where the driver does not list processes, as in many containers"),
         ("allocator_peak_bytes", "CUDA allocator", "largest of the ranks: the most that torch's CUDA "
          "allocator had handed out: tensors alone"),
     ):

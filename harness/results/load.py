@@ -54,3 +54,13 @@ def load_flag(ranks: Sequence[Json], timed: Collection[int]) -> str | None:
         f"load: noisy, others took {median(loaded):.0%} of the trial's cores (median) "
         f"in {len(loaded)} of {len(shares)} timed epochs"
     )
+
+
+def slowed_flag(ranks: Sequence[Json]) -> str | None:
+    """Return the flag of a trial whose GPU's clock was held down in more than `LOADED` of its samples; or None."""
+    slowed = [m for rank in ranks if (m := rank.get("meters")) and (m.get("gpu_slowed_share") or 0.0) > LOADED]
+    if not slowed:
+        return None
+    worst = max(slowed, key=lambda meters: float(meters["gpu_slowed_share"]))
+    why = ", ".join(sorted(worst.get("gpu_slowed") or {}, key=lambda reason: -worst["gpu_slowed"][reason]))
+    return f"throttle: noisy, the GPU's clock was held down in {worst['gpu_slowed_share']:.0%} of the samples: {why}"

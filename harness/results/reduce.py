@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.metrics import METRICS, STAT, SUMS, Metric
-from harness.results.load import load_flag
+from harness.results.load import load_flag, slowed_flag
 from harness.results.record import Json, epoch_rows
 from harness.results.stats import ENOUGH, default_warmup, mean, median_interval
 
@@ -288,17 +288,17 @@ def _memory(ranks: Sequence[Json]) -> Json:
 def flags(ranks: Sequence[Json]) -> list[str]:
     """Return what the ranks' reports flag, each text once with the ranks that say it: `KEY: what (ranks [0, 1])`.
 
-    Of `mark_load` what is to be said of most of the timed epochs.
+    Of load and of a GPU that is held down, what is to be said of most of the timed epochs.
     """
     said: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in ranks:
         for key, text in rank.get("flags") or ():
             said[key, text].append(rank["rank"])
     summary: Json = next((r["summary"] for r in ranks if r.get("summary")), {})
-    load = load_flag(ranks, _Epochs(ranks, summary.get("warmup_epochs")).timed)
+    machine = load_flag(ranks, _Epochs(ranks, summary.get("warmup_epochs")).timed), slowed_flag(ranks)
     return [
         *(f"{key}: {text} (ranks {sorted(who)})" for (key, text), who in said.items()),
-        *([] if load is None else [load]),
+        *(flag for flag in machine if flag is not None),
     ]
 
 

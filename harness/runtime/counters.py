@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,14 @@ class Reasons:
             return None
 
 
+SLOWED = {
+    "SwPowerCap": "power cap", "HwSlowdown": "hardware slowdown", "SyncBoost": "sync boost",
+    "SwThermalSlowdown": "heat", "HwThermalSlowdown": "heat (hardware)", "HwPowerBrakeSlowdown": "power brake",
+}  # fmt: skip
+"""Why a driver holds a GPU's clock down, by the ends of the names of NVML's constants; not that it idles, nor that
+somebody set its clocks."""
+
+
 class Gpu:
     """One GPU, or MIG instance, as NVML sees it. Nothing here waits for the GPU's work.
 
@@ -72,6 +81,34 @@ class Gpu:
         if own[0] is None:
             raise Absent(f"NVML ({self._what}): memory is not told by process")
         return int(own[0])
+
+    def device_memory(self) -> int:
+        """Return the bytes in use on the device, whoever uses them."""
+        return int(self._ask(self._api.nvmlDeviceGetMemoryInfo).used)
+
+    def clock(self) -> float:
+        """Return the clock of the multiprocessors in MHz."""
+        return float(self._ask(lambda handle: self._api.nvmlDeviceGetClockInfo(handle, self._api.NVML_CLOCK_SM)))
+
+    def slowed(self) -> tuple[str, ...]:
+        """Return why the clock is held down now, in words of `SLOWED`; () if it is not."""
+        bits = self._ask(self._api.nvmlDeviceGetCurrentClocksThrottleReasons)
+        flags = {said: getattr(self._api, f"nvmlClocksThrottleReason{end}", 0) for end, said in SLOWED.items()}
+        return tuple(said for said, bit in flags.items() if bits & bit)
+
+    def limits(self) -> dict[str, float | None]:
+        """Return the power cap and its default (W), and the highest clocks (MHz); None of what is not told."""
+        api = self._api
+        asked: dict[str, Callable[[], float]] = {
+            "power_cap_w": lambda: self._ask(api.nvmlDeviceGetEnforcedPowerLimit) / 1e3,
+            "power_default_w": lambda: self._ask(api.nvmlDeviceGetPowerManagementDefaultLimit) / 1e3,
+            "clock_max_mhz": lambda: self._ask(lambda own: api.nvmlDeviceGetMaxClockInfo(own, api.NVML_CLOCK_SM)),
+            "memory_clock_max_mhz": lambda: self._ask(
+                lambda own: api.nvmlDeviceGetMaxClockInfo(own, api.NVML_CLOCK_MEM)
+            ),
+        }
+        absent = Reasons()
+        return {name: absent.attempt(read, name) for name, read in asked.items()}
 
     def utilisation(self) -> float:
         """Return the share of time (0..1) with a kernel running, over the driver's last 1/6 to 1 s."""
@@ -194,6 +231,7 @@ class PackageEnergy:
 
 
 BINS = 10
+NOT_SLOWED = ""
 
 
 @dataclass(frozen=True)
@@ -205,6 +243,9 @@ class MeterSample:
         gpu_memory: bytes that this process holds on its GPU.
         utilisation: share 0..1 of time with a kernel running.
         power: watts of the GPU.
+        device_memory: bytes in use on the GPU, whoever uses them.
+        clock: MHz of the GPU's multiprocessors.
+        slowed: why the driver holds that down, () if it does not.
         proportional: bytes of the proportional set.
     """
 
@@ -212,6 +253,9 @@ class MeterSample:
     gpu_memory: int | None = None
     utilisation: float | None = None
     power: float | None = None
+    device_memory: int | None = None
+    clock: float | None = None
+    slowed: tuple[str, ...] | None = None
     proportional: int | None = None
 
 
@@ -268,7 +312,8 @@ class Samples:
 
     Attributes:
         by_phase: summary of each phase's samples.
-        peak_gpu_memory, peak_proportional: bytes; None without a reading.
+        peak_gpu_memory, peak_device_memory, peak_proportional: bytes; None without a reading.
+        clock: mean of the GPU's clock, MHz.
     """
 
     def __init__(self) -> None:
@@ -278,6 +323,10 @@ class Samples:
         self._histogram = [0] * BINS
         self.by_phase: dict[str, SampleSummary] = {}
         self.peak_gpu_memory: int | None = None
+        self.peak_device_memory: int | None = None
+        self.clock = Mean()
+        self._slowed: Counter[str] = Counter()
+        self._asked = 0
         self.peak_proportional: int | None = None
 
     def begin(self) -> int | None:
@@ -291,11 +340,16 @@ class Samples:
             if self._paused or ticket != self._pauses:
                 return
             self.peak_gpu_memory = largest(self.peak_gpu_memory, sample.gpu_memory)
+            self.peak_device_memory = largest(self.peak_device_memory, sample.device_memory)
             self.peak_proportional = largest(self.peak_proportional, sample.proportional)
             if not phase or self._epoch is None:
                 return
             self._epoch.add(sample)
             self.by_phase.setdefault(phase, SampleSummary()).add(sample)
+            self.clock.add(sample.clock)
+            if sample.slowed is not None:
+                self._asked += 1
+                self._slowed.update(sample.slowed or (NOT_SLOWED,))
             if sample.utilisation is not None:
                 self._histogram[min(int(sample.utilisation * BINS), BINS - 1)] += 1
 
@@ -320,6 +374,18 @@ class Samples:
     def count(self) -> int:
         """Samples taken in epochs."""
         return sum(summary.samples for summary in self.by_phase.values())
+
+    @property
+    def slowed_share(self) -> float | None:
+        """Share of the samples in epochs in which the GPU's clock was held down; None without a reading."""
+        return 1 - self._slowed[NOT_SLOWED] / self._asked if self._asked else None
+
+    @property
+    def slowed(self) -> dict[str, float] | None:
+        """The same by reason; of one sample there may be several."""
+        if not self._asked:
+            return None
+        return {why: count / self._asked for why, count in self._slowed.items() if why != NOT_SLOWED}
 
     @property
     def histogram(self) -> list[int] | None:
@@ -399,6 +465,9 @@ class SamplingThread:
             attempt(gpu.memory, "nvml_peak_bytes"),
             attempt(gpu.utilisation, "gpu_utilisation"),
             attempt(gpu.power, "gpu_power_w"),
+            attempt(gpu.device_memory, "nvml_device_peak_bytes"),
+            attempt(gpu.clock, "gpu_clock_mhz"),
+            attempt(gpu.slowed, "gpu_slowed", "gpu_slowed_share"),
         )
 
     def _proportional(self) -> int | None:

@@ -122,8 +122,12 @@ class AllocatorPeak:
         return max(self._peak, int(torch.cuda.max_memory_allocated(self._device)))
 
 
-NVML_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "energy_gpu_j")
-SAMPLED_METRICS = ("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "by_phase")
+NVML_SAMPLED = (
+    "nvml_peak_bytes", "nvml_device_peak_bytes", "gpu_utilisation", "gpu_power_w", "gpu_clock_mhz",
+    "gpu_slowed", "gpu_slowed_share",
+)  # fmt: skip
+NVML_METRICS = (*NVML_SAMPLED, "energy_gpu_j")
+SAMPLED_METRICS = (*NVML_SAMPLED, "by_phase")
 MEASURED = (
     *("peak_rss_bytes", "peak_pss_bytes", "allocator_peak_bytes"),
     *(*NVML_METRICS, "energy_cpu_j", "by_phase", "by_phase.peak_rss_bytes"),
@@ -244,8 +248,10 @@ class Meters:
 
         `samples`, `by_phase`, `gpu_utilisation_histogram` (tenths) count samples in epochs. `peak_rss_bytes`
         is the kernel's own peak; those of phases, `peak_pss_bytes` and `nvml_peak_bytes` are the largest of
-        samples, between which a peak can hide. `counts_for`: shared counters that are this rank's to report;
-        a sum over ranks is whole if each rank has those. `unavailable`: reason by metric.
+        samples, between which a peak can hide; `nvml_device_peak_bytes` is of the whole GPU, whoever uses it.
+        `gpu_clock_mhz`: mean of the samples in epochs; `gpu_slowed_share`: share of them in which the driver held the
+        clock down, `gpu_slowed` by reason; `gpu_limits`: of power and clocks. `counts_for`: shared counters that are
+        this rank's to report; a sum over ranks is whole if each rank has those. `unavailable`: reason by metric.
         """
         sampler, samples = self._sampler, self._sampler.samples
         if not self._stop.is_set():
@@ -260,6 +266,10 @@ class Meters:
             "peak_rss_bytes": self.memory.resident.bytes(),
             "peak_pss_bytes": samples.peak_proportional,
             "nvml_peak_bytes": samples.peak_gpu_memory,
+            "nvml_device_peak_bytes": samples.peak_device_memory,
+            "gpu_clock_mhz": samples.clock.value,
+            "gpu_slowed_share": samples.slowed_share,
+            "gpu_slowed": samples.slowed,
             "allocator_peak_bytes": None if allocator is None else allocator.bytes(),
         }
         why = self._reasons.why
@@ -270,6 +280,7 @@ class Meters:
             "samples": samples.count if self._enabled else None,
             **{name: None if name in why else value for name, value in metrics.items()},
             "gpu_utilisation_histogram": None if "gpu_utilisation" in why else samples.histogram,
+            "gpu_limits": None if self._gpu is None else self._gpu.limits(),
             "by_phase": {name: summary.row() for name, summary in phases.items()},
             "counts_for": self._counts_for,
             "load": None if self._load is None else self._load.report(),

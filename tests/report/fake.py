@@ -174,6 +174,9 @@ def _meters(config: TrialConfig, rank: int, peak: int) -> dict[str, Any]:
     elif not gpu:
         why["energy_cpu_j"] = NO_RAPL
     return {
+        "nvml_device_peak_bytes": 6 * 2**30 if gpu else None,
+        "gpu_clock_mhz": 1600.0 + 100 * rank if gpu else None,
+        "gpu_slowed_share": 0.25 * rank if gpu else None,
         "interval_s": 0.1,
         "pss_interval_s": 2.0,
         "samples": 30,

@@ -61,8 +61,9 @@ def test_gpu(tmp_path: Path) -> None:
     tables = section_tables(one_section(tmp_path))
     (record,) = records(tmp_path, "full", 2)
     memory = texts(tables["memory_sources"], "full", 2)
-    assert list(memory) == ["Peak RSS", "Peak PSS", "NVML", "CUDA allocator", "Memory model"]
+    assert list(memory) == ["Peak RSS", "Peak PSS", "NVML", "NVML, whole GPU", "CUDA allocator", "Memory model"]
     assert float(memory["NVML"]) == 3.5
+    assert float(memory["NVML, whole GPU"]) == 6.0
     assert float(memory["CUDA allocator"]) == 2.5
     table = tables["use"]
     shown = texts(table, "full", 2)
@@ -73,6 +74,8 @@ def test_gpu(tmp_path: Path) -> None:
     assert float(shown["CPU energy (J)"]) == pytest.approx(own, rel=5e-3)
     assert float(shown["GPU utilisation (%)"]) == pytest.approx(65.0)
     assert float(shown["GPU power (W)"]) == pytest.approx(410.0)
+    assert shown["GPU clock (MHz)"] == "1,650"
+    assert float(shown["GPU slowed (%)"]) == 25
     assert "Not available" not in table.caption
 
 

@@ -65,3 +65,13 @@ def test_a_quota_that_stops_the_trial_is_load() -> None:
         row["throttled"] = 0.3
     mark_load(ranks)
     assert flags(ranks) != []
+
+
+def test_a_gpu_that_is_held_down_is_flagged() -> None:
+    def of(share: float | None, why: dict[str, float] | None) -> dict[str, Any]:
+        return {"rank": 0, "meters": {"gpu_slowed_share": share, "gpu_slowed": why}}
+
+    assert flags([of(0.1, {"heat": 0.1}), of(None, None)]) == []
+    worst = of(0.4, {"heat": 0.1, "power cap": 0.3})
+    said = "throttle: noisy, the GPU's clock was held down in 40% of the samples: power cap, heat"
+    assert flags([of(0.2, {"heat": 0.2}), worst]) == [said]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pynvml
 import pytest
 import torch
 from support.fake_nvml import FakeNvml
@@ -128,6 +129,27 @@ def test_a_process_that_the_driver_does_not_list_has_no_peak(make: Make) -> None
     assert "process's id" in report["unavailable"]["nvml_peak_bytes"]
 
 
+def test_memory_of_the_whole_gpu_clock_and_why_it_is_held_down(make: Make) -> None:
+    api = FakeNvml()
+    api.processes = []  # a container: nobody is listed
+    meters = make(torch.device("cuda", 0), gpu=nvml(api))
+    with meters.epoch():
+        until(lambda: meters._sampler.samples.count >= 3)
+        api.throttle = pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+        api.clock_mhz, api.used_bytes = 900, 20 * 2**20
+        before = meters._sampler.samples.count
+        until(lambda: meters._sampler.samples.count >= before + 3)
+    report = json.loads(json.dumps(meters.report()))
+    assert report["nvml_device_peak_bytes"] == 20 * 2**20
+    slowed = report["gpu_slowed_share"]
+    assert 0 < slowed < 1
+    assert report["gpu_slowed"] == {"power cap": pytest.approx(slowed), "heat": pytest.approx(slowed)}
+    assert report["gpu_clock_mhz"] == pytest.approx(1500 - 600 * slowed, rel=0.15)
+    assert report["gpu_limits"] == {
+        "power_cap_w": 600.0, "power_default_w": 700.0, "clock_max_mhz": 1980, "memory_clock_max_mhz": 2619
+    }  # fmt: skip
+
+
 def absent(report: dict[str, Any]) -> set[str]:
     """Names of figures that are None or empty."""
     return {name for name in MEASURED if "." not in name and not report.get(name)}
@@ -179,7 +201,8 @@ def test_an_exception_in_the_thread_is_told_and_no_half_figures_are(make: Make) 
     report = meters.report()
     reason = "sampling ended: RuntimeError: lost"
     assert {name for name, why in report["unavailable"].items() if why == reason} == {
-        *("nvml_peak_bytes", "gpu_utilisation", "gpu_power_w", "by_phase")
+        *("nvml_peak_bytes", "nvml_device_peak_bytes", "gpu_utilisation", "gpu_power_w", "by_phase"),
+        *("gpu_clock_mhz", "gpu_slowed", "gpu_slowed_share"),
     }
     assert (report["nvml_peak_bytes"], report["gpu_utilisation_histogram"]) == (None, None)
     assert report["peak_rss_bytes"] is not None

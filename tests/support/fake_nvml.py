@@ -19,11 +19,13 @@ class FakeNvml:
     """
 
     NVMLError = pynvml.NVMLError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
 
     def __init__(self, name: str = "GPU-aa-bb", missing: tuple[str, ...] = ()) -> None:
         self.name, self.missing = name, missing
         self.processes: list[tuple[int, int | None]] = [(OTHER, 999), (OWN, 5 * 2**20)]
         self.utilisation_percent, self.power_mw, self.energy_mj = 50, 250_000, 7_000_000
+        self.used_bytes, self.clock_mhz, self.throttle = 9 * 2**20, 1500, pynvml.nvmlClocksThrottleReasonGpuIdle
         self.users = 0
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -44,21 +46,29 @@ class FakeNvml:
         return self.name
 
     def __getattr__(self, function: str) -> Callable[[str], Any]:
-        answers: dict[str, Callable[[], Any]] = {
+        if function.startswith("nvmlClocksThrottleReason"):
+            return getattr(pynvml, function)  # type: ignore[no-any-return]
+        answers: dict[str, Callable[..., Any]] = {
             "nvmlDeviceGetComputeRunningProcesses": lambda: [
                 SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.processes
             ],
             "nvmlDeviceGetUtilizationRates": lambda: SimpleNamespace(gpu=self.utilisation_percent),
             "nvmlDeviceGetPowerUsage": lambda: self.power_mw,
             "nvmlDeviceGetTotalEnergyConsumption": lambda: self.energy_mj,
+            "nvmlDeviceGetMemoryInfo": lambda: SimpleNamespace(used=self.used_bytes),
+            "nvmlDeviceGetClockInfo": lambda clock: {pynvml.NVML_CLOCK_SM: self.clock_mhz}[clock],
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda: self.throttle,
+            "nvmlDeviceGetEnforcedPowerLimit": lambda: 600_000,
+            "nvmlDeviceGetPowerManagementDefaultLimit": lambda: 700_000,
+            "nvmlDeviceGetMaxClockInfo": lambda clock: {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}[clock],
         }
         if function not in answers:
             raise AttributeError(function)
 
-        def ask(handle: str) -> Any:
+        def ask(handle: str, *others: Any) -> Any:
             assert handle == self.name
             self._check(function)
-            return answers[function]()
+            return answers[function](*others)
 
         return ask
 

@@ -23,7 +23,7 @@ from harness.report.views import ReportView
 from harness.results.text import byte_unit, join_unique
 
 CPU_USE = ("cpu_utilisation", "energy_cpu_j")
-GPU_USE = ("gpu_utilisation", "gpu_power_w", "energy_gpu_j")
+GPU_USE = ("gpu_utilisation", "gpu_clock_mhz", "gpu_slowed_share", "gpu_power_w", "energy_gpu_j")
 
 
 class UseView(ReportView):
@@ -133,7 +133,7 @@ class MemoryView(ReportView):
 
 
 CPU_MEMORY = ("peak_rss_bytes", "peak_pss_bytes")
-GPU_MEMORY = ("nvml_peak_bytes", "allocator_peak_bytes")
+GPU_MEMORY = ("nvml_peak_bytes", "nvml_device_peak_bytes", "allocator_peak_bytes")
 
 
 def memory_sources_table(section: Section) -> Table | None:
