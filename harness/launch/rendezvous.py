@@ -15,16 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
-import torch
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+from harness.deferred import torch
 from harness.errors import UserError
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
+
+if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 DEFAULT_PORT = 29400  # torchrun takes the same
 FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
@@ -169,6 +171,8 @@ def connect(cluster: Cluster) -> StoreClient:
 
 
 def _store(host: str, port: int, *, serve: bool) -> TCPStore:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     return TCPStore(host, port, is_master=serve, wait_for_workers=False, timeout=timedelta(seconds=30))
 
 

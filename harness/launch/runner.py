@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from harness.errors import DataUnavailable, UserError
+from harness.gpus import gpu_is_usable
 from harness.launch.ahead import compile_ahead
 from harness.launch.data_changes import on_todays_data
 from harness.launch.fork_server import NoWarmStart, fork_server
@@ -349,9 +350,7 @@ def is_done(status: str | None, options: RunOptions) -> bool:
 
 def check_device(trials: Sequence[TrialConfig]) -> None:
     """Raise UserError if a trial wants a GPU and torch can use none."""
-    import torch
-
-    if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
+    if any(trial.device == "cuda" for trial in trials) and not gpu_is_usable():
         raise UserError("torch can use no GPU here", key="device cuda", fix="--device cpu; see `harness doctor`")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, TypeVar
 
-import torch
+from harness.deferred import torch
 
 T = TypeVar("T")
 
