@@ -10,8 +10,7 @@ from harness.data.catalog import DatasetInfo
 from harness.deferred import torch
 from harness.gpus import gpu_is_usable
 from harness.launch.inputs import threads_of
-from harness.launch.process import memory_limit
-from harness.launch.rendezvous import blocks
+from harness.launch.process import blocks, memory_limit
 from harness.models.architecture import Architecture
 from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS

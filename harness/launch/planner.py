@@ -12,7 +12,7 @@ from harness.data.catalog import DatasetInfo
 from harness.launch.inputs import cores, is_inductive, missing_data
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
 from harness.launch.network import why_not
-from harness.launch.runner import RunOptions, is_done
+from harness.launch.options import RunOptions, is_done
 from harness.models.architecture import Architecture
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under

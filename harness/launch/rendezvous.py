@@ -409,13 +409,6 @@ def check_plan(own: Mapping[str, Any], coordinators: Mapping[str, Any]) -> None:
     )
 
 
-def blocks(parts: int, nodes: int) -> list[range]:
-    """Return the ranks of each node: contiguous, as even as possible, the first nodes having more."""
-    each, more = divmod(parts, nodes)
-    starts = [node * each + min(node, more) for node in range(nodes + 1)]
-    return [range(starts[node], starts[node + 1]) for node in range(nodes)]
-
-
 def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[range]) -> Backend:
     """Return nccl if every rank has a GPU of its own, else gloo, because all ranks must take the same.
 
