@@ -49,7 +49,8 @@ def run(
     from harness.cli.progress import view
     from harness.cli.run import check_writable
     from harness.cli.selection import Kept, select
-    from harness.launch.runner import RunOptions, run_suite
+    from harness.launch.options import RunOptions
+    from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED
     from harness.results.frames import load_results
     from harness.results.store import ResultStore

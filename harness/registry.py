@@ -15,7 +15,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.machinery import SourceFileLoader
@@ -78,10 +78,11 @@ class Registry(Generic[T]):
     Args:
         base: the kind's base class.
         own: module, or package of modules, that holds the tool's own; None if entry points name them.
+        others: modules of the package that define none, and are not imported to look for some.
     """
 
-    def __init__(self, base: type[Registered], own: str | None = None) -> None:
-        self.base, self._package, self.kind = base, own, base.kind
+    def __init__(self, base: type[Registered], own: str | None = None, others: Sequence[str] = ()) -> None:
+        self.base, self._package, self._others, self.kind = base, own, others, base.kind
         base.registry = self
 
     def names(self, plugins: Mapping[PluginKey, PluginSource] | None = None) -> list[str]:
@@ -173,7 +174,9 @@ class Registry(Generic[T]):
         if self._package is None:
             return found
         package = importlib.import_module(self._package)
-        inside = sorted(each.name for each in pkgutil.iter_modules(getattr(package, "__path__", ())))
+        inside = sorted(
+            {each.name for each in pkgutil.iter_modules(getattr(package, "__path__", ()))} - {*self._others}
+        )
         for module in [package, *(importlib.import_module(f"{self._package}.{name}") for name in inside)]:
             for _, value in registered_in(module):
                 if value.kind == self.kind:

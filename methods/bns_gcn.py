@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from harness import (
     Bytes,
@@ -21,8 +19,12 @@ from harness import (
     Step,
     SyncExchange,
     announce,
+    torch,
 )
 from harness.sampling import BoundarySampler, sample_boundary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class BNSOptions(FullGraphOptions):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from harness import (
     Bytes,
@@ -23,10 +21,14 @@ from harness import (
     Source,
     UserError,
     Worker,
+    torch,
 )
 from harness.graph import Block, Topology, View
 from harness.runtime import Batch, Communicator, FeatureStore, HostStore, RowPlan, common_order, fresh, make_batches
 from harness.sampling import Tables, clusters, induce, induced
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness import LayerSample, MemoryCase, MiniBatchMethod, NodeBatchOptions, Sampler, Source, inclusion, per_layer
+from harness import (
+    LayerSample,
+    MemoryCase,
+    MiniBatchMethod,
+    NodeBatchOptions,
+    Sampler,
+    Source,
+    inclusion,
+    numba,
+    per_layer,
+)
 from harness.graph import Propagation, Topology
 from harness.sampling import (
     LAYERS,

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from harness import (
     Bytes,
@@ -28,12 +25,17 @@ from harness import (
     Worker,
     batch_seed,
     draw_neighbours,
+    numba,
     per_layer,
+    torch,
 )
 from harness.graph import Topology, View
 from harness.models import BlockSize
 from harness.runtime import FeatureStore, RowStore
 from harness.sampling import Tables
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)

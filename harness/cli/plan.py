@@ -70,9 +70,9 @@ def plan(
     most, or one figure once the partition is known; interpreter and libraries come on top. How long it will take is
     told by trials that ran on this machine before, or roughly by the arithmetic of training.
     """
+    from harness.launch.options import RunOptions
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import remarks
-    from harness.launch.runner import RunOptions
     from harness.results.store import ResultStore
     from harness.results.text import trials as trials_text
 

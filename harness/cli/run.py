@@ -48,8 +48,8 @@ from harness.suite.shipped import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.executors.submission import Submission
+    from harness.launch.options import RunOptions
     from harness.launch.rendezvous import Cluster
-    from harness.launch.runner import RunOptions
     from harness.results.store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
 
@@ -98,8 +98,8 @@ def run(
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.launch.executors.submission import Submission
+    from harness.launch.options import RunOptions
     from harness.launch.planner import outdated
-    from harness.launch.runner import RunOptions
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.store import ResultStore
 

@@ -58,9 +58,9 @@ def _lacking(suite: Suite, data_dir: Path | None) -> Iterator[str]:
     if any(network is not None and why_not(network) for network in suite.network):
         yield "shaped networks (root, iproute2)"
     if suite.device == "cuda":
-        import torch
+        from harness.gpus import gpu_is_usable
 
-        if not torch.cuda.is_available():
+        if not gpu_is_usable():
             yield "a GPU"
 
 

@@ -12,9 +12,6 @@ import zipfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
-
 from harness.data.catalog import Published
 from harness.data.formats.files import reading
 from harness.data.store import atomic_directory, locked
@@ -117,9 +114,12 @@ class _Bar:
     """A rich progress bar with the face that pooch expects of one; `close` may be called twice."""
 
     def __init__(self, label: str) -> None:
+        from rich.console import Console  # nothing else here needs it, and all commands read what there is to download
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         self._progress = Progress("{task.description}", *columns, console=Console(stderr=True))
-        self._task: TaskID = self._progress.add_task(label, total=None)
+        self._task = self._progress.add_task(label, total=None)
 
     def _start(self, size: int) -> None:
         self._progress.update(self._task, total=size or None)

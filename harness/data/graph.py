@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
 
+from harness.deferred import numba
 from harness.errors import DataError
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,22 +15,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from harness.deferred import numba, torch
 from harness.graph.csr import CSR
 from harness.graph.spmm import TorchEngine, row_chunks, run_chunks
 
-SLOPE = 0.2  # of LeakyReLU below 0
-leaky = partial(torch.nn.functional.leaky_relu, negative_slope=SLOPE)
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Gradients = tuple[Tensor, Tensor, Tensor]
+SLOPE = 0.2  # of LeakyReLU below 0
+
+Gradients: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
 """Of z, of keys and of queries."""
 
 
@@ -241,7 +240,7 @@ def spread_by_torch(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: T
     count = torch.cat([count, count.new_ones((len(loops), 1))])
     query, peak, inverse, mean = state[every[1]].unbind(1)
     score = query + key[every[0]]
-    weight = leaky(score).sub_(peak).exp_().mul_(inverse).mul_(count)
+    weight = _leaky(score).sub_(peak).exp_().mul_(inverse).mul_(count)
     steep = torch.where(score > 0, 1.0, SLOPE).to(z.dtype)
     for head in range(z.shape[1]):
         product = (grad[every[1], head] * z[every[0], head]).sum(1)
@@ -251,6 +250,10 @@ def spread_by_torch(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: T
         to_z[:, head] = _product(edges.matrix, weight[: len(source), head], grad[:, head])
         to_z[own, head] += weight[len(source) :, head].unsqueeze(1) * grad[own, head]
     return to_z, to_key, to_query
+
+
+def _leaky(scores: Tensor) -> Tensor:
+    return torch.nn.functional.leaky_relu(scores, SLOPE)
 
 
 def _product(matrix: CSR, values: Tensor, x: Tensor) -> Tensor:
@@ -270,7 +273,7 @@ class Sums:
     @classmethod
     def of_self_loops(cls, z: Tensor, key: Tensor, query: Tensor, own: slice) -> Sums:
         """Return the sums over the self loops of the destinations `own`; the others' are empty."""
-        peak = leaky(query + key[: len(query)])
+        peak = _leaky(query + key[: len(query)])
         rows, total = z.new_zeros((len(query), *z.shape[1:])), torch.zeros_like(query)
         rows[own], total[own] = z[own], 1
         return cls(rows, total, peak)
@@ -298,7 +301,7 @@ class Sums:
     def add_by_torch(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
         """Do what `add` does, by torch's operations, on any device."""
         target, source, count = edges.spelled_out(z)
-        score = leaky(query[target] + key[source])
+        score = _leaky(query[target] + key[source])
         highest = self.peak.scatter_reduce(0, target.unsqueeze(1).expand_as(score), score, "amax")
         # Sums so far are relative to the peaks so far.
         kept = (self.peak - highest).exp_()

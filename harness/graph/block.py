@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from harness.deferred import Function, torch
 from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
 from harness.graph.csr import CSR, Floats
 from harness.graph.spmm import Engine, choose_engine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.function import FunctionCtx
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class Block:
     def aggregate(self, h: Tensor, propagation: Propagation) -> Tensor:
         """Return the propagated rows [num_dst, width] of `h` [num_src, width]; of other rows, a ValueError."""
         self._check(h)
-        result: Tensor = _Propagate.apply(h, self, propagation)  # type: ignore[no-untyped-call]
+        result: Tensor = _Propagate.apply(h, self, propagation)
         return result
 
     def attend(self, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -185,7 +187,7 @@ class Block:
             bias: [heads * width] or None.
         """
         self._check(z)
-        result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)  # type: ignore[no-untyped-call]
+        result: Tensor = _Attend.apply(z, to_key, to_query, bias, self)
         return result
 
     def queries(self, z: Tensor) -> Tensor:
@@ -260,7 +262,7 @@ def _placed(own: OwnRows, rows: Tensor, num_dst: int) -> Tensor:
     return rows.new_zeros((num_dst, rows.shape[1])).index_copy(0, own.at, rows)
 
 
-class _Propagate(torch.autograd.Function):
+class _Propagate(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, block: Block, propagation: Propagation) -> Tensor:
         left, right, own = block.scales(propagation)
@@ -290,7 +292,7 @@ class _Propagate(torch.autograd.Function):
         return result, None, None
 
 
-class _Attend(torch.autograd.Function):
+class _Attend(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, to_key: Tensor, to_query: Tensor, bias: Tensor | None, block: Block) -> Tensor:
         z = z.contiguous()

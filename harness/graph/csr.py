@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from harness.deferred import numba, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

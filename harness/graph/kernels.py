@@ -14,19 +14,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.dispatcher import Dispatcher
-from numba.extending import intrinsic
 
 from harness.data.store import locked
+from harness.deferred import Deferred, Kernel, intrinsic, numba
+
+if TYPE_CHECKING:
+    from numba.core.dispatcher import Dispatcher
 
 PACKAGES = ("harness", "harness_methods")
+ir: Any = Deferred("llvmlite.ir")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _11, _27, _30, _31, _32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
@@ -92,7 +91,7 @@ def _prefetch(_typing: Any, array: Any, index: Any) -> Any:
         write_prefetch(builder, builder.gep(data, [arguments[1]]))
         return context.get_dummy_value()
 
-    return types.void(array, index), generate
+    return numba.types.void(array, index), generate
 
 
 prefetch: Any = intrinsic(_prefetch)
@@ -157,6 +156,8 @@ def compile_once() -> None:
 
 
 def _alone(kernel: Dispatcher) -> Callable[[Any], Any]:
+    from numba.core.compiler_lock import global_compiler_lock
+
     compile_it, place = kernel.compile, Path(str(kernel.stats.cache_path), kernel.py_func.__qualname__)
 
     def compile_alone(signature: Any) -> Any:
@@ -169,10 +170,13 @@ def _alone(kernel: Dispatcher) -> Callable[[Any], Any]:
 
 def kernels() -> dict[str, Dispatcher]:
     """Return the kernels of the project, of the modules that are imported, that are kept on disk once compiled."""
+    from numba.core.dispatcher import Dispatcher
+
     ours = [(name, module) for name, module in sorted(sys.modules.items()) if name.split(".")[0] in PACKAGES]
+    found = [(name, value) for name, module in ours for value in vars(module).values()]
+    made = [(name, value.made if isinstance(value, Kernel) else value) for name, value in found]
     return {
         f"{name}.{value.py_func.__qualname__}": value
-        for name, module in ours
-        for value in vars(module).values()
+        for name, value in made
         if isinstance(value, Dispatcher) and value.py_func.__module__ == name and value.stats.cache_path
     }

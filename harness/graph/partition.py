@@ -7,17 +7,19 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from harness.data.graph import GraphData
+from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.csr import CSR, Ints, Topology
 from harness.graph.spmm import choose_engine
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

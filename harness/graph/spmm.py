@@ -22,20 +22,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numba
 import numpy as np
-import torch
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
-from torch import Tensor
 
+from harness.deferred import Deferred, intrinsic, numba, torch
 from harness.errors import UserError
 from harness.graph.csr import CSR
 from harness.graph.kernels import write_prefetch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ir: Any = Deferred("llvmlite.ir")
+cgutils: Any = Deferred("numba.core.cgutils")
 
 LEAST_WORK = 10_000  # entries that are worth a thread
 
@@ -74,9 +75,9 @@ LINE = 64  # bytes of a vector
 MOST = 16  # vectors that a pass over a row's entries can sum
 _AHEAD = 16  # entries from the one whose row is added to the one whose row is prefetched
 
-_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 
-_BYTES = ir.IntType(8).as_pointer()
+def _int64(value: int) -> Any:
+    return ir.IntType(64)(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +100,19 @@ class _Sum:
         """Write the loop over the entries and the stores of the sums; arguments as `_sum_row` has them."""
         builder, zeros = self.builder, ir.Constant(self.vector, None)
         width = self.vector.count * self.itemsize
-        aligned = [_INT64(width * k) for k in range(self.count)]
+        aligned = [_int64(width * k) for k in range(self.count)]
         # The last vector ends where the columns do, so that nothing beyond is read: it overlaps the one before.
-        offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _INT64(self.itemsize))]
-        column = builder.mul(first, _INT64(self.itemsize))
+        offsets = [*aligned[:-1], builder.mul(builder.sub(last, first), _int64(self.itemsize))]
+        column = builder.mul(first, _int64(self.itemsize))
         source, target = self._move(self.x.data, column), self._move(self.out.data, column)
         # Memory by its form only: LLVM keeps it in registers.
         sums = [cgutils.alloca_once(builder, self.vector) for _ in range(self.count)]
         for total in sums:
             builder.store(zeros, total)
-        final = builder.sub(builder.extract_value(self.indices.shape, 0), _INT64(1))
+        final = builder.sub(builder.extract_value(self.indices.shape, 0), _int64(1))
         with cgutils.for_range(builder, stop, start) as loop:
             # Past this row's end too: a row is often shorter than the wait for memory. Never past the array's.
-            ahead = builder.add(loop.index, _INT64(_AHEAD))
+            ahead = builder.add(loop.index, _int64(_AHEAD))
             ahead = builder.select(builder.icmp_signed("<", ahead, final), ahead, final)
             awaited = self._row(source, self.x, self._column(ahead))
             for offset in aligned:
@@ -122,13 +123,13 @@ class _Sum:
             builder.store(builder.load(total), self._vector_at(target, offset), align=self.itemsize)
 
     def _column(self, entry: Any) -> Any:
-        return self.builder.sext(self.builder.load(self.builder.gep(self.indices.data, [entry])), _INT64)
+        return self.builder.sext(self.builder.load(self.builder.gep(self.indices.data, [entry])), ir.IntType(64))
 
     def _row(self, base: Any, matrix: Any, row: Any) -> Any:
         return self._move(base, self.builder.mul(row, self.builder.extract_value(matrix.strides, 0)))
 
     def _move(self, place: Any, offset: Any) -> Any:
-        return self.builder.gep(self.builder.bitcast(place, _BYTES), [offset])
+        return self.builder.gep(self.builder.bitcast(place, ir.IntType(8).as_pointer()), [offset])
 
     def _vector_at(self, place: Any, offset: Any) -> Any:
         return self.builder.bitcast(self._move(place, offset), self.vector.as_pointer())
@@ -151,10 +152,10 @@ class _Sum:
 
     def _spread(self, value: Any) -> Any:
         """Return a vector of equal elements."""
-        builder, order = self.builder, ir.VectorType(_INT32, self.vector.count)
+        builder, order = self.builder, ir.VectorType(ir.IntType(32), self.vector.count)
         nothing = ir.Constant(self.vector, ir.Undefined)
         return builder.shuffle_vector(
-            builder.insert_element(nothing, value, _INT32(0)), nothing, ir.Constant(order, None)
+            builder.insert_element(nothing, value, ir.IntType(32)(0)), nothing, ir.Constant(order, None)
         )
 
 
@@ -168,25 +169,25 @@ def _sum_row_of(_typing, x, out, indices, weights, start, stop, row, first, last
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = [
-            None if isinstance(kind, types.NoneType) else context.make_array(kind)(context, builder, value)
+            None if isinstance(kind, numba.types.NoneType) else context.make_array(kind)(context, builder, value)
             for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
         ]
         *places, lanes, count = arguments[4:]
         element, full = context.get_data_type(x.dtype), 8 * LINE // x.dtype.bitwidth
         stored = builder.append_basic_block("stored")
-        choice = builder.switch(builder.add(builder.mul(lanes, _INT64(2 * MOST)), count), stored)
+        choice = builder.switch(builder.add(builder.mul(lanes, _int64(2 * MOST)), count), stored)
         # A case for each number of vectors: only with a constant one do the sums stay in registers.
         for size, most in [(full, MOST), *((full >> k, 2) for k in range(1, full.bit_length()))]:
             for number in range(1, most + 1):
                 case = builder.append_basic_block(f"lanes{size}vectors{number}")
-                choice.add_case(_INT64(2 * MOST * size + number), case)
+                choice.add_case(_int64(2 * MOST * size + number), case)
                 builder.position_at_end(case)
                 _Sum(builder, ir.VectorType(element, size), number, *arrays).write(*places)
                 builder.branch(stored)
         builder.position_at_end(stored)
         return context.get_dummy_value()
 
-    return types.void(x, out, indices, weights, *(types.int64,) * 7), generate
+    return numba.types.void(x, out, indices, weights, *(numba.types.int64,) * 7), generate
 
 
 _sum_row: Any = intrinsic(_sum_row_of)

@@ -13,7 +13,8 @@ from typing import Any
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.local import GRACE_S, TERM_S, GroupResult, RankFailure
-from harness.launch.process import is_loopback, placements_of
+from harness.launch.options import RunOptions
+from harness.launch.process import blocks, is_loopback, placements_of
 from harness.launch.progress import TrialProgress
 from harness.launch.rendezvous import (
     CALL,
@@ -26,13 +27,12 @@ from harness.launch.rendezvous import (
     TrialChannel,
     address_towards,
     backend_of,
-    blocks,
     interface_of,
     plan_of,
     session_key,
     wait_for,
 )
-from harness.launch.runner import OneMachine, RunOptions, run_suite
+from harness.launch.runner import OneMachine, run_suite
 from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.launch.seats import Seat
 from harness.results.reference import Measurement

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.launch.fork_server import ForkServer, NoWarmStart, fork_server
+from harness.launch.options import WORKER
 from harness.launch.process import (
     Placement,
     ProgressTail,
@@ -28,7 +29,6 @@ from harness.launch.process import (
 )
 from harness.results.record import Status
 
-WORKER = "harness.runtime.rank"
 GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
 POLL_S = 0.05

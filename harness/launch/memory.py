@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.data.catalog import DatasetInfo
+from harness.deferred import torch
+from harness.gpus import gpu_is_usable
 from harness.launch.inputs import threads_of
-from harness.launch.process import memory_limit
-from harness.launch.rendezvous import blocks
-from harness.models.gnn import GNN
+from harness.launch.process import blocks, memory_limit
+from harness.models.architecture import Architecture
 from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of
@@ -79,7 +80,7 @@ def total(components: Components) -> int:
 def estimate(
     trial: TrialConfig,
     graph: DatasetInfo,
-    model: GNN,
+    model: Architecture,
     *,
     inductive: bool,
     train: Table | None = None,
@@ -117,7 +118,7 @@ def estimate(
 class _Sizes:
     trial: TrialConfig
     graph: DatasetInfo
-    model: GNN
+    model: Architecture
     inductive: bool
 
     def case(self, rank: int, train: Table | None, full: Table | None, least: bool) -> MemoryCase:
@@ -188,10 +189,9 @@ def shortage(estimate: MemoryEstimate, device: str, capacity: Capacity) -> Short
 def capacity() -> Capacity:
     """Return this machine's capacity: its memory or the limit of this process's cgroup, and each GPU's."""
     import psutil
-    import torch
 
     memory = psutil.virtual_memory().total
-    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    gpus = range(torch.cuda.device_count() if gpu_is_usable() else 0)
     return Capacity(
         min(memory, memory_limit() or memory), tuple(torch.cuda.get_device_properties(i).total_memory for i in gpus)
     )

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import torch
-
 from harness.data.catalog import DatasetInfo
 from harness.launch.inputs import cores, is_inductive, missing_data
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
 from harness.launch.network import why_not
-from harness.launch.runner import RunOptions, is_done
-from harness.models.gnn import GNN
+from harness.launch.options import RunOptions, is_done
+from harness.models.architecture import Architecture
 from harness.results.record import Record
 from harness.results.store import ResultStore, read_at, records_under
 from harness.results.text import trials as trials_text
@@ -183,12 +181,12 @@ class _Planner:
 
         return self._once(("graph", spec.model_dump_json()), find)
 
-    def _model(self, trial: TrialConfig, graph: DatasetInfo) -> GNN:
+    def _model(self, trial: TrialConfig, graph: DatasetInfo) -> Architecture:
         spec, products = trial.model, trial.train.products
         source = trial.plugins.get("model")
         key = f"{spec.model_dump_json()} {source} {products} {graph.features} {graph.classes}"
         sizes = graph.features, graph.classes
-        return self._once(key, lambda: GNN(spec, *sizes, seed=0, dtype=torch.float32, products=products, source=source))
+        return self._once(key, lambda: Architecture(spec, *sizes, products=products, source=source))
 
 
 def _split_key(trial: TrialConfig) -> str:

@@ -330,3 +330,10 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def blocks(parts: int, nodes: int) -> list[range]:
+    """Return the ranks of each node: contiguous, as even as possible, the first nodes having more."""
+    each, more = divmod(parts, nodes)
+    starts = [node * each + min(node, more) for node in range(nodes + 1)]
+    return [range(starts[node], starts[node + 1]) for node in range(nodes)]

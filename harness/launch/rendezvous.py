@@ -15,16 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
-import torch
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+from harness.deferred import torch
 from harness.errors import UserError
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
+
+if TYPE_CHECKING:
+    from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 DEFAULT_PORT = 29400  # torchrun takes the same
 FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
@@ -169,6 +171,8 @@ def connect(cluster: Cluster) -> StoreClient:
 
 
 def _store(host: str, port: int, *, serve: bool) -> TCPStore:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     return TCPStore(host, port, is_master=serve, wait_for_workers=False, timeout=timedelta(seconds=30))
 
 
@@ -403,13 +407,6 @@ def check_plan(own: Mapping[str, Any], coordinators: Mapping[str, Any]) -> None:
         key="trials",
         fix="same suite file, options, data directory and kind of device on every node",
     )
-
-
-def blocks(parts: int, nodes: int) -> list[range]:
-    """Return the ranks of each node: contiguous, as even as possible, the first nodes having more."""
-    each, more = divmod(parts, nodes)
-    starts = [node * each + min(node, more) for node in range(nodes + 1)]
-    return [range(starts[node], starts[node + 1]) for node in range(nodes)]
 
 
 def backend_of(trial: TrialConfig, infos: Sequence[NodeInfo], shares: Sequence[range]) -> Backend:

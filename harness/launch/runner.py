@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from harness.errors import DataUnavailable, UserError
+from harness.gpus import gpu_is_usable
 from harness.launch.ahead import compile_ahead
 from harness.launch.data_changes import on_todays_data
 from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
-from harness.launch.local import WORKER, GroupResult, OnProgress, run_group
+from harness.launch.local import GroupResult, OnProgress, run_group
 from harness.launch.network import clean_namespaces, network, why_not
+from harness.launch.options import WORKER, RunOptions, is_done
 from harness.launch.process import Placement, placements_of, rank_environment
 from harness.launch.progress import Shown, TrialProgress
 from harness.launch.queue import Request, TrialQueue, Turn
@@ -43,29 +45,6 @@ if TYPE_CHECKING:
 
 QUEUE_POLL_S = 0.5
 COMPILING = "harness.runtime.compiling_rank"
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Says what a user asks of a run.
-
-    `retry`: statuses whose trials run again; `fresh`: all selected trials run again; `data_dir` and `cache`:
-    where data is looked up and kept (None: the environment's); `warm`: ranks are forked by a process that has
-    imported what they need, where that is possible; `worker`: the module every rank runs; `jobs`, `together`: see
-    `Seats`; `request`: the name of one that this runner works on with others (None: its own); `wait`: for trials
-    that others run, too.
-    """
-
-    retry: frozenset[str] = frozenset()
-    fresh: bool = False
-    data_dir: Path | None = None
-    cache: Path | None = None
-    warm: bool = True
-    worker: str = WORKER
-    jobs: int = 1
-    together: bool = False
-    request: str | None = None
-    wait: bool = True
 
 
 class Machines(Protocol):
@@ -342,16 +321,9 @@ def write_job(
     return path
 
 
-def is_done(status: str | None, options: RunOptions) -> bool:
-    """Return whether a trial with this status (None: no record) is left as it is; a skipped one never is."""
-    return status not in (None, "skipped") and status not in options.retry and not options.fresh
-
-
 def check_device(trials: Sequence[TrialConfig]) -> None:
     """Raise UserError if a trial wants a GPU and torch can use none."""
-    import torch
-
-    if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
+    if any(trial.device == "cuda" for trial in trials) and not gpu_is_usable():
         raise UserError("torch can use no GPU here", key="device cuda", fix="--device cpu; see `harness doctor`")
 
 

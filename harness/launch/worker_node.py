@@ -16,6 +16,7 @@ from harness.errors import DataUnavailable, UserError
 from harness.launch.heartbeat import heartbeat
 from harness.launch.inputs import InputCache, TrialInputs
 from harness.launch.local import GroupResult, RankFailure
+from harness.launch.options import RunOptions
 from harness.launch.process import placements_of
 from harness.launch.rendezvous import (
     CALL,
@@ -34,7 +35,7 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import OneMachine, RunOptions, check_device, explain
+from harness.launch.runner import OneMachine, check_device, explain
 from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.suite.schema import Suite, TrialConfig
 

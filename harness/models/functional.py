@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
+
+from harness.deferred import Function, numba, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.function import FunctionCtx
 
 
 class Linear:
@@ -29,7 +31,7 @@ class Linear:
         """Return the product, [rows, out]."""
         if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             recurs = (self.training if torch.is_grad_enabled() else self.evaluating).has(x.shape[0])
-            result: Tensor = _Linear.apply(x, weight, bias, recurs)  # type: ignore[no-untyped-call]
+            result: Tensor = _Linear.apply(x, weight, bias, recurs)
             return result
         return _plain(x, weight, bias)
 
@@ -55,22 +57,17 @@ class RecurringRows:
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 
 
-class LayerNorm(nn.LayerNorm):
-    """torch's over the last dimension of `x` [rows, width], the same bits with any number of threads.
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Return the normalised rows of `x` [rows, width], the same bits with any number of threads.
 
     On a CPU torch sums the gradients of weight and bias by thread; here they are sums of columns, which it does not
     split.
     """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised rows, scaled and shifted."""
-        if x.device.type == "cpu" and torch.is_grad_enabled():
-            result: Tensor = _LayerNorm.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
-            return result
-        return super().forward(x)
+    result: Tensor = _LayerNorm.apply(x, weight, bias, eps)
+    return result
 
 
-class _LayerNorm(torch.autograd.Function):
+class _LayerNorm(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         out, mean, inverse = torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
@@ -99,7 +96,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return result
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, recurs: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
@@ -134,7 +131,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return torch.nn.functional.dropout(x, rate)
-    result: Tensor = _Dropout.apply(x, rate, _seeds())  # type: ignore[no-untyped-call]
+    result: Tensor = _Dropout.apply(x, rate, _seeds())
     return result
 
 
@@ -143,7 +140,7 @@ def relu_dropout(x: Tensor, rate: float) -> Tensor:
     if x.device.type != "cpu":
         return dropout(torch.relu(x), rate)
     seeds = _seeds() if rate else np.zeros(2, np.uint32)  # an evaluation draws nothing of training's numbers
-    result: Tensor = _ReluDropout.apply(x, rate, seeds)  # type: ignore[no-untyped-call]
+    result: Tensor = _ReluDropout.apply(x, rate, seeds)
     return result
 
 
@@ -166,7 +163,7 @@ def _seeds() -> NDArray[np.uint32]:
     return torch.randint(2**32, (2,)).numpy().astype(np.uint32)
 
 
-class _Dropout(torch.autograd.Function):
+class _Dropout(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
         ctx.rate, ctx.seeds = rate, seeds  # type: ignore[attr-defined]
@@ -177,7 +174,7 @@ class _Dropout(torch.autograd.Function):
         return _masked(_mask, grads[0], ctx.rate, ctx.seeds), None, None  # type: ignore[attr-defined]
 
 
-class _ReluDropout(torch.autograd.Function):
+class _ReluDropout(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, rate: float, seeds: NDArray[np.uint32]) -> Tensor:
         out = _masked(_mask_positive, x, rate, seeds)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from harness.graph.block import MEAN, Block
 from harness.models.layer import BlockSize, Fetch, GraphLayer, LayerCase, LayerValues
 from harness.models.spec import ModelSpec, Products
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class GATLayer(GraphLayer):
@@ -33,8 +35,8 @@ class GATLayer(GraphLayer):
         width = outputs if average else outputs // heads
         super().__init__(inputs, outputs, heads * width)
         self.heads, self.average = heads, average
-        self.weight_src = nn.Parameter(torch.empty(heads, width))
-        self.weight_dst = nn.Parameter(torch.empty(heads, width))
+        self.weight_src = self.parameter(heads, width)
+        self.weight_dst = self.parameter(heads, width)
 
     @classmethod
     def check_spec(cls, spec: ModelSpec) -> None:

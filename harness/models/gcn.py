@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from harness.graph.block import SYMMETRIC, Block
 from harness.models.layer import Fetch, GraphLayer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class GCNLayer(GraphLayer):

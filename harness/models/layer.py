@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-import torch
-from torch import Tensor, nn
-
+from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, Propagation
 from harness.models.functional import Linear
@@ -17,8 +15,14 @@ from harness.models.spec import ModelSpec, Products
 from harness.registry import Registered, Registry
 from harness.spec import Spec
 
-Fetch = Callable[[Tensor], Tensor]
-HopFetch = Callable[[Tensor, int], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module, Parameter
+else:
+    Module = object
+
+Fetch = Callable[["Tensor"], "Tensor"]
+HopFetch = Callable[["Tensor", int], "Tensor"]
 
 # A multiply-add of an SpMM costs about this many of a GEMM's: measured 10 against 44 G/s on one core.
 SPMM_COST = 4.0
@@ -65,8 +69,21 @@ class LayerValues:
     backward: int
 
 
-class GraphLayer(Registered, nn.Module):
+@dataclass(frozen=True)
+class Shape:
+    """The shape of weights that are not there."""
+
+    sizes: tuple[int, ...]
+
+    def numel(self) -> int:
+        """Return how many they are."""
+        return math.prod(self.sizes)
+
+
+class GraphLayer(Registered, Module):
     """A graph layer: how it propagates, what its exchange sends, what it holds in memory.
+
+    Objects of the class have sizes and no weights, for plans; those of `as_module()` are torch modules.
 
     A model is made of layers of one kind; a subclass with a `name` is a model that suites can name. It sets
     `propagation` and defines `forward(block, h, fetch, transform_first, aggregated)`, which returns [num_dst, outputs]:
@@ -88,6 +105,7 @@ class GraphLayer(Registered, nn.Module):
     attends: ClassVar[bool] = False  # its aggregation depends on weights that are learnt
     reads_own: ClassVar[bool] = True  # a node's own row, for which its aggregation has no self loop
     can_transform_first: ClassVar[bool] = True  # H W can be exchanged instead of H
+    _module: ClassVar[type]
     hops: int = 1  # aggregations one behind the other, each with a block of its own
 
     def __init__(
@@ -96,8 +114,30 @@ class GraphLayer(Registered, nn.Module):
         super().__init__()
         self.inputs, self.outputs, self.linear, self.products = inputs, outputs, Linear(), products
         self.transformed = outputs if transformed is None else transformed
-        self.weight = nn.Parameter(torch.empty(inputs, self.transformed))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.weight = self.parameter(inputs, self.transformed)
+        self.bias = self.parameter(outputs)
+
+    def parameter(self, *shape: int) -> Parameter:
+        """Return new weights, zeros until `reset`; where the layer is no module, their shape."""
+        return cast("Parameter", Shape(shape))
+
+    @property
+    def num_weights(self) -> int:
+        """How many weights it has."""
+        return sum(value.numel() for value in vars(self).values() if isinstance(value, Shape))
+
+    @classmethod
+    def as_module(cls) -> type[Self]:
+        """Return the subclass whose objects are torch modules, with weights."""
+        if "_module" not in vars(cls):
+            has = {
+                "__module__": cls.__module__,
+                "__doc__": cls.__doc__,
+                "parameter": lambda self, *shape: torch.nn.Parameter(torch.zeros(shape)),
+                "num_weights": property(lambda self: sum(each.numel() for each in self.parameters())),
+            }
+            cls._module = type(cls.__name__, (cls, torch.nn.Module), has)
+        return cast("type[Self]", cls._module)
 
     @classmethod
     def check_class(cls, where: str) -> None:
@@ -105,7 +145,7 @@ class GraphLayer(Registered, nn.Module):
         super().check_class(where)
         if not isinstance(getattr(cls, "propagation", None), Propagation):
             raise UserError(f"'{where}' has no propagation", fix="write `propagation = harness.MEAN`, or alike")
-        if cls.forward is GraphLayer.forward:
+        if not hasattr(cls, "forward"):
             raise UserError(f"'{where}' has no forward", fix="define it in the class")
 
     @classmethod
@@ -132,7 +172,7 @@ class GraphLayer(Registered, nn.Module):
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 bound = math.sqrt(6 / sum(parameter.shape))
-                nn.init.uniform_(parameter, -bound, bound, generator=generator)
+                torch.nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def run(
         self, blocks: Sequence[Block], h: Tensor, fetch: HopFetch, transform_first: bool, aggregated: Tensor | None
@@ -210,4 +250,4 @@ class GraphLayer(Registered, nn.Module):
         return 2 * rows * (d + o) + (block.src * d if exchanged else 0)
 
 
-MODELS: Registry[type[GraphLayer]] = Registry(GraphLayer, "harness.models")
+MODELS: Registry[type[GraphLayer]] = Registry(GraphLayer, "harness.models", others=["gnn"])  # which imports torch

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from harness.deferred import torch
 from harness.graph.block import SYMMETRIC, Block, own_rows
 from harness.models.layer import BlockSize, GraphLayer, HopFetch, LayerCase, LayerValues
 from harness.models.spec import ModelSpec, Products
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class MixHopLayer(GraphLayer):

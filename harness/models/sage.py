@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from harness.graph.block import MEAN, Block
 from harness.models.layer import Fetch, GraphLayer
 from harness.models.spec import Products
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class SageLayer(GraphLayer):
@@ -18,7 +20,7 @@ class SageLayer(GraphLayer):
 
     def __init__(self, inputs: int, outputs: int, *, products: Products = "auto") -> None:
         super().__init__(inputs, outputs, products=products)
-        self.weight_self = nn.Parameter(torch.empty(inputs, outputs))
+        self.weight_self = self.parameter(inputs, outputs)
 
     def forward(
         self, block: Block, h: Tensor, fetch: Fetch, transform_first: bool = False, aggregated: Tensor | None = None

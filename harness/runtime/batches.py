@@ -12,16 +12,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from harness.deferred import torch
 from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator, Direction, Traffic
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from harness.runtime.worker import Worker
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import torch
-
+from harness.deferred import torch
 from harness.metrics import PHASES, Phase
 
 

@@ -14,15 +14,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
-import torch
-import torch.distributed as dist
-from torch import Tensor
 
+from harness.deferred import dist, torch
 from harness.metrics import PURPOSES, Phase, Purpose
 from harness.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Direction = Literal["forward", "backward", "none"]
 Scope = Literal["setup", "compile", "epoch", "eval"]

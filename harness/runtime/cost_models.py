@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.models.gnn import GNN, eq3_values, evaluation_values, training_values
+from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
 from harness.runtime.evaluation import pieces
 from harness.runtime.optimizers import optimizer_of
@@ -50,7 +50,7 @@ class BytesCase:
     parts: int
     boundary: int
     nodes: int
-    model: GNN
+    model: Architecture
     steps: int = 1
     stats: Mapping[str, float] = field(default_factory=dict)
     itemsize: int = 4
@@ -175,7 +175,7 @@ class MemoryCase:
     train_nodes: int
     nodes: int
     edges: int
-    model: GNN
+    model: Architecture
     parts: int = 1
     itemsize: int = 4
     moments: int = 2
@@ -328,7 +328,7 @@ class MemoryCase:
         return rows * (self.model.outputs * self.itemsize if self.multilabel else 8)
 
     def _weights(self) -> int:
-        return (2 + self.moments) * self.itemsize * sum(p.numel() for p in self.model.parameters())
+        return (2 + self.moments) * self.itemsize * self.model.num_weights
 
     def _evaluation(self, training: int, *, stored: bool) -> Components:
         """What an evaluation needs beyond the training that it interrupts, whose layers are free by then.

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, TypeVar
 
-import torch
+from harness.deferred import torch
 
 T = TypeVar("T")
 

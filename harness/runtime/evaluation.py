@@ -6,17 +6,20 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from harness.deferred import torch
 from harness.graph.attention import Edges, Sums, by_head
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import SPLITS, Halo, Partition, View
-from harness.models.gnn import GNN
 from harness.runtime.comm import Communicator
 from harness.runtime.spec import EVALUATION_MIB
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models.gnn import GNN
 
 
 class WholeBlock(Block):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.deferred import torch
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
 from harness.runtime.row_plan import RowPlan, fresh, take, upload
 from harness.sampling.sample import Tables
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RowStore:

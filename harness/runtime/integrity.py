@@ -10,16 +10,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from harness.deferred import torch
 from harness.graph.partition import HIDDEN
-from harness.models.gnn import Rows
 from harness.runtime.row_plan import upload
 from harness.runtime.step import Loss, Step
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models.gnn import Rows
     from harness.runtime.worker import Worker
 
 _ONLY = "only the trainer's optimizer may change them"
@@ -33,7 +34,7 @@ MODEL, REPLACED, SETUP, EVALUATION, BETWEEN, STEP, LABELS, INPUTS = RULES = (
     "the loss reads rows that are no training nodes: their labels are not handed out",
     "what the first layer reads is not the data set's features",
 )
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_BITS = {2: "int16", 4: "int32", 8: "int64"}  # torch's dtypes
 
 
 class Integrity:
@@ -45,7 +46,7 @@ class Integrity:
         broken: the first of RULES that was; None so far.
     """
 
-    def __init__(self, model: nn.Module, values: nn.Parameter) -> None:
+    def __init__(self, model: torch.nn.Module, values: torch.nn.Parameter) -> None:
         self.broken: str | None = None
         self._model, self._values, self._parameters = model, values, list(model.parameters())
         self._spec = getattr(model, "spec", None)
@@ -54,7 +55,7 @@ class Integrity:
         self._labels: Tensor | None = None
         self._outsiders = self._written = torch.zeros((), dtype=torch.bool, device=values.device)
 
-    def unchanged(self, model: nn.Module, rule: str) -> None:
+    def unchanged(self, model: torch.nn.Module, rule: str) -> None:
         """See that the model is the suite's with the trainer's weights, and those are of the last look, bit for bit.
 
         `rule`: the one that other weights break: by what happened in between.
@@ -116,7 +117,7 @@ class Integrity:
     def _seen_sum(self) -> Tensor:
         """Return the sum of the weights' bit patterns, a scalar on the device."""
         values = self._values.detach()
-        return values.view(_BITS[values.element_size()]).sum(dtype=torch.int64)
+        return values.view(getattr(torch, _BITS[values.element_size()])).sum(dtype=torch.int64)
 
 
 LOOKED_AT = 4  # rows an epoch
@@ -148,7 +149,7 @@ class Inputs:
         self._take_loss(step)
 
         def seen(rows: Rows, take: Callable[[Tensor, Nodes], None]) -> Rows:
-            if isinstance(rows, Tensor):
+            if isinstance(rows, torch.Tensor):
                 take(rows, step.nodes)
                 return rows
 

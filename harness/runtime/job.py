@@ -9,10 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-import torch
-import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
-
+from harness.deferred import dist, torch
 from harness.runtime.spec import RunConfig
 from harness.spec import Spec
 
@@ -79,6 +76,8 @@ def rank_device(kind: str) -> torch.device:
 
 def join_group(job: Job, rank: int, world: int) -> None:
     """Join the trial's process group: nccl with a GPU for each local rank, gloo otherwise."""
+    from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
     if world == 1:
         return
     if job.config.device == "cuda":

@@ -13,8 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import torch
-
+from harness.deferred import torch
 from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
 from harness.runtime.load import Load
 from harness.runtime.spec import IN_PHASES, Timing

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_
 
 from pydantic import Field, model_validator
 from pydantic_core import to_jsonable_python
-from torch import Tensor
 
 from harness.errors import UserError
 from harness.graph.block import Block
 from harness.metrics import Metric, as_declared
-from harness.models.gnn import Exchange
 from harness.registry import Registered, Registry
 from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
 from harness.runtime.step import Step
 from harness.spec import Presets, Spec, of_presets
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models.gnn import Exchange
     from harness.runtime.worker import Worker
 
 

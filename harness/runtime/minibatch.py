@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
+from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.kernels import batch_seed
 from harness.graph.partition import HIDDEN, View
@@ -31,6 +30,8 @@ from harness.runtime.step import Loss, Step
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from harness.runtime.worker import Worker
 
 

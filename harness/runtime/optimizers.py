@@ -6,9 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
-import torch
 from pydantic import Field
 
+from harness.deferred import torch
 from harness.registry import Registered, Registry
 from harness.runtime.spec import TrainSpec
 from harness.spec import PluginSource, Spec

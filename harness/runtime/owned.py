@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from harness.deferred import numba, torch
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.partition import View
 from harness.runtime.comm import Communicator

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from harness.deferred import Function, torch
 from harness.graph.block import Block
 from harness.graph.partition import Halo
 from harness.metrics import Metric, Purpose
@@ -25,6 +23,9 @@ from harness.runtime.method import FullGraphMethod, FullGraphOptions
 from harness.runtime.step import Step
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.function import FunctionCtx
+
     from harness.runtime.worker import Worker
 
 
@@ -198,11 +199,11 @@ class StaleExchange:
         if layer == 0 and self._features is not None:
             rows = self.pipeline.rows(self._features, layer, self.sent, self.read)
             return torch.cat([h, dropout(rows, self._rate)])
-        result: Tensor = _Stale.apply(h, self, layer)  # type: ignore[no-untyped-call]
+        result: Tensor = _Stale.apply(h, self, layer)
         return result
 
 
-class _Stale(torch.autograd.Function):
+class _Stale(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, exchange: StaleExchange, layer: int) -> Tensor:
         ctx.exchange, ctx.layer, ctx.inner = exchange, layer, h.shape[0]  # type: ignore[attr-defined]
@@ -218,7 +219,7 @@ class _Stale(torch.autograd.Function):
 
 
 def _result(transfer: Tensor | Pending[Tensor]) -> Tensor:
-    return transfer if isinstance(transfer, Tensor) else transfer.wait()
+    return transfer if isinstance(transfer, torch.Tensor) else transfer.wait()
 
 
 def stale_memory(

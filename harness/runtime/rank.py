@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
+import numba  # noqa: F401 - first, so that no kernel is deferred
 import torch
 
 from harness.runtime.job import Job, join_group

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.distributed as dist
-
+from harness.deferred import dist, torch
 from harness.errors import UserError
 from harness.runtime.comm import describe
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from harness.deferred import numba, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHUNK = 4096  # rows copied at a time, where a matrix of them all would be fresh memory to clear
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
+from harness.deferred import Function, torch
 from harness.graph.block import Block
 from harness.graph.partition import Halo, Partition
-from harness.models.gnn import Exchange, Rows
 from harness.runtime.comm import Communicator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.function import FunctionCtx
+
+    from harness.models.gnn import Exchange, Rows
 
 
 class SyncExchange:
@@ -29,11 +32,11 @@ class SyncExchange:
         """Return the source rows [num_src, width] of a layer's inner rows `h` [n_in, width]; see `Step`."""
         if self.comm.world == 1:
             return h
-        result: Tensor = _SyncExchange.apply(h, self, layer)  # type: ignore[no-untyped-call]
+        result: Tensor = _SyncExchange.apply(h, self, layer)
         return result
 
 
-class _SyncExchange(torch.autograd.Function):
+class _SyncExchange(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, h: Tensor, exchange: SyncExchange, layer: int) -> Tensor:
         halo, comm = exchange.halo, exchange.comm

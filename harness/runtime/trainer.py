@@ -10,10 +10,7 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.utils import vector_to_parameters
-
+from harness.deferred import torch
 from harness.graph.kernels import Versions, loaded
 from harness.graph.partition import SPLITS
 from harness.metrics import HOST_PHASES
@@ -30,6 +27,8 @@ from harness.runtime.usage import Usage
 from harness.runtime.wire import Wire
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from harness.runtime.worker import Worker
 
 
@@ -39,12 +38,12 @@ class FlatParameters:
     One more element behind the gradients carries the loss, so that every rank knows the loss of all.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         parameters = list(model.parameters())
-        self.values = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        self.values = torch.nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
         self._buffer = self.values.new_zeros(self.values.numel() + 1).detach()
         self.values.grad = self._buffer[:-1]
-        vector_to_parameters(self.values.data, parameters)
+        torch.nn.utils.vector_to_parameters(self.values.data, parameters)
         gradients = self.values.grad.split([parameter.numel() for parameter in parameters])
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.view_as(parameter)
@@ -136,10 +135,10 @@ def loss_sum(logits: Tensor, loss: Loss, pos_weight: float = 1.0) -> Tensor:
     """
     chosen = logits[loss.rows]
     if loss.labels.dim() == 1:
-        each = nn.functional.cross_entropy(chosen, loss.labels, reduction="none")
+        each = torch.nn.functional.cross_entropy(chosen, loss.labels, reduction="none")
     else:
         factor = None if pos_weight == 1 else chosen.new_full((), pos_weight)
-        each = nn.functional.binary_cross_entropy_with_logits(
+        each = torch.nn.functional.binary_cross_entropy_with_logits(
             chosen, loss.labels, reduction="none", pos_weight=factor
         ).sum(1)
     if loss.weights is not None:
@@ -347,7 +346,7 @@ class Trainer:
         self.method.on_step_end(total)
         with clock.phase("optimize"):
             if self.spec.clip is not None:
-                nn.utils.clip_grad_norm_(self.flat.values, self.spec.clip)
+                torch.nn.utils.clip_grad_norm_(self.flat.values, self.spec.clip)
             self.optimizer.step()
         self.integrity.ends_step()
         return total

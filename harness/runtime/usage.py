@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
+
+from harness.deferred import torch
 
 TASKS = Path("/proc/self/task")
 MORE = 1.05  # times its cores that a rank may keep busy: clocks are read one after the other

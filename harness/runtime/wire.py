@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
+from harness.deferred import torch
 from harness.runtime.comm import Communicator
 from harness.runtime.usage import Flag
 

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from harness.data.store import open_graph
+from harness.deferred import torch
 from harness.graph.partition import Partition, View
-from harness.models.gnn import GNN
 from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic, TrafficCheck
 from harness.runtime.evaluation import WholeBlock
@@ -25,6 +23,9 @@ from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
 from harness.runtime.spec import IN_PHASES, RunConfig
 from harness.runtime.step import Loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REMEMBERED = 64  # aggregated rows
 
@@ -89,6 +90,8 @@ class Worker:
 
         What a method has done to them is undone, for another that takes its place: see `Trainer.rehearse`.
         """
+        from harness.models.gnn import GNN
+
         config = self.job.config
         if vars(self).pop("features", None) is not None:
             _ = self.features  # read again here, not in an epoch

@@ -11,9 +11,9 @@ the processor from loading ahead, and their indices are unsigned, which saves nu
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from harness.deferred import numba
 from harness.graph.kernels import stream, uniform
 
 U = np.uint64

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.deferred import numba
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.metrics import Metric

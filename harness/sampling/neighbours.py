@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.deferred import numba
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
 from harness.sampling.layerwise import write_inclusion

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.deferred import numba
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import next_u64, stream, uniform

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.partition import partition_nodes
 from harness.data.store import atomic_directory, locked
+from harness.deferred import numba
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import gather, prefetch
 from harness.sampling.sample import LayerSample, Sample, Tables

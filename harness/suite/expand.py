@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from harness.errors import UserError, nearest
+from harness.gpus import gpu_is_usable
 from harness.models.spec import ModelSpec
 from harness.registry import PluginKey, find_plugins
 from harness.runtime.spec import MethodSpec, TrainSpec
@@ -122,9 +123,7 @@ def _differing(usual: BaseModel, own: BaseModel) -> dict[str, Any]:
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     """Return the device that "auto" stands for on this machine: cuda where torch sees a GPU."""
     if device == "auto":
-        import torch
-
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if gpu_is_usable() else "cpu"
     if device in ("cpu", "cuda"):
         return "cpu" if device == "cpu" else "cuda"
     raise UserError(f"bad value '{device}', allowed: auto, cpu, cuda", key="device")

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Metric, Step, Worker
+from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Metric, Step, Worker, torch
 from harness.graph import Partition
 from harness.models import BlockSize
 from harness.runtime import PartSize

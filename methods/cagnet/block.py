@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from harness import torch
 from harness.graph import CSR, Block, Edges, Gradients, Partition, Sums, by_head, induce_columns, spread
 from harness.metrics import Purpose
 from harness.runtime import Direction
 
 from .mesh import Label, Mesh, Sent
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def entries_from(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-import torch.distributed as dist
-from torch import Tensor
-
-from harness import UserError
+from harness import UserError, torch
 from harness.metrics import Purpose
 from harness.runtime import Communicator, Direction
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def rank_groups(replication: int, parts: int) -> list[range]:
@@ -76,7 +76,7 @@ class Mesh:
         ends = [0, *accumulate(self.sizes[rank] for rank in self.group)]
         self.rows = {rank: slice(*between) for rank, between in zip(self.group, pairwise(ends), strict=True)}
         self.own, self.num_rows = self.rows[comm.rank], ends[-1]
-        self._process_group: dist.ProcessGroup | None = None
+        self._process_group: torch.distributed.ProcessGroup | None = None
         if replication > 1 and len(self.column) > 1:
             self._process_group = comm.divide(columns)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from harness import (
     Bytes,
@@ -24,6 +22,7 @@ from harness import (
     Worker,
     batch_seed,
     per_layer,
+    torch,
 )
 from harness.graph import View
 from harness.runtime import (
@@ -43,6 +42,9 @@ from harness.runtime import (
 from .explainer import COUNTED, Explainer, Guidance, explanation_memory
 from .guided_sampling import ExplanationGraph, GuidedSampler
 from .masks import MaskOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The upper half of a number of rows says which columns: those told before, all, or _NEW + n: n new ones.
 _TOLD, _ALL, _NEW = 0, 1, 2

@@ -10,21 +10,23 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from harness import MemoryCase, Metric
+from harness import MemoryCase, Metric, torch
 from harness.metrics import STAT
-from harness.models import GNN, BlockSize
+from harness.models import BlockSize
 from harness.runtime import Clock, Components
 
 from .guided_sampling import ExplanationGraph
 from .masks import MaskOptions, Masks, explain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models import GNN
 
 
 def explanation_memory(case: MemoryCase) -> Components:
@@ -194,7 +196,7 @@ class Explainer:
         start, cpu = time.perf_counter(), time.thread_time()
         found: Masks | str | None
         try:
-            vector_to_parameters(weights, self._model.parameters())
+            torch.nn.utils.vector_to_parameters(weights, self._model.parameters())
             found = explain(self._model, self._graph, self._options, self._seed(step), self._stopped.is_set)
         except Exception as error:  # whatever it is: the training goes on
             found = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -229,13 +231,13 @@ class _Best:
     """The weights of the lowest loss so far, kept on the model's device, so that no step waits for it."""
 
     def __init__(self, model: GNN) -> None:
-        self._weights = parameters_to_vector(model.parameters()).detach()
+        self._weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
         self._loss = self._weights.new_full((), torch.inf, dtype=torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=self._weights.device)
 
     def observe(self, model: GNN, loss: Tensor, step: int) -> None:
         better = loss < self._loss
-        weights = parameters_to_vector(model.parameters()).detach()
+        weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
         self._weights = torch.where(better, weights, self._weights)
         self._loss = torch.where(better, loss, self._loss)
         self._step = torch.where(better, step, self._step)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from harness import LayerSample, Sample, Source
+from harness import LayerSample, Sample, Source, numba, torch
 from harness.graph import CSR, Block, Topology, View, stream
 from harness.runtime import FeatureStore
 from harness.sampling import (
@@ -25,6 +23,9 @@ from harness.sampling import (
     target_rows,
     write_inclusion,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def within_hops(topology: Topology, nodes: NDArray[np.int64], hops: int) -> NDArray[np.int64]:
@@ -58,8 +59,6 @@ def _reached(indptr, indices, rows, met):  # type: ignore[no-untyped-def]
 
 
 CHUNK = 16384  # remote rows fetched at a time, so that no second matrix of them all is made
-
-CPU = torch.device("cpu")
 
 ENGINE = "numba"  # keeps to torch's number of threads also in a thread of its own, where dgl takes all cores
 
@@ -98,7 +97,7 @@ class ExplanationGraph:
         """
         inner = np.asarray(view.partition.inner)
         remote = np.setdiff1d(within_hops(topology, inner, hops), inner, assume_unique=True)
-        local = store.inner.to(CPU, dtype)
+        local = store.inner.to("cpu", dtype)
         features = torch.empty((1 + remote.size, local.shape[1]), dtype=dtype)
         features[0] = local.mean(0) if inner.size else 0
         chunks = -(-remote.size // CHUNK)
@@ -141,7 +140,7 @@ def _local_block(topology: Topology, inner: NDArray[np.int64], tables: Tables, d
     sample = induce(topology, inner, tables)
     weights = None if sample.values is None else sample.values.astype(np.float32)
     scale = missing_degree(topology, inner, Topology(sample.indptr, sample.indices, weights))
-    return replace(sample, dst_scale=scale).block(topology, device=CPU, dtype=dtype, engine=ENGINE)
+    return replace(sample, dst_scale=scale).block(topology, device=torch.device("cpu"), dtype=dtype, engine=ENGINE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,18 +6,18 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import kl_div, logsigmoid
 
-from harness import MethodOptions, Presets
-from harness.models import GNN
+from harness import MethodOptions, Presets, torch
 
 from .guided_sampling import ExplanationGraph
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models import GNN
 
 INPUT_WEIGHTS = ("weight", "weight_self")  # of a graph layer: those that multiply its input
 
@@ -201,25 +201,25 @@ class _Adam:
         self._first = torch.zeros_like(logits)
         self._second = logits.new_zeros(()) if shared else torch.zeros_like(logits)
 
-    @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
         """Move the logits."""
         self._steps += 1
         first, second = self._decays
-        square = gradient.square()
-        self._first.lerp_(gradient, 1 - first)
-        self._second.lerp_(square if self._second.dim() else square.mean(), 1 - second)
-        length = self._lr / (1 - first**self._steps)
-        scale = (self._second / (1 - second**self._steps)).sqrt().add_(self._epsilon)
-        self._logits.sub_(self._first / scale, alpha=length)
+        with torch.no_grad():
+            square = gradient.square()
+            self._first.lerp_(gradient, 1 - first)
+            self._second.lerp_(square if self._second.dim() else square.mean(), 1 - second)
+            length = self._lr / (1 - first**self._steps)
+            scale = (self._second / (1 - second**self._steps)).sqrt().add_(self._epsilon)
+            self._logits.sub_(self._first / scale, alpha=length)
 
 
-@torch.no_grad()
 def _kept(model: GNN, graph: ExplanationGraph) -> Tensor:
     """Return what the local nodes' mean logits predict, [C]: chances of classes, or of each label."""
-    logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, transform_first=True)
-    mean = logits.mean(0)
-    return mean.sigmoid() if graph.multilabel else mean.softmax(0)
+    with torch.no_grad():
+        logits: Tensor = model([graph.local_block] * model.depth, graph.local_features, transform_first=True)
+        mean = logits.mean(0)
+        return mean.sigmoid() if graph.multilabel else mean.softmax(0)
 
 
 def _star_logits(model: GNN, graph: ExplanationGraph, nodes: Tensor, features: Tensor) -> Tensor:
@@ -243,12 +243,15 @@ def _star_logits(model: GNN, graph: ExplanationGraph, nodes: Tensor, features: T
             for name, weight in first.named_parameters()
             if name in INPUT_WEIGHTS
         }
-    logits: Tensor = functional_call(model, folded, (graph.blocks, inputs, exchange), {"transform_first": True})
+    logits: Tensor = torch.func.functional_call(
+        model, folded, (graph.blocks, inputs, exchange), {"transform_first": True}
+    )
     return logits[0]
 
 
 def _divergence(kept: Tensor, logits: Tensor, multilabel: bool) -> Tensor:
     """KL(kept || inferred) in nats."""
+    kl_div, logsigmoid = torch.nn.functional.kl_div, torch.nn.functional.logsigmoid
     if not multilabel:
         return kl_div(logits.log_softmax(0), kept, reduction="sum")
     on = kl_div(logsigmoid(logits), kept, reduction="sum")
@@ -259,5 +262,6 @@ def _divergence(kept: Tensor, logits: Tensor, multilabel: bool) -> Tensor:
 def _regulariser(logits: Tensor, size: float, entropy: float) -> Tensor:
     """Mean size and mean binary entropy of a mask, weighted; 0 of an empty one."""
     mask = logits.sigmoid()
+    logsigmoid = torch.nn.functional.logsigmoid
     entropies = -(mask * logsigmoid(logits) + (1 - mask) * logsigmoid(-logits))
     return (size * mask + entropy * entropies).sum() / max(mask.numel(), 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import numba
 from harness.graph import Topology, below, next_u64, prefetch, stream
 from harness.sampling import Pool
 

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
 from numpy.typing import NDArray
 
-from harness import UserError
+from harness import UserError, numba
 from harness.graph import Topology, below, next_u64, stream, uniform
 from harness.sampling import Pool
 
@@ -74,7 +72,7 @@ def ascending(bits, words, count):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _lowest(word):  # type: ignore[no-untyped-def]
     """Return the place of the lowest bit of a `word` that is not 0."""
-    return np.uint64(trailing_zeros(word))  # type: ignore[call-arg]
+    return np.uint64(numba.cpython.unsafe.numbers.trailing_zeros(word))  # type: ignore[attr-defined]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -11,11 +11,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import LayerSample, UserError, batch_seed
+from harness import LayerSample, UserError, batch_seed, numba
 from harness.data import atomic_directory, locked
 from harness.graph import Topology, fetch_ahead, gather
 from harness.sampling import (

@@ -6,15 +6,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
-from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker
+from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
 from harness.graph import Block, Partition
 from harness.runtime import (
     Background,
@@ -33,6 +31,9 @@ from harness.runtime import (
 )
 
 from .probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class PSCOptions(PipelinedOptions):

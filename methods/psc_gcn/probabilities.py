@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from harness import numba, torch
 from harness.graph import CSR
 
 LEAST = 1e-30  # of a probability: 1/p is a finite float32, and rows of any length still sum to their budget

@@ -7,18 +7,31 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, MemoryCase, Metric, Step, SyncExchange, Worker
-from harness.models import GNN
+from harness import (
+    Bytes,
+    BytesCase,
+    FullGraphMethod,
+    FullGraphOptions,
+    MemoryCase,
+    Metric,
+    Step,
+    SyncExchange,
+    Worker,
+    torch,
+)
 from harness.runtime import TrialError, loss_sum
 
 from .offloading import CHANGED, Offloader, Tracer
 from .plan import MOST_STATES, Plan, Policy, Trace, make_plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models import GNN
 
 MIB = 1 << 20
 TRACED = 2  # steps: the products of the second are others than the first's, and need other memory

@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
-import torch
-from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
+from harness import torch
 from harness.runtime import Clock, Direction, Traffic, TrialError
 
 from .plan import Away, Gap, Moment, Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils._python_dispatch import TorchDispatchMode
 
 CHANGED = "a step is not the one that was traced before the training: its swaps cannot be planned"
 
@@ -72,7 +71,7 @@ class Swapping(ABC):
         return _View(saved, tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-class Tracer(TorchDispatchMode, Swapping):
+class Tracer(Swapping):
     """Watches one step: what it saves and reads, and the bytes on its device. Slow: a look at every operation.
 
     Counted is every storage that the step makes on the device, as long as it lives, and what `load` brings. Whatever
@@ -80,8 +79,7 @@ class Tracer(TorchDispatchMode, Swapping):
     """
 
     def __init__(self, device: torch.device) -> None:
-        TorchDispatchMode.__init__(self)
-        Swapping.__init__(self, device)
+        super().__init__(device)
         self._moving = False
 
     @contextmanager
@@ -96,7 +94,7 @@ class Tracer(TorchDispatchMode, Swapping):
         self._layer = 0
         self._direction: Direction = "forward"
         self._moment("start")
-        with self, saved_tensors_hooks(self._pack, self._unpack):
+        with _watching(self._run), torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             yield
         for item in list(self._away):
             self._returns(item, len(self._moments), read=False)
@@ -119,11 +117,9 @@ class Tracer(TorchDispatchMode, Swapping):
         self._count(rows, home, at)
         return rows
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation, of the backward pass too, and count its results' new storages."""
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if not self._moving:
             known = {_key(argument) for argument in self._on_device((args, kwargs))}
             for made in self._on_device(result):
@@ -132,13 +128,14 @@ class Tracer(TorchDispatchMode, Swapping):
         return result
 
     def _on_device(self, tree: Any) -> list[Tensor]:
-        tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+        tensors = (leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
         return [t for t in tensors if t.layout is torch.strided and t.device.type == self.device.type]
 
     def _count(self, tensor: Tensor, home: Tensor | None = None, loaded: int = -1, item: int = -1) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._live:  # a dead storage's key is not used again while it is there
-            self._live[storage._cdata] = _Live(StorageWeakRef(storage), storage.nbytes(), home, loaded, item)
+            weak = torch.multiprocessing.reductions.StorageWeakRef(storage)
+            self._live[storage._cdata] = _Live(weak, storage.nbytes(), home, loaded, item)
         self._needs[-1] = max(self._needs[-1], self._on_device_now())
 
     def _on_device_now(self) -> int:
@@ -196,7 +193,7 @@ class Tracer(TorchDispatchMode, Swapping):
 
     def _unpack(self, packed: Tensor | _View) -> Tensor:
         self._direction = "backward"
-        if isinstance(packed, Tensor):
+        if isinstance(packed, torch.Tensor):
             self._moment("read")
             return packed
         saved = packed.saved
@@ -249,7 +246,7 @@ class Offloader(Swapping):
         """
         self._at, self._in, self._out = 0, 0, 0
         self._moving_s, self._hooks_s = 0.0, 0.0
-        hooks = saved_tensors_hooks(self._timed(self._pack), self._timed(self._unpack))
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._timed(self._pack), self._timed(self._unpack))
         try:
             with hooks if self._items else nullcontext():
                 yield
@@ -322,7 +319,7 @@ class Offloader(Swapping):
 
     def _unpack(self, packed: Tensor | _View) -> Tensor:
         moment = self._moment("read")
-        if isinstance(packed, Tensor):
+        if isinstance(packed, torch.Tensor):
             return packed
         saved = packed.saved
         if saved.item != moment.item:
@@ -374,6 +371,19 @@ class _View:
     def tensor(self, rows: Tensor) -> Tensor:
         """Return the tensor, given its storage's elements."""
         return rows.as_strided(self.size, self.stride, self.offset)
+
+
+def _watching(run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> TorchDispatchMode:
+    """Return a context in which `run` is given every operation, its arguments and its keyword arguments."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            return run(func, args, kwargs or {})
+
+    return Watching()  # type: ignore[no-untyped-call]
 
 
 def _key(tensor: Tensor) -> int:

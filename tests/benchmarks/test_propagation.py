@@ -85,7 +85,7 @@ class Step:
 
     def __init__(self, rows: int, sizes: tuple[int, int], *, inner: bool = True, products: Products = "auto") -> None:
         generator = torch.Generator().manual_seed(0)
-        self._make = lambda: SageLayer(*sizes, products=products)
+        self._make = lambda: SageLayer.as_module()(*sizes, products=products)
         self.layer = self._make()
         self.layer.reset(generator)
         self._input = torch.randn(rows, sizes[0], generator=generator).requires_grad_(inner)

@@ -20,8 +20,8 @@ from harness.launch.coordinator import merged
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.local import GroupResult, RankFailure
-from harness.launch.process import placements_of
-from harness.launch.rendezvous import NodeInfo, backend_of, blocks, check_plan
+from harness.launch.process import blocks, placements_of
+from harness.launch.rendezvous import NodeInfo, backend_of, check_plan
 from harness.suite.expand import expand
 from harness.suite.schema import Suite
 

@@ -4,7 +4,8 @@ import psutil
 import pytest
 import torch
 
-from harness.models.functional import KEPT_KERNELS, LayerNorm, Linear, RecurringRows, drop_values, dropout, relu_dropout
+from harness.models.functional import KEPT_KERNELS, Linear, RecurringRows, drop_values, dropout, relu_dropout
+from harness.models.gnn import LayerNorm
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -80,7 +80,7 @@ def test_every_order_is_the_formula(name: str, order: Products) -> None:
     """Against dense matrices, forward and backward; a block has fewer rows than sources."""
     dense = weights_of(0, 20)
     x = torch.from_numpy(np.random.default_rng(1).random((20, 5)))
-    layer = LAYERS[name](5, 3, products=order).double()
+    layer = LAYERS[name].as_module()(5, 3, products=order).double()
     layer.reset(torch.Generator().manual_seed(0))
     found = run(layer, block_of(dense, 12), x, weights=True, inputs=True)
     matrix, own = oracle.propagation_matrix(dense, name)[:12], x.clone().requires_grad_()
@@ -100,10 +100,10 @@ def test_auto_has_the_least_multiply_adds() -> None:
     winners = set()
     for rows, inputs, outputs in product((6, 20, 40), (2, 6, 9, 12), (2, 6, 9)):
         block = block_of(weights_of(rows, 40), rows)
-        h = torch.ones(40, inputs, dtype=torch.float64)
+        h, layer = torch.ones(40, inputs, dtype=torch.float64), GCNLayer.as_module()
         for asked in product((True, False), repeat=2):
-            costs = [run(GCNLayer(inputs, outputs, products=order).double(), block, h, *asked).cost for order in ORDERS]
-            chosen = run(GCNLayer(inputs, outputs).double(), block, h, *asked).cost
+            costs = [run(layer(inputs, outputs, products=order).double(), block, h, *asked).cost for order in ORDERS]
+            chosen = run(layer(inputs, outputs).double(), block, h, *asked).cost
             assert chosen == min(costs), (rows, inputs, outputs, asked)
             winners.add((asked, bool(costs[0] < costs[1]), inputs > outputs))
     # A wider input is aggregated first where its gradient is not needed, and not too much wider.

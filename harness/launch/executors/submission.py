@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.launch.options import RunOptions
+from harness.launch.process import blocks
 from harness.launch.progress import TrialProgress
-from harness.launch.rendezvous import blocks
-from harness.launch.runner import RunOptions, exit_code, request_of
+from harness.launch.runner import exit_code, request_of
 from harness.launch.runner_process import FAILED
 from harness.launch.seats import needs_quiet
 from harness.results.record import Record

@@ -1,0 +1,119 @@
+"""torch and numba, imported when they are first used: a plan reads every method, and needs neither of them.
+
+`from harness.deferred import numba, torch` stands for `import numba` and `import torch` in modules that commands
+import which train nothing. What such modules make of them when they are imported, kernels and autograd functions, is
+made when it is first called. A rank imports numba first, and has its kernels at once: see docs/design/imports.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cached_property, partial, update_wrapper
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Deferred", "Function", "Kernel", "dist", "intrinsic", "numba", "torch"]
+
+
+class Deferred:
+    """A module, by its name: it is imported when an attribute is read, and its namespace is this object's then."""
+
+    __slots__ = ("__dict__", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        module = _module(self._name)
+        self.__dict__ = vars(module)
+        return getattr(module, attribute)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Its type in kernels: the module's."""
+        return _numba_type(_module(self._name))
+
+
+class Kernel:
+    """A kernel that numba makes when it is first called, or named by another that is compiled."""
+
+    def __init__(self, function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> None:
+        self._make = make
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the kernel."""
+        return self.made(*arguments)
+
+    @cached_property
+    def made(self) -> Any:
+        """What numba makes of it."""
+        return self._make(self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # who copies or writes it down asks for such, and needs no numba
+            raise AttributeError(name)
+        return getattr(self.made, name)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Its type in kernels: that of what numba makes of it."""
+        return _numba_type(self.made)
+
+
+class _Numba(Deferred):
+    """numba, but `njit` does not import it."""
+
+    __slots__ = ()
+
+    def njit(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """See `numba.njit`."""
+        if function is None:
+            return partial(self.njit, **options)
+        return _kernel(function, lambda function: _module("numba").njit(function, **options))
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """See `numba.extending.intrinsic`."""
+    return _kernel(function, lambda function: _module("numba.extending").intrinsic(function))
+
+
+def _kernel(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
+    return make(function) if "numba" in sys.modules else Kernel(function, make)
+
+
+def _module(name: str) -> ModuleType | Any:
+    return import_module(name)
+
+
+def _numba_type(value: Any) -> Any:
+    from numba.core.registry import cpu_target
+
+    context = cpu_target.typing_context
+    context.refresh()  # or an intrinsic that was made while this kernel is compiled is not known yet
+    return context.resolve_value_type(value)
+
+
+class Function:
+    """A torch.autograd.Function, with `forward` and `backward` as that has them, which is made when first applied."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """Return what the function makes of `arguments`, and have autograd follow it."""
+        passes = {name: vars(cls)[name] for name in ("forward", "backward")}
+        made: Any = type(cls.__name__, (torch.autograd.Function,), passes)
+        cls.apply = made.apply  # type: ignore[method-assign]
+        return made.apply(*arguments)
+
+
+if TYPE_CHECKING:
+    import numba
+    import torch
+    import torch.distributed as dist
+else:
+    numba, torch, dist = _Numba("numba"), Deferred("torch"), Deferred("torch.distributed")
