@@ -34,11 +34,11 @@ def write_report(
     several of them is taken from where it started last. `out` (default: `reports/<names of results>`)
     receives, by format: `html`: `index.html` (which draws its figures itself, nothing loaded from elsewhere); `md`:
     `report.md`; `csv`: `results.csv` (of repeats `runs.csv`, too), `epochs.csv` and `figures/*.csv`; `latex`: a file
-    a table; `svg`: `figures/*.svg`, which `report.md` shows then; `pdf-figures`: the figures for print. `suites`: whose claims are held
-    against the results, beside those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose
-    views the report has, too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many
-    processes beside this one may draw figures. `baselines`: results whose trials are shown where they stand beside
-    those of `results`. Files of those names are replaced, others are left alone.
+    a table; `svg`: `figures/*.svg`, which `report.md` shows then; `pdf-figures`: the figures for print.
+    `suites`: whose claims are held against the results, beside those that are kept with them. `plugins`: from
+    `harness.registry.find_plugins`, whose views the report has, too. `renewed_s`: a browser loads the page anew every
+    so many seconds. `beside`: how many processes beside this one may draw figures. `baselines`: results whose trials
+    are shown where they stand beside those of `results`. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
     from harness.report.beside import painters

@@ -108,5 +108,7 @@ def _stacks(section: Section, values: dict[str, Values], parts: int, scale: tupl
         pieces = {name: value for name, value in own.items() if value}
         x = (unit, list(pieces.values()))
         total = [sum(own.values())] if own else []
-        marks.append(Mark("stack", variant, parts, x, value=total, more={"component": list(pieces)}, told=label == unit))
+        marks.append(
+            Mark("stack", variant, parts, x, value=total, more={"component": list(pieces)}, told=label == unit)
+        )
     return Panel(Axis(label, zero=True), Axis(""), tuple(marks), parts, kind="stack", shares=label != unit)

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, NullLocator
 
 from harness.report.palette import Dash, Style
 from harness.report.plot import Picture, Series

@@ -42,7 +42,7 @@ def embedded_plot(plot: Plot, section: Section) -> str:
     def number(of: Series | None) -> int | None:
         return None if of is None else found.setdefault((of.label, of.method), len(found))
 
-    rows = [[_panel(panel, number) for panel in row] for row in plot.rows]
+    rows = [[_panel(panel, number) for panel in row if panel] for row in plot.rows]
     entries = [_entry(entry, number(entry.of)) for entry in plot.entries]
     return in_element(
         {
@@ -70,7 +70,7 @@ def _numbers(values: Iterable[float | None]) -> list[float | None]:
 def _axis(axis: Axis) -> dict[str, Any]:
     ticks = [[rounded(place), text] for place, text in axis.ticks.items()]
     own = {"title": axis.title, "log": axis.log, "zero": axis.zero, "whole": axis.whole, "ticks": ticks}
-    return _some(own | {"low": axis.low, "high": axis.high, "base": axis.base if axis.log else None})
+    return _some(own | {"low": rounded(axis.low), "high": rounded(axis.high), "base": axis.base if axis.log else None})
 
 
 def _style(style: Style) -> dict[str, Any]:

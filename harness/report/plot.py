@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -166,7 +166,7 @@ Sharing = Literal["none", "row", "all"]
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure: rows of panels and a legend. `subject`: whose numbers it shows.
+    """A figure: rows of panels, None where a place is empty, and a legend. `subject`: whose numbers it shows.
 
     `height`: inches of the panels on a screen; `share`: which panels have one range, across and up; `colour`: the
     scale of `cells`' colours; `components`: the colours of stacks' pieces.
@@ -176,7 +176,7 @@ class Plot:
     title: str
     caption: str
     subject: str
-    rows: tuple[tuple[Panel, ...], ...]
+    rows: tuple[tuple[Panel | None, ...], ...]
     height: float
     entries: tuple[Entry, ...] = ()
     share: tuple[Sharing, Sharing] = ("none", "none")
@@ -191,7 +191,7 @@ class Plot:
     @property
     def marks(self) -> list[Mark]:
         """All marks, row by row."""
-        return [mark for row in self.rows for panel in row for mark in panel.marks]
+        return [mark for row in self.rows for panel in row if panel for mark in panel.marks]
 
     @cached_property
     def data(self) -> pd.DataFrame:
@@ -225,7 +225,7 @@ def make_plot(
     kind: str,
     title: str,
     caption: str,
-    rows: Iterable[Iterable[Panel]],
+    rows: Iterable[Iterable[Panel | None]],
     height: float,
     *,
     entries: Sequence[Entry] | None = None,
@@ -236,10 +236,10 @@ def make_plot(
     `entries`: of the legend; None: the series, in the order of their first marks.
     """
     panels = tuple(tuple(row) for row in rows)
+    plot = Plot(f"{section.anchor}-{kind}", title, caption, section.title, panels, height, **more)
     if entries is None:
-        entries = line_entries(mark.of for row in panels for panel in row for mark in panel.marks if mark.of)
-    name = f"{section.anchor}-{kind}"
-    return Plot(name, title, caption, section.title, panels, height, tuple(entries), **more)
+        entries = line_entries(mark.of for mark in plot.marks if mark.of)
+    return replace(plot, entries=tuple(entries))
 
 
 def line_entries(shown: Iterable[Styled], drawn: Drawn = "line") -> tuple[Entry, ...]:
@@ -305,7 +305,8 @@ def value_axis(label: str, values: Sequence[float]) -> Axis:
     return Axis(label, log=values[0] > 0 and spans_far(values), ticks=names)
 
 
-FILLED, WIDEST = 0.84, 0.21  # of a group: by its bars, and by one of few
+FEW = 4  # groups
+FILLED, WIDEST = 0.84, 0.21  # of a group: by its bars, and by one of them where groups are few
 
 
 def places_of(panel: Panel) -> list[tuple[Mark, float, float]]:
@@ -313,7 +314,7 @@ def places_of(panel: Panel) -> list[tuple[Mark, float, float]]:
     marks = [mark for mark in panel.marks if mark.kind == "bar"]
     groups = [[mark for mark in marks if mark.x[1][0] == place] for place in range(len(panel.groups))]
     most = max(map(len, groups), default=1)
-    slot = FILLED / most if len(groups) > 4 else min(FILLED / most, WIDEST)
+    slot = min(FILLED / most, WIDEST) if len(groups) <= FEW and panel.parts is None else FILLED / most
     return [
         (mark, place - slot * len(own) / 2 + (i + 0.04) * slot, 0.92 * slot)
         for place, own in enumerate(groups)

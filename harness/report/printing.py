@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from harness.report.drawing import begin, current_style, finish, legend, plot_line, set_ticks
+from harness.report.drawing import MARKERS, begin, current_style, finish, legend, plot_line, set_ticks
 from harness.report.palette import Style
 from harness.report.plot import WRITTEN, Axis, Entry, Mark, Panel, Picture, Plot, places_of
 from harness.results.text import significant
@@ -28,6 +28,7 @@ MARK = 6.5  # size of a point
 HATCHED = "////"  # bars of a style whose lines are dashed
 SQUARE = 0.8  # a matrix' height in print, of that on a screen: it does not get flatter
 VECTOR = 32  # ranks, beyond which a matrix is one image in place of a square a pair
+MANY = 3  # panels beside one another, beyond which there is room for few ticks
 GREY = "#666666"
 
 
@@ -37,16 +38,19 @@ def draw_plot(plot: Plot) -> Picture:
     figure = begin(plot.height * scale, f"{plot.title}: {plot.subject}", [entry.label for entry in plot.entries])
     across = max(map(len, plot.rows))
     axes = figure.subplots(len(plot.rows), across, sharex=plot.share[0], sharey=plot.share[1], squeeze=False)
+    there = [(ax, panel) for own, row in zip(axes, plot.rows, strict=True) for ax, panel in zip(own, row, strict=False)]
     image = None
-    for own, row in zip(axes, plot.rows, strict=True):
-        for ax, panel in zip(own, row, strict=False):
-            image = _draw(ax, panel, plot) or image
-            _axis(ax.xaxis, panel.x, [x for mark in panel.marks for x in mark.x[1]], across)
-            _axis(ax.yaxis, panel.y, [y for mark in panel.marks for y in mark.y[1]], across)
+    for ax, panel in there:
+        image = (_draw(ax, panel, plot) if panel else None) or image
+    for ax, panel in there:  # what is shared hangs on what all panels show
+        if panel:
+            _axis(ax.xaxis, panel.x, panel, across)
+            _axis(ax.yaxis, panel.y, panel, across)
             ax.set_title(_heading(panel))
-        for ax in own[len(row) :]:
-            ax.set_visible(False)
-        _outer(own[: len(row)], row, plot)
+    for ax in set(axes.flat) - {ax for ax, panel in there if panel}:
+        ax.set_visible(False)
+    for own, row in zip(axes, plot.rows, strict=True):
+        _outer([(ax, panel) for ax, panel in zip(own, row, strict=False) if panel])
     if plot.share[0] == "all":
         for ax in axes[:-1].flat:
             ax.set_xlabel("")
@@ -59,12 +63,14 @@ def draw_plot(plot: Plot) -> Picture:
     return Picture(plot.name, plot.title, plot.caption, plot.alt, plot.data, **finish(figure))
 
 
-def _outer(own: Sequence[Axes], row: Sequence[Panel], plot: Plot) -> None:
-    """Leave out the labels of vertical axes that say what the first one's does."""
-    for ax, panel in zip(own[1:], row[1:], strict=True):
-        if panel.y.label == row[0].y.label:
+def _outer(row: Sequence[tuple[Axes, Panel]]) -> None:
+    """Leave out the labels of vertical axes that say what those of the first in a row do."""
+    (first, shown), *others = row
+    first.tick_params(labelleft=True)
+    for ax, panel in others:
+        if panel.y.label == shown.y.label:
             ax.set_ylabel("")
-        if plot.share[1] == "none" and panel.kind == "stack":
+        if panel.kind == "stack":
             ax.set_yticklabels([])
 
 
@@ -89,54 +95,63 @@ def _heading(panel: Panel) -> str:
     return f"{textwrap.fill(name, 24, max_lines=2, placeholder=' …')}\n{parts}"
 
 
-def _axis(drawn: Drawn, axis: Axis, values: Sequence[float], across: int) -> None:
-    """Label an axis of values and set its scale, ends and ticks; `across`: panels beside one another."""
-    horizontal = drawn.axis_name == "x"
-    ax, name = drawn.axes, drawn.axis_name
+def _axis(drawn: Drawn, axis: Axis, panel: Panel, across: int) -> None:
+    """Label a panel's axis and set its scale, ends and ticks; `across`: panels beside one another."""
+    ax = drawn.axes
+    name = "x" if drawn is ax.xaxis else "y"
+    values = [each for mark in panel.marks for each in (mark.x[1] if name == "x" else mark.y[1])]
     drawn.set_label_text(axis.title)
     if axis.log:
         getattr(ax, f"set_{name}scale")("log", base=axis.base)
-        set_ticks(drawn, LogLocator(subs=(1.0, 3.0), numticks=7) if horizontal and across > 1 else None)
+        set_ticks(drawn, LogLocator(subs=(1.0, 3.0), numticks=7) if name == "x" and across > MANY else None)
     if axis.ticks:
         set_ticks(drawn, FixedLocator(list(axis.ticks)), lambda value: axis.ticks.get(value, ""))
-    elif not axis.log and (axis.whole or (horizontal and across > 1)):
+    elif not axis.log and (axis.whole or (name == "x" and across > 1 and panel.kind != "bars")):
         drawn.set_major_locator(MaxNLocator(5, integer=axis.whole))
     low, high = axis.low, axis.high
     if axis.zero and min(values, default=0.0) >= 0:
         low = 0.0
         high = high or 1.02 * getattr(ax, f"get_{name}lim")()[1]  # room for a marker at the top
-    getattr(ax, f"set_{name}lim")(low, high)
+    if low is not None or high is not None:
+        getattr(ax, f"set_{name}lim")(low, high)
 
 
 def _mark(ax: Axes, mark: Mark) -> None:
+    """Draw what is neither a bar, a stack nor a cell."""
     look, x, y = mark.look, list(mark.x[1]), list(mark.y[1])
-    plain: dict[str, Any] = {"color": look.colour, "linestyle": look.dash, "lw": 1, "zorder": 1}
-    if mark.kind == "across":
-        for each in y:
-            ax.axhline(each, **plain)
-    elif mark.kind == "up":
-        for each in x:
-            ax.axvline(each, **plain)
-    elif mark.kind == "front":
-        ax.plot(x, y, drawstyle="steps-post", **plain)
-    elif mark.kind == "bins":
-        hatch = "" if look.dash == "-" else HATCHED
-        ax.bar(x[:-1], y, np.diff(x), align="edge", color=look.colour, hatch=hatch, ec="white", lw=0.3)
+    if mark.kind in ("line", "steps"):
+        _line(ax, mark)
     elif mark.kind == "points":
         face = "white" if mark.hollow else look.colour
         ax.plot(x, y, ls="", color=look.colour, marker=look.marker, ms=MARK, mfc=face, zorder=3)
         _whiskers(ax, mark, look.colour)
-    elif mark.kind in ("line", "steps"):
-        steps = {"drawstyle": "steps-post"} if mark.kind == "steps" else {}
-        if mark.bare:
-            ax.plot(x, y, **plain | ({} if mark.of is None else {"lw": 1.3}))
-        elif x:
-            for line in plot_line(ax, x, y, look, markers=8 if mark.band else 12, size=4.5 if mark.band else 5.5):
-                line.set(**steps)
-        if mark.band:
-            ax.fill_between(x, list(mark.low), list(mark.high), color=look.colour, alpha=0.12, lw=0)
-        else:
-            _whiskers(ax, mark, look.colour)
+    elif mark.kind == "front":
+        ax.plot(x, y, drawstyle="steps-post", **_plain(look))
+    elif mark.kind == "bins":
+        hatch = "" if look.dash == "-" else HATCHED
+        ax.bar(x[:-1], y, np.diff(x), align="edge", color=look.colour, hatch=hatch, ec="white", lw=0.3)
+    elif mark.kind in ("across", "up"):
+        for each in x or y:
+            (ax.axvline if x else ax.axhline)(each, **_plain(look))
+
+
+def _plain(look: Style) -> dict[str, Any]:
+    """Return how a thin line behind everything looks."""
+    return {"color": look.colour, "linestyle": look.dash, "lw": 1, "zorder": 1}
+
+
+def _line(ax: Axes, mark: Mark) -> None:
+    look, x, y = mark.look, list(mark.x[1]), list(mark.y[1])
+    if mark.bare or not x:
+        ax.plot(x, y, **_plain(look))
+        return
+    for line in plot_line(ax, x, y, look, markers=8 if mark.band else MARKERS, size=4.5 if mark.band else 5.5):
+        line.set(drawstyle="steps-post" if mark.kind == "steps" else "default")
+    if mark.band:
+        low, high = (np.array(ends, dtype=float) for ends in (mark.low, mark.high))
+        ax.fill_between(x, low, high, color=look.colour, alpha=0.12, lw=0)
+    else:
+        _whiskers(ax, mark, look.colour)
 
 
 def _whiskers(ax: Axes, mark: Mark, colour: str) -> None:

@@ -1,7 +1,8 @@
 // Figures, drawn from the data beside them when they come near the window, of what the filters leave.
 
 const plots = [];
-const NARROWEST = { plane: 290, bars: 560, stack: 480, cells: 220 }; // pixels of a panel beside others
+const NARROWEST = { plane: 290, bars: 560, stack: 480, cells: 180 }; // pixels of a panel beside others
+const NAMES = 230; // pixels of names beside stacks
 const BAND = 0.14, FAINT = 0.12;
 const OUTLINES = { circle: "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z", square: "M-1,-1H1V1H-1Z", diamond: "M0,-1.3L1,0L0,1.3L-1,0Z",
   cross: "M-1,-.4H-.4V-1H.4V-.4H1V.4H.4V1H-.4V.4H-1Z", "triangle-up": "M0,-1L1,1H-1Z", "triangle-down": "M0,1L1,-1H-1Z",
@@ -43,13 +44,11 @@ function valuesAlong(panel, name) {
 // Where an axis begins and ends for all that panels show on it.
 function domainOf(panels, name) {
   const axis = panels[0][name], all = panels.flatMap((panel) => valuesAlong(panel, name)).filter((each) => !axis.log || each > 0);
-  let [low, high] = [Math.min(...all), Math.max(...all)];
-  if (!all.length) [low, high] = axis.log ? [0.1, 1] : [0, 1];
-  const room = axis.log ? (high / low) ** 0.05 || 1.1 : 0.05 * (high - low) || 0.1 * Math.abs(high) || 1;
-  const begins = axis.zero && low >= 0;
-  low = begins ? 0 : axis.log ? low / Math.max(room, 1.05) : low - room;
-  high = axis.log ? high * Math.max(room, 1.05) : high + room;
-  return [axis.low ?? low, axis.high ?? high];
+  const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0.1, 1];
+  const begins = axis.zero && low >= 0, base = begins ? 0 : Math.max(low, axis.low ?? low);
+  const room = axis.log ? Math.max((high / low) ** 0.05, 1.05) : 0.05 * (high - base) || 0.1 * Math.abs(high) || 1;
+  const ends = axis.log ? [low / room, high * room] : [begins ? 0 : low - room, high + room];
+  return [axis.low ?? ends[0], axis.high ?? ends[1]];
 }
 
 function scaleOf(axis, domain) {
@@ -71,6 +70,11 @@ const namesOf = (ticks) => Object.fromEntries((ticks || []).map(([place, text]) 
 const literal = (field) => ({ field, type: "nominal", scale: null, legend: null });
 const bright = (base) => ({ condition: { test: "!length(picked) || indexof(picked, datum.key) >= 0", value: base }, value: FAINT * base });
 const only = (test) => [{ filter: test }];
+
+// Areas have no dashes: those of a dashed style are paler where another has their colour.
+function isSecond(own, { colour, dash }, dark) {
+  return dash.length > 0 && own.entries.filter((each) => lookOf(each.style, dark).colour === colour).length > 1;
+}
 
 function lookOf(style, dark) {
   return { colour: dark ? style.dark : style.colour, dash: style.dash || [], shape: style.shape || "circle" };
@@ -142,20 +146,21 @@ function planeLayers(x, y) {
 function barRows(own, panel, dark) {
   const left = panel.groups.map(([name, parts], place) => ({ name, parts, bars: panel.marks.filter((each) => each.kind === "bar" && each.x[0] === place) }));
   const groups = left.filter((each) => each.bars.length && !hidden({ parts: partsText(each.parts) })), rows = [];
-  const most = Math.max(1, ...groups.map((each) => each.bars.length)), slot = groups.length > 4 ? 0.84 / most : Math.min(0.84 / most, 0.21);
+  const most = Math.max(1, ...groups.map((each) => each.bars.length)), few = groups.length <= 4 && panel.parts === undefined;
+  const slot = few ? Math.min(0.84 / most, 0.21) : 0.84 / most;
   groups.forEach((group, place) => group.bars.forEach((mark, i) => {
     const start = place - (slot * group.bars.length) / 2 + i * slot, look = lookOf(mark.style, dark);
     const [y, low, high] = [mark.y?.[0] ?? null, mark.low?.[0] ?? null, mark.high?.[0] ?? null];
     rows.push({ kind: y === null ? "none" : "bar", key: seriesOf(own, mark).label, ...look, ...toldOf(own, mark, 0), group: group.name,
-      start: start + 0.04 * slot, end: start + 0.96 * slot, middle: start + slot / 2, y, low, high, second: look.dash.length > 0 });
+      start: start + 0.04 * slot, end: start + 0.96 * slot, middle: start + slot / 2, y, low, high, second: isSecond(own, look, dark) });
   }));
   for (const mark of panel.marks.filter((each) => each.kind === "across")) rows.push({ kind: "base", key: "", y: mark.y[0], ...lookOf(mark.style, dark) });
   return { rows, names: groups.map((each) => each.name) };
 }
 
-function barLayers(y, names, soft) {
+function barLayers(y, names, title, soft) {
   const x = { field: "middle", type: "quantitative", scale: { domain: [-0.5, Math.max(0.5, names.length - 0.5)], nice: false, zero: false },
-    axis: { ...axisOf({ ticks: names.map((name, i) => [i, name]) }, "across", true), grid: false, ticks: false, title: null } };
+    axis: { ...axisOf({ ticks: names.map((name, i) => [i, name]) }, "across", true), grid: false, ticks: false, title } };
   const bar = { x: { ...x, field: "start" }, x2: { field: "end" }, y, y2: { datum: 0 } };
   return [
     { transform: only("datum.kind === 'bar'"), mark: { type: "rect" }, encoding: { ...bar, fill: literal("colour"), stroke: literal("colour"),
@@ -185,11 +190,23 @@ function stackRows(own, panel, dark) {
   return rows;
 }
 
+// A name in lines of so many letters; of a long one the end stays, which often tells it from others.
+function wrapped(name, letters) {
+  const lines = [""];
+  for (const word of name.split(" ")) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= letters) lines.push("");
+    lines[lines.length - 1] += (lines.at(-1) ? " " : "") + word;
+  }
+  const left = lines.length > 3 ? [...lines.slice(0, 2), `… ${lines.at(-1)}`] : lines;
+  return left;
+}
+
 function stackLayers(rows, panel, names, ink) {
   const longest = Math.max(0, ...rows.map((each) => each.end));
   const x = { type: "quantitative", scale: { domain: [0, panel.shares ? 100 : 1.18 * longest || 1], nice: false }, axis: axisOf(panel.x, "across", true) };
   const y = { type: "quantitative", scale: { domain: [names.length - 0.5, -0.5], nice: false, zero: false },
-    axis: { ...axisOf({ ticks: names.map((name, i) => [i, name]) }, "up", false), grid: false, ticks: false, domain: false, labelLimit: 210, labelOverlap: false } };
+    axis: { ...axisOf({ ticks: names.map((name, i) => [i, name]) }, "up", false), grid: false, ticks: false, domain: false, labelLimit: NAMES, labelOverlap: false,
+      labelOffset: { condition: [2, 3].map((lines) => ({ test: `length(up[datum.value]) === ${lines}`, value: 7 - 7 * lines })), value: 0 } } };
   return [
     { transform: only("datum.kind === 'piece'"), mark: { type: "rect" },
       encoding: { x: { ...x, field: "start" }, x2: { field: "end" }, y: { ...y, field: "top" }, y2: { field: "bottom" }, fill: literal("colour"), opacity: bright(1) } },
@@ -209,7 +226,7 @@ function shade(scale, value) {
 function cellRows(own, panel, soft) {
   return panel.marks.flatMap((mark) => mark.value.map((value, i) => ({ kind: value ? "cell" : "nothing", key: seriesOf(own, mark).label, ...toldOf(own, mark, 0),
     from: mark.y[i], to: mark.x[i], value, x: mark.x[i], y: mark.y[i], left: mark.x[i] - 0.5, right: mark.x[i] + 0.5, top: mark.y[i] - 0.5, bottom: mark.y[i] + 0.5,
-    text: Number(value.toPrecision(2)).toLocaleString("en"), ...(value ? shade(own.colour, value) : { colour: "transparent", ink: soft }) })));
+    text: value.toLocaleString("en", { maximumSignificantDigits: 2 }), ...(value ? shade(own.colour, value) : { colour: "transparent", ink: soft }) })));
 }
 
 function cellLayers(panel) {
@@ -234,11 +251,12 @@ function panelSpec(own, panel, domains, size, theme) {
     const bars = barRows(own, panel, dark);
     rows = bars.rows;
     names.across = Object.fromEntries(bars.names.map((name, i) => [i, name]));
-    layer = barLayers(axis("y"), bars.names, soft);
+    const said = panel.groups.some(([name]) => name.startsWith("P = "));
+    layer = barLayers(axis("y"), bars.names, said ? null : panel.x.title, soft);
   } else if (panel.kind === "stack") {
     rows = stackRows(own, panel, dark);
     const series = panel.marks.map((each) => seriesOf(own, each).label);
-    names.up = Object.fromEntries(series.map((name, i) => [i, name]));
+    names.up = Object.fromEntries(series.map((name, i) => [i, wrapped(name, NAMES / 7.5)]));
     layer = stackLayers(rows, panel, series, ink);
   } else if (panel.kind === "cells") {
     rows = cellRows(own, panel, soft);
@@ -282,7 +300,8 @@ function interval({ y, low, high }) {
 
 function drawPanel(plot, panel, place, domains, theme) {
   const wide = place.clientWidth, count = panel.marks.length, alone = place.parentElement.children.length === 1;
-  const heights = { plane: alone ? 330 : 260, bars: 250, stack: 56 + 20 * Math.max(count, 2), cells: Math.min(wide, 300) };
+  const longest = Math.max(1, ...panel.marks.map((mark) => wrapped(seriesOf(plot.own, mark).label, NAMES / 7.5).length));
+  const heights = { plane: alone ? 330 : 260, bars: 250, stack: 56 + (6 + 14 * longest) * Math.max(count, 2), cells: Math.min(wide, 300) };
   const size = { width: panel.kind === "cells" ? Math.min(wide, 300) : wide, height: heights[panel.kind] };
   const { rows, spec } = panelSpec(plot.own, panel, domains, size, theme);
   const view = makeView(spec, place, (event, item) => {
@@ -295,11 +314,12 @@ function drawPanel(plot, panel, place, domains, theme) {
 
 function drawPlot(plot) {
   const { own, figure, place } = plot, theme = colours();
-  const rows = own.rows.map((row) => row.map((each) => panelLeft(own, each)).filter(Boolean)).filter((row) => row.length);
+  const given = own.colour ? [own.rows.flat()] : own.rows; // matrices stand as they fit
+  const rows = given.map((row) => row.map((each) => panelLeft(own, each)).filter(Boolean)).filter((row) => row.length);
   plot.views.forEach((each) => each.finalize());
   Object.assign(plot, { views: [], points: [] });
   figure.classList.toggle("empty", !rows.length);
-  const places = rows.map((row) => makeRow(row));
+  const places = rows.map((row) => makeRow(row, place.clientWidth));
   place.replaceChildren(...places.map(([holder]) => holder));
   const together = (share, row, panel) => (share === "all" ? rows.flat() : share === "row" ? row : [panel]);
   rows.forEach((row, i) => row.forEach((panel, j) => {
@@ -310,10 +330,12 @@ function drawPlot(plot) {
   figure.dataset.plotted = "";
 }
 
-function makeRow(row) {
-  const holder = document.createElement("div"), least = NARROWEST[row[0].kind];
+// Panels beside one another as far as there is room, as many in each line.
+function makeRow(row, room) {
+  const holder = document.createElement("div"), fit = Math.max(1, Math.floor(room / NARROWEST[row[0].kind]));
+  const lines = Math.ceil(row.length / fit), columns = row[0].kind === "cells" ? fit : Math.ceil(row.length / lines);
   holder.className = "panels";
-  holder.style.gridTemplateColumns = `repeat(${row[0].kind === "cells" ? "auto-fill" : "auto-fit"}, minmax(min(100%, ${least}px), 1fr))`;
+  holder.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
   const places = row.map((panel) => {
     const around = document.createElement("div"), inside = document.createElement("div");
     if (panel.heading) around.append(Object.assign(document.createElement("p"), { className: "heading", textContent: panel.heading.replace("\n", ", ") }));
@@ -332,34 +354,35 @@ function svg(name, attributes) {
   return element;
 }
 
-function swatchOf(entry, dark) {
-  const { colour, dash, shape } = lookOf(entry.style, dark), area = entry.drawn === "area";
-  const own = svg("svg", { viewBox: "0 0 26 12", width: area ? 14 : 26, height: 12, "aria-hidden": "true" });
-  if (area) own.append(svg("rect", { x: 1, y: 1, width: 24, height: 10, fill: colour, stroke: colour, "fill-opacity": dash.length ? 0.45 : 1 }));
-  if (entry.drawn === "line" || entry.drawn === "path") own.append(svg("line", { x1: 0, x2: 26, y1: 6, y2: 6, stroke: colour, "stroke-width": 1.7, "stroke-dasharray": dash.join(" ") }));
-  if (entry.drawn !== "area" && entry.style.shape) own.append(svg("path", { d: OUTLINES[shape] || shape, transform: "translate(13,6) scale(4)", fill: colour }));
-  return own;
+function swatchOf(own, entry, dark) {
+  const look = lookOf(entry.style, dark), { colour, dash, shape } = look, area = entry.drawn === "area";
+  const made = svg("svg", { viewBox: "0 0 26 12", width: area ? 14 : 26, height: 12, "aria-hidden": "true" });
+  if (area) made.append(svg("rect", { x: 1, y: 1, width: 24, height: 10, fill: colour, stroke: colour, "fill-opacity": isSecond(own, look, dark) ? 0.45 : 1 }));
+  if (entry.drawn === "line" || entry.drawn === "path") made.append(svg("line", { x1: 0, x2: 26, y1: 6, y2: 6, stroke: colour, "stroke-width": 1.7, "stroke-dasharray": dash.join(" ") }));
+  if (entry.drawn !== "area" && entry.style.shape) made.append(svg("path", { d: OUTLINES[shape] || shape, transform: "translate(13,6) scale(4)", fill: colour }));
+  return made;
 }
 
 function drawLegend(plot, dark) {
   const { own, legend } = plot, there = new Set(plot.points.map((each) => each.key));
-  const left = own.entries.filter((each) => (each.of === undefined ? !(each.label in own.components) || there.has(each.label) : there.has(each.label)));
+  const keyOf = (entry) => (entry.of === undefined ? entry.label : own.series[entry.of].label);
+  const left = own.entries.filter((each) => there.has(keyOf(each)) || (each.of === undefined && !(each.label in own.components)));
   legend.replaceChildren(...(own.colour ? [gradient(own.colour)] : left.map((entry) => {
     const text = Object.assign(document.createElement("span"), { textContent: entry.label });
-    const holder = document.createElement(there.has(entry.label) ? "button" : "span");
+    const key = keyOf(entry), holder = document.createElement(there.has(key) ? "button" : "span");
     if (holder.type) {
       holder.type = "button";
-      holder.setAttribute("aria-pressed", String(plot.picked.has(entry.label)));
-      holder.addEventListener("click", () => pick(plot, entry.label, holder));
+      holder.setAttribute("aria-pressed", String(plot.picked.has(key)));
+      holder.addEventListener("click", () => pick(plot, key, holder));
     }
-    holder.append(swatchOf(entry, dark), text);
+    holder.append(swatchOf(own, entry, dark), text);
     return holder;
   })));
 }
 
-function pick(plot, label, button) {
-  if (!plot.picked.delete(label)) plot.picked.add(label);
-  button.setAttribute("aria-pressed", String(plot.picked.has(label)));
+function pick(plot, key, button) {
+  if (!plot.picked.delete(key)) plot.picked.add(key);
+  button.setAttribute("aria-pressed", String(plot.picked.has(key)));
   plot.views.forEach((view) => view.signal("picked", [...plot.picked]).run());
 }
 

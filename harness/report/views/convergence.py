@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pandas as pd
+
 from harness.report.courses import trial_curve
 from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
 from harness.report.sections import Section, Variant, values_of
@@ -111,7 +112,10 @@ class ConvergenceView(ReportView):
         low, cut = _cut(shown)
         up = Axis(f"Validation {section.metric} (%)", low=low)
         rows = [
-            [Panel(row.axis, up, marks, parts) for parts in section.parts if (marks := _curves(curves, row, parts))]
+            [
+                Panel(row.axis, up, marks, parts) if (marks := _curves(curves, row, parts)) else None
+                for parts in section.parts
+            ]
             for row in _rows(list(curves.values()))
         ]
         caption = (
@@ -145,7 +149,7 @@ def _rows(curves: list[pd.DataFrame]) -> list[_Row]:
 
 
 def _cut(scores: pd.Series[float]) -> tuple[float | None, str]:
-    """Leave out the first steep rise if it would squeeze all the rest: where the axis begins, and what is said of it."""
+    """Leave out the steep rise if it would squeeze all the rest: where the axis begins, and what to say of it."""
     low, early, top = float(scores.min()), float(scores.quantile(0.15)), float(scores.max())
     if top - low <= 2.5 * (top - early):
         return None, ""

@@ -63,7 +63,7 @@ class NetworkRateView(NetworksView):
         panels = sorted(set(limited[["parts", "latency_s", "ranks_per_host"]].itertuples(index=False, name=None)))
         if not panels:
             return None
-        rates = sorted(limited["rate_bits_s"].unique())
+        rates = sorted(map(float, limited["rate_bits_s"].unique()))
         shown = [v for v in section.variants if v.key in set(frame["variant"])]
         row = []
         for parts, latency_s, hosted in panels:
@@ -106,9 +106,7 @@ def _points(mine: pd.DataFrame, of: tuple[Variant, int], rates: Sequence[float])
     return marks
 
 
-def _line(
-    own: list[Record], of: tuple[Variant, int], rates: Sequence[float], latency_s: float, hosted: int
-) -> Mark:
+def _line(own: list[Record], of: tuple[Variant, int], rates: Sequence[float], latency_s: float, hosted: int) -> Mark:
     """Return the mean of the projections of a variant's trials over the range of rates."""
     x = np.geomspace(rates[0] / BEYOND, rates[-1] * BEYOND, POINTS)
     y = [float(np.mean([project(r, v, latency_s, ranks_per_host=hosted).epoch_time_s for r in own])) for v in x]

@@ -138,4 +138,6 @@ class StalenessView(NetworksView):
 
     def figure(self) -> Plot | None:
         """See `OverlapView.figure`."""
-        return OverlapView(self.section).figure()
+        named = self.networks.frame.set_index("trial")["network"]
+        frame = self.section.frame.assign(network=self.section.frame["trial"].map(named))
+        return OverlapView(replace(self.section, frame=frame[frame["network"].notna()])).figure()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
+
 from harness.metrics import Metric
 from harness.report.plot import Axis, Entry, Mark, Panel, Plot, cost_axis, guide, line_entries, make_plot
 from harness.report.sections import Section, Values, Variant, values_of
@@ -121,9 +122,9 @@ class ParetoView(ReportView):
         kinds = [cost for cost in found if any(cost == own for own, _ in on_front)]
         rows = [
             [
-                cost_panel(section, parts, cost, found[cost], score, on_front[cost, parts])
+                cost_panel(section, parts, cost, found[cost], score, best) if best else None
                 for cost in kinds
-                if (cost, parts) in on_front
+                for best in [on_front.get((cost, parts))]
             ]
             for parts in sorted({parts for _, parts in on_front})
         ]

@@ -8,6 +8,7 @@ from statistics import fmean
 
 import numpy as np
 import pandas as pd
+
 from harness.metrics import METRICS
 from harness.report.palette import Style
 from harness.report.plot import DASHED, Axis, Mark, Panel, Plot, line_entries, make_plot
@@ -85,10 +86,7 @@ class _Kind:
     method: str = ""
 
 
-KINDS = (
-    _Kind("inner nodes", Style("#0072b2", "s", "-")),
-    _Kind("boundary nodes", Style("#e69f00", "s", DASHED)),
-)
+KINDS = (_Kind("inner nodes", Style("#0072b2", "s", "-")), _Kind("boundary nodes", Style("#e69f00", "s", DASHED)))
 
 
 def sizes(section: Section) -> Sizes:

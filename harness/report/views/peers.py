@@ -13,7 +13,7 @@ from harness.report.plot import WIDE, Axis, Mark, Panel, Plot, make_plot
 from harness.report.sections import Section, Variant
 from harness.report.table import Cell, Table
 from harness.report.views import ReportView, variants_table
-from harness.results.text import byte_unit, common_places, fixed, significant
+from harness.results.text import byte_unit, common_places, fixed
 
 ACROSS = 5  # panels side by side
 FEW = 3  # ranks, up to which squares are small
