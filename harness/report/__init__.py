@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harness.spec import PluginSource
 
 FORMATS = ("html", "md", "csv")  # that are written unless others are asked for
+DRAWN = ("svg", "pdf-figures")  # that matplotlib draws figures for
 _LONGEST = 100  # characters of a directory that is named after several
 
 
@@ -31,19 +32,19 @@ def write_report(
 
     `results`: results roots, suites' directories or single trials', one or several; a trial that is in
     several of them is taken from where it started last. `out` (default: `reports/<names of results>`)
-    receives, by format: `html`: `index.html` (figures inside, nothing loaded from elsewhere); `md`:
-    `report.md` with `figures/*.svg`; `csv`: `results.csv` (of repeats `runs.csv`, too), `epochs.csv` and
-    `figures/*.csv`; `latex`: a file a table; `pdf-figures`: the figures for print. `suites`: whose claims are held
-    against the results, beside those that are kept with them. `plugins`: from `harness.registry.find_plugins`, whose
-    views the report has, too. `renewed_s`: a browser loads the page anew every so many seconds. `beside`: how many
-    processes beside this one may draw figures. `baselines`: results whose trials are shown where they stand beside
-    those of `results`. Files of those names are replaced, others are left alone.
+    receives, by format: `html`: `index.html` (which draws its figures itself, nothing loaded from elsewhere); `md`:
+    `report.md`; `csv`: `results.csv` (of repeats `runs.csv`, too), `epochs.csv` and `figures/*.csv`; `latex`: a file
+    a table; `svg`: `figures/*.svg`, which `report.md` shows then; `pdf-figures`: the figures for print.
+    `suites`: whose claims are held against the results, beside those that are kept with them. `plugins`: from
+    `harness.registry.find_plugins`, whose views the report has, too. `renewed_s`: a browser loads the page anew every
+    so many seconds. `beside`: how many processes beside this one may draw figures. `baselines`: results whose trials
+    are shown where they stand beside those of `results`. Files of those names are replaced, others are left alone.
     Raises `UserError` if there is no trial to report, or no such format.
     """
     from harness.report.beside import painters
 
-    with painters(beside):
-        from harness.report.page import Report, make_report
+    with painters(beside if set(DRAWN) & set(formats) else 0):
+        from harness.report.page import make_report
         from harness.report.sections import with_needed_baselines
         from harness.report.write import check_formats, write_files
         from harness.results.frames import load_inputs
@@ -53,11 +54,8 @@ def write_report(
         inputs = with_needed_baselines(load_inputs(listed, baselines))
         named = "-".join(dict.fromkeys(place.resolve().name for place in listed))
         target = Path("reports") / named[:_LONGEST] if out is None else Path(out)
-
-        def make() -> Report:
-            return replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
-
-        return write_files(make, inputs, target, formats)
+        report = replace(make_report(inputs, suites, plugins), renewed_s=renewed_s)
+        return write_files(report, inputs, target, formats)
 
 
 __all__ = ["FORMATS", "write_report"]

@@ -1,9 +1,8 @@
-"""Figures drawn in processes beside this one, for they are most of what a report takes."""
+"""Figures drawn in processes beside this one, for a report has many."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pickle
 import queue
@@ -12,12 +11,10 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.report.drawing import Picture
-    from harness.report.sections import Section
-    from harness.report.views import ReportView
+    from harness.report.plot import Picture, Plot
 
 MOST = 3  # processes; each takes a second to import what it draws with
 Process = subprocess.Popen[bytes]
@@ -26,25 +23,25 @@ Process = subprocess.Popen[bytes]
 class Begun:
     """A figure that a process draws, or this one if none has begun it when all are asked for."""
 
-    def __init__(self, painters: Painters, view: ReportView, drawn: Future[Picture | None]) -> None:
-        self._painters, self._view, self._drawn = painters, view, drawn
+    def __init__(self, painters: Painters, plot: Plot, drawn: Future[Picture]) -> None:
+        self._painters, self._plot, self._drawn = painters, plot, drawn
 
-    def get(self) -> Picture | None:
-        """Return the figure; what the view raises is raised here."""
+    def get(self) -> Picture:
+        """Return the figure; what drawing it raises is raised here."""
         self._painters.help()
         with contextlib.suppress(Exception):  # a process that was killed, or a mistake, which is raised below
             return self._drawn.result()
-        return _figure(self._view)
+        return _figure(self._plot)
 
     def take(self) -> None:
         """Draw it here, unless a process has begun it."""
         if self._drawn.cancel():
             self._drawn = Future()
-            self._drawn.set_result(_figure(self._view))
+            self._drawn.set_result(_figure(self._plot))
 
 
 class Painters:
-    """Processes that draw views' figures."""
+    """Processes that draw figures."""
 
     def __init__(self, count: int) -> None:
         command = [sys.executable, "-P", "-m", __name__]
@@ -56,15 +53,13 @@ class Painters:
             self._idle.put(process)
         self._threads = ThreadPoolExecutor(count)
         self._begun: list[Begun] = []
-        self._sections: dict[int, tuple[Section, bytes]] = {}  # by identity, which holds while they are kept here
-        self._sent: dict[int, set[int]] = {process.pid: set() for process in self._all}
 
-    def begin(self, view: ReportView) -> Begun:
-        """Let a process draw a view's figure in the style of here."""
+    def begin(self, plot: Plot) -> Begun:
+        """Let a process draw a figure in the style of here; TypeError and such if none can be told of it."""
         from harness.report.drawing import current_style
 
-        task, sections = self._pickle((view, current_style()))
-        self._begun.append(Begun(self, view, self._threads.submit(self._ask, task, sections)))
+        task = pickle.dumps((plot, current_style()))
+        self._begun.append(Begun(self, plot, self._threads.submit(self._ask, task)))
         return self._begun[-1]
 
     def help(self) -> None:
@@ -80,85 +75,47 @@ class Painters:
         for process in self._all:
             process.communicate()
 
-    def _pickle(self, task: object) -> tuple[bytes, list[int]]:
-        """Return a task with keys in the place of sections, which are large and of many tasks, and these keys."""
-        written = io.BytesIO()
-        pickler = _Pickler(written)
-        pickler.dump(task)
-        for key, section in pickler.sections.items():
-            if key not in self._sections:
-                self._sections[key] = section, pickle.dumps(section)
-        return written.getvalue(), list(pickler.sections)
-
-    def _ask(self, task: bytes, sections: list[int]) -> Picture | None:
+    def _ask(self, task: bytes) -> Picture:
         process = self._idle.get()
         try:
             assert process.stdin
             assert process.stdout
-            sent = self._sent[process.pid]
-            pickle.dump(({key: self._sections[key][1] for key in sections if key not in sent}, task), process.stdin)
+            pickle.dump(task, process.stdin)
             process.stdin.flush()
-            sent.update(sections)
-            drawn, picture = pickle.load(process.stdout)
-            if not drawn:
+            picture = pickle.load(process.stdout)
+            if picture is None:
                 raise RuntimeError("failed")
             return picture  # type: ignore[no-any-return]  # what `serve` pickles
         finally:
             self._idle.put(process)
 
 
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO) -> None:
-        from harness.report.sections import Section
-
-        super().__init__(file)
-        self.kind, self.sections = Section, dict[int, Section]()
-
-    def persistent_id(self, each: Any) -> int | None:
-        if not isinstance(each, self.kind):
-            return None
-        self.sections[id(each)] = each
-        return id(each)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, task: bytes, sections: dict[int, Section]) -> None:
-        super().__init__(io.BytesIO(task))
-        self.sections = sections
-
-    def persistent_load(self, key: int) -> Section:
-        return self.sections[key]
-
-
 def serve() -> None:
     """Draw what standard input asks for until it ends; see `Painters`."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
+    from harness.report import printing  # what takes long before anything is asked for
     from harness.report.drawing import style
-    from harness.report.views import VIEWS
 
-    for name in VIEWS.names():
-        VIEWS.loaded(name)
-    sections: dict[int, Section] = {}
     with contextlib.suppress(EOFError):
         while True:
-            new, task = pickle.load(sys.stdin.buffer)
-            sections |= {key: pickle.loads(pickled) for key, pickled in new.items()}
+            task = pickle.load(sys.stdin.buffer)
             try:
-                view, chosen = _Unpickler(task, sections).load()
+                plot, chosen = pickle.loads(task)
                 with style(chosen):
-                    answer = True, _figure(view)
+                    answer = printing.draw_plot(plot)
             except Exception:  # whatever it is, it is raised where it can be seen
-                answer = False, None
+                answer = None
             pickle.dump(answer, answers)
             answers.flush()
 
 
-def _figure(view: ReportView) -> Picture | None:
+def _figure(plot: Plot) -> Picture:
     from harness.report.drawing import style
+    from harness.report.printing import draw_plot
 
     with style():
-        return view.figure()
+        return draw_plot(plot)
 
 
 _PAINTERS: ContextVar[Painters | None] = ContextVar("painters", default=None)
@@ -179,12 +136,13 @@ def painters(count: int) -> Iterator[None]:
         own.end()
 
 
-def draw(view: ReportView) -> Picture | Begun | None:
-    """Return a view's figure in the style of here, or where it will be if there are processes that draw it."""
+def draw(plot: Plot) -> Picture | Begun:
+    """Return a figure drawn in the style of here, or where it will be if there are processes that draw it."""
     painters = _PAINTERS.get()
-    if painters and type(view).__module__.startswith("harness."):  # a plugin's class may not be found by name
-        return painters.begin(view)
-    return _figure(view)
+    if painters:
+        with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):  # of a plugin's own series
+            return painters.begin(plot)
+    return _figure(plot)
 
 
 if __name__ == "__main__":

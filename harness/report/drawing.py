@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote
 
 import matplotlib as mpl
@@ -27,36 +27,14 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, NullLocator
 
 from harness.report.palette import Dash, Style
+from harness.report.plot import Picture, Series
 from harness.report.sections import Section
 
 _PREFIX = "mark:"
 _MARKED = re.compile(rb' id="mark:([^"]*)"')
-
-
-class Series(Protocol):
-    """What a mark is of: a method's variant, or a line of several."""
-
-    @property
-    def label(self) -> str:
-        """Its name in the legend."""
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-
-
-class Styled(Series, Protocol):
-    """A series that is drawn as a line."""
-
-    @property
-    def style(self) -> Style:
-        """Its colour, marker and dash."""
-
-
-StyledT = TypeVar("StyledT", bound=Styled)
 
 
 class Drawing(Figure):
@@ -263,24 +241,6 @@ _DATES = {"svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Produc
 HANDLE = 6  # characters that an entry is longer than its name
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A drawn figure: `alt` is its text for those who cannot see it, `data` the numbers that it shows.
-
-    `pdf` is empty where the style has none. `data` has a row a drawn point or bar, with `series`, `method`, `parts`
-    and what `mark` was given. In `svg` the elements of marked artists have the class `mark` and the attributes
-    `data-series`, `data-method` and `data-parts` (the last two empty where they are of any).
-    """
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    data: pd.DataFrame
-    svg: bytes
-    pdf: bytes = b""
-
-
 @contextlib.contextmanager
 def style(chosen: DrawingStyle | None = None) -> Iterator[None]:
     """Draw and save within this: the style of a page (default: that around it), restored afterwards."""
@@ -303,18 +263,31 @@ def new_figure(height: float, section: Section, what: str, *, legend: bool = Fal
 
     A style may do without the title, and has a height of its own. `legend`: one of the section's variants adds to it.
     """
-    height += 0.2 * legend_rows(section) if legend else 0.0
+    labels = [variant.label for variant in section.variants] if legend else []
+    return begin(height, f"{what}: {section.title}", labels)
+
+
+def begin(height: float, title: str, labels: Sequence[str]) -> Drawing:
+    """Return a figure of this height and title on a screen, made higher for a legend of so many labels."""
+    rows = -(-len(labels) // _columns(labels, current_style().widths[0])) if labels else 0
+    height = (height + 0.2 * rows) * current_style().height
     layout = ConstrainedLayoutEngine(wspace=0.05, hspace=0.04)  # neighbours' tick labels stay apart
-    figure = Drawing(figsize=(current_style().widths[0], height * current_style().height), layout=layout)
+    figure = Drawing(figsize=(current_style().widths[0], height), layout=layout)
     FigureCanvasAgg(figure)
     if current_style().titled:
-        title = textwrap.wrap(f"{what}: {section.title}", 110)
-        figure.suptitle("\n".join(title), fontsize=10.5, fontweight="bold")
+        figure.suptitle("\n".join(textwrap.wrap(title, 110)), fontsize=10.5, fontweight="bold")
     return figure
 
 
 def save(figure: Drawing, section: Section, kind: str, title: str, caption: str) -> Picture:
     """Return the figure in the formats of the style; equal figures give equal bytes."""
+    name = f"{section.anchor}-{kind}"
+    alt = f"{title}, {section.title}; the numbers are in the tables of this section and in the CSV files"
+    return Picture(name, title, caption, alt, figure.data(), **finish(figure))
+
+
+def finish(figure: Drawing) -> dict[str, bytes]:
+    """Lay a figure out and return it in the formats of the style, by name."""
     if len(current_style().widths) > 1:
         _choose_width(figure)
     else:
@@ -328,14 +301,7 @@ def save(figure: Drawing, section: Section, kind: str, title: str, caption: str)
         written = io.BytesIO()
         figure.savefig(written, format=name, metadata=dict.fromkeys(_DATES[name]))
         made[name] = written.getvalue()
-    return Picture(
-        name=f"{section.anchor}-{kind}",
-        title=title,
-        caption=caption,
-        alt=f"{title}, {section.title}; the numbers are in the tables of this section and in the CSV files",
-        data=figure.data(),
-        **made | {"svg": with_attributes(made["svg"])},
-    )
+    return made | {"svg": with_attributes(made["svg"])}
 
 
 def _columns(labels: Sequence[str], width: float) -> int:
@@ -347,11 +313,6 @@ def _columns(labels: Sequence[str], width: float) -> int:
         if sum(max(lengths[i : i + rows]) for i in starts) <= width * current_style().letters:
             return len(starts)
     return 1
-
-
-def legend_rows(section: Section) -> int:
-    """Return how many lines a legend of the section's variants has."""
-    return -(-len(section.variants) // _columns([v.label for v in section.variants], current_style().widths[0]))
 
 
 def legend(figure: Drawing, handles: Sequence[Artist], labels: Sequence[str], series: Sequence[Series] = ()) -> None:
@@ -423,82 +384,6 @@ def line_handle(style: Style, dash: Dash | None = None, size: float = 5.5, width
     """Return what the legend shows for a line."""
     dash = dash or style.dash
     return Line2D([], [], color=style.colour, linestyle=dash, marker=style.marker, markersize=size, lw=width)
-
-
-def line_legend(figure: Drawing, shown: Sequence[Styled], size: float = 5.5) -> None:
-    """Put a legend of lines below everything; `size`: of their markers."""
-    legend(figure, [line_handle(each.style, size=size) for each in shown], [each.label for each in shown], shown)
-
-
-def part_panels(section: Section, what: str, height: float, counts: Iterable[int]) -> tuple[Drawing, dict[int, Axes]]:
-    """Return a figure of a panel a number of parts, beside one another with one y axis, and its panels."""
-    figure, parts = new_figure(height, section, what), sorted(set(counts))
-    axes = dict(zip(parts, figure.subplots(1, len(parts), sharey=True, squeeze=False)[0], strict=True))
-    for count, ax in axes.items():
-        panel(ax, count)
-    return figure, axes
-
-
-def line_panels(
-    section: Section,
-    what: str,
-    height: float,
-    lines: Mapping[tuple[StyledT, int], Mapping[int, float] | Mapping[float, float]],
-    x: str,
-    y: str,
-) -> Drawing:
-    """Draw the lines of series, a panel a number of parts, with a legend.
-
-    `lines`: heights by place on the x axis; `x`, `y`: what both are called in the figure's data, unit included.
-    """
-    figure, axes = part_panels(section, what, height, (parts for _, parts in lines))
-    shown = list(dict.fromkeys(series for series, _ in lines))
-    for parts, ax in axes.items():
-        for series in shown:
-            if (own := lines.get((series, parts))) is not None:
-                draw_line(ax, series, parts, (x, list(own)), (y, list(own.values())), style=series.style)
-    line_legend(figure, shown)
-    return figure
-
-
-WIDE = 8.0  # largest / smallest from which on an axis is logarithmic
-
-
-def spans_far(amounts: Sequence[float]) -> bool:
-    """Whether amounts, those that are 0 aside, need a logarithmic axis."""
-    own = [amount for amount in amounts if amount]
-    return bool(own) and max(own) > WIDE * min(own) > 0
-
-
-def value_axis(ax: Axes, values: Sequence[float], label: str) -> None:
-    """Give the x axis a tick for each of a setting's values, ascending; logarithmic where they span far."""
-    if values[0] > 0 and spans_far(values):
-        ax.set_xscale("log")
-    names = {value: f"{value:,g}" for value in values}
-    set_ticks(ax.xaxis, FixedLocator(list(values)), lambda value: names.get(value, ""))
-    ax.set_xlabel(label)
-
-
-def amount_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
-    """Let the y axis of amounts begin at 0, or make it logarithmic where they span far."""
-    wide = min(amounts, default=0.0) > 0 and spans_far(amounts)
-    ax.set_ylabel(f"{label}, log scale" if wide else label)
-    if wide:
-        ax.set_yscale("log")
-        set_ticks(ax.yaxis)
-    else:
-        ax.set_ylim(0, 1.05 * ax.get_ylim()[1])  # room for a marker at the top
-
-
-def cost_axis(ax: Axes, label: str, amounts: Sequence[float]) -> None:
-    """Make the x axis of amounts logarithmic where they span far, else begin it at 0 if that is near."""
-    wide = spans_far(amounts)
-    ax.set_xlabel(f"{label}, log scale" if wide else label)
-    if wide:
-        ax.set_xscale("log")
-        set_ticks(ax.xaxis)
-    elif min(amounts, default=0.0) < max(amounts, default=0.0) / 2:
-        ax.set_xlim(0, 1.06 * max(amounts))
 
 
 def set_ticks(axis: Axis, places: Locator | None = None, text: Callable[[float], str] = "{:,g}".format) -> None:

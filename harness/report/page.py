@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
 from types import MappingProxyType
 from xml.etree import ElementTree
@@ -19,9 +18,10 @@ import pandas as pd
 from harness.claims import judge
 from harness.errors import UserError
 from harness.registry import PluginKey
-from harness.report.drawing import Picture
+from harness.report.embedding import embedded_plot
 from harness.report.notes import Note, environment_rows, failure_table, make_notes, unclaimed_notes
 from harness.report.palette import on_dark
+from harness.report.plot import Picture, Plot
 from harness.report.sections import Section, make_sections
 from harness.report.summary import Summary, claims_table, make_summaries, overview_table
 from harness.report.sweeps import Networks, find_networks, sweeps
@@ -127,16 +127,20 @@ class Report:
         return [shown.section for shown in self.answers if any(view.chart for view in shown.views)]
 
     @property
-    def pictures(self) -> list[Picture]:
+    def views(self) -> list[ShownView]:
+        """All views, as they come."""
+        return [view for shown in (*self.answers, *self.shown) for view in shown.views]
+
+    @property
+    def pictures(self) -> list[Plot | Picture]:
         """All figures, as they come."""
-        views = (view for shown in (*self.answers, *self.shown) for view in shown.views)
-        return [view.picture for view in views if view.picture]
+        return [view.picture for view in self.views if view.picture]
 
 
 def make_report(
     inputs: ResultInputs, suites: Sequence[KeptSuite] = (), plugins: Plugins = MappingProxyType({})
 ) -> Report:
-    """Compute the tables and draw the figures.
+    """Compute the tables, and the figures as data.
 
     `suites`: whose claims to hold the results against, beside those that are kept with the results;
     `plugins`: that bring views, beside those that are installed.
@@ -144,21 +148,20 @@ def make_report(
     sections, networks = make_sections(inputs), find_networks(inputs)
     views, not_imported = _find_views(plugins)
 
-    def begin(of: Kind, subject: Subject, section: Section) -> Callable[[], ShownSection]:
-        begun = [show(view, subject, own=own) for view, own in views if view.of == of]
-        return lambda: ShownSection(section, tuple(each for shown in begun if (each := shown())))
+    def shown_of(of: Kind, subject: Subject, section: Section) -> ShownSection:
+        found = (show(view, subject, own=own) for view, own in views if view.of == of)
+        return ShownSection(section, tuple(each for each in found if each))
 
-    begun = [  # figures may be drawn beside all that follows
-        *(begin("section", each, each) if len(each.ok) else partial(ShownSection, each, ()) for each in sections),
-        *(begin("sweep", each, each.section) for each in sweeps(inputs)),
-        *(begin("networks", each, each.section) for each in networks),
+    shown = [
+        *(shown_of("section", each, each) if len(each.ok) else ShownSection(each, ()) for each in sections),
+        *(shown_of("sweep", each, each.section) for each in sweeps(inputs)),
+        *(shown_of("networks", each, each.section) for each in networks),
     ]
-    together = [begin("workloads", each, each.section) for each in find_workloads(sections)]
+    together = [shown_of("workloads", each, each.section) for each in find_workloads(sections)]
     known = kept_suites(inputs.directories) | {suite.name: suite for suite in suites}
     of_suites = {suite for suite, _ in inputs.records.keys() - inputs.stored}
     known = {name: suite for name, suite in known.items() if name in of_suites or not inputs.stored}
-    shown = [finish() for finish in begun]
-    answers = [*(finish() for finish in together), *shown]
+    answers = [*together, *shown]
     return Report(
         title=join_unique(sorted(inputs.results["suite"].dropna().unique())),
         summaries=make_summaries(sections),
@@ -199,28 +202,30 @@ def render_html(report: Report, place: Callable[[str], str] = lambda trial: "") 
     Its policy allows the scripts and the style sheet that are in it, by their hashes.
     """
     environment = _environment(autoescape=True)
-    drawn = {picture.name: inline_svg(picture) for picture in report.pictures}
+    drawn = {picture.name: inline_svg(picture) for picture in report.pictures if isinstance(picture, Picture)}
     colours = {found for svg in drawn.values() for found in _COLOUR.findall(svg)}
     colours |= {variant.style.colour for shown in report.shown for variant in shown.section.variants}
     css, scripts = _source("templates/report.css") + f"{dark_rules(colours)}\n", [_source("templates/report.js")]
-    if report.charted:
-        scripts += [_source("static/vega.js"), _source("templates/charts.js"), _source("templates/views.js")]
+    if len(report.pictures) > len(drawn):
+        scripts += [_source("static/vega.js"), _source("templates/charts.js"), _source("templates/plots.js")]
+        scripts.append(_source("templates/views.js"))
     return environment.get_template("index.html.j2").render(
         report=report,
         css=css,
         scripts=scripts,
         trials=embedded(report.charted),
+        plotted=embedded_plot,
         trials_table=lambda section: trials_table(section, place),
         policy=_POLICY.format(style=_hash(css), script=" ".join(map(_hash, scripts))),
-        inline=lambda picture: drawn[picture.name],
+        inline=lambda picture: drawn.get(picture.name, ""),
         data_uri=lambda picture: f"data:text/csv;charset=utf-8;base64,{_base64(to_csv(picture.data))}",
         networks=lambda section: json.dumps(networks_of(section)),
     )
 
 
-def render_markdown(report: Report) -> str:
-    """Return the report as Markdown; its figures are the files under `figures/`."""
-    return _environment(autoescape=False).get_template("report.md.j2").render(report=report)
+def render_markdown(report: Report, *, figures: bool) -> str:
+    """Return the report as Markdown; `figures`: whether it shows the files under `figures/`."""
+    return _environment(autoescape=False).get_template("report.md.j2").render(report=report, figures=figures)
 
 
 def markdown_table(table: Table) -> str:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from matplotlib.colors import to_rgb
-
 # Okabe and Ito's colour-blind safe set (their yellow is too faint for lines on white), then the colours
 # farthest from those already taken under simulated protanopia, deuteranopia and tritanopia.
 COLOURS = (
@@ -28,6 +26,10 @@ PURPOSES = {
     "feature": "#0072b2", "embedding": "#56b4e9", "gradient": "#d55e00",
     "model": "#8f7fc0", "control": "#009e73", "swap": "#ddcc77",
 }  # fmt: skip
+CIVIDIS = (  # from little to much: matplotlib's map for all eyes, 13 colours of it
+    "#00224e", "#003170", "#2a3f6d", "#434e6c", "#575d6d", "#6a6c71", "#7d7c78", "#918b78", "#a59c74", "#bcae6c",
+    "#d2c060", "#e9d34e", "#fee838",
+)  # fmt: skip
 SPARE = ("#e69f00", "#cc79a7", "#117733", "#920000", "#555555")
 
 
@@ -93,5 +95,6 @@ def contrast(a: str, b: str) -> float:
 
 
 def _luminance(colour: str) -> float:
-    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour))
+    shares = (c / 255 for c in bytes.fromhex(colour[1:]))
+    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -570,7 +570,7 @@ def component_columns(section: Section, kind: Component) -> dict[str, str]:
     there = {name: column for name, column in there.items() if (section.ok[column].fillna(0) != 0).any()}
     if not known:
         return there
-    there.pop("to_target", None)  # a time, but no phase of an epoch
+    there = {name: column for name, column in there.items() if not name.startswith("to_target")}  # no phases
     names = [*known[:-1], *sorted(there.keys() - set(known)), known[-1]]
     return {name: there[name] for name in names if name in there}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -13,12 +12,12 @@ import pandas as pd
 from harness.metrics import METRICS, Metric
 from harness.report.columns import DERIVED
 from harness.report.courses import curve_of
+from harness.report.embedding import SHAPES, in_element, rounded
 from harness.report.palette import on_dark
 from harness.report.sections import Section, values_of
 from harness.report.table import Cell, Group, Row, Table, heading, scale_of
 from harness.results.text import MISSING, common_places, numbers, time_unit
 
-DIGITS = 6  # significant ones of a value
 POINTS = 100  # of a curve; of more every second, third, ...
 WHOLE = (
     Metric("training_time_s", "epoch time times epochs", "s", "Training time", "less"),
@@ -28,13 +27,6 @@ WHOLE = (
 OF_EPOCH = {"training_time_s": "epoch_time_s", "training_bytes": "counted_bytes"}
 ACROSS, UP = ("training_time_s", "epochs"), ("test_at_best_val", "final_test", "epoch_time_s")
 """What a chart shows at first: of each the first that was measured."""
-SHAPES = {
-    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
-    "X": "M-1,-0.5L-0.5,-1L0,-0.5L0.5,-1L1,-0.5L0.5,0L1,0.5L0.5,1L0,0.5L-0.5,1L-1,0.5L-0.5,0Z",
-    "<": "triangle-left", ">": "triangle-right", "p": "M0,-1L0.952,-0.31L0.588,0.81L-0.588,0.81L-0.952,-0.31Z",
-    "h": "M0,-1L0.866,-0.5L0.866,0.5L0,1L-0.866,0.5L-0.866,-0.5Z",
-}  # fmt: skip
-"""Vega's shapes, or their paths, of the markers of `palette`."""
 
 
 def embedded(sections: Iterable[Section]) -> str:
@@ -44,7 +36,7 @@ def embedded(sections: Iterable[Section]) -> str:
     unit and direction, and a column of values in that unit for each of them, a value a trial.
     """
     found = [_section(section) for section in sections if section.compared_parts is not None]
-    return json.dumps(found, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return in_element(found)
 
 
 def _section(section: Section) -> dict[str, Any]:
@@ -56,7 +48,7 @@ def _section(section: Section) -> dict[str, Any]:
     for metric in measured(section):
         size, unit = scale_of(metric, values_of(section, metric.name))
         metrics[metric.name] = {"title": heading(metric, unit), "better": metric.better}
-        columns[metric.name] = [_rounded(value / size) for value in numbers(frame[metric.name])]
+        columns[metric.name] = [rounded(value / size) for value in numbers(frame[metric.name])]
     return {
         "anchor": section.anchor,
         "dataset": section.name,
@@ -93,8 +85,8 @@ def _curve(course: pd.DataFrame | None) -> list[list[float | None]]:
         return [[], [], []]
     curve = curve_of(course)
     kept = curve.iloc[:: -(-len(curve) // POINTS) or 1]
-    return [[_rounded(float(v)) for v in kept[name]] for name in ("epoch", "time_s")] + [
-        [_rounded(100 * float(v)) for v in kept["score"]]
+    return [[rounded(float(v)) for v in kept[name]] for name in ("epoch", "time_s")] + [
+        [rounded(100 * float(v)) for v in kept["score"]]
     ]
 
 
@@ -163,7 +155,3 @@ def measured(section: Section) -> list[Metric]:
         if name in frame and name in known and name not in of_trials and known[name].value == "number"
         and frame[name].notna().any()
     ]  # fmt: skip
-
-
-def _rounded(value: float) -> float | None:
-    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None

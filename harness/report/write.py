@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pandas as pd
 
 from harness.errors import UserError, nearest
-from harness.report.drawing import PRINT, Picture, style
+from harness.report.beside import Begun, draw
 from harness.report.page import Report, ShownSection, render_html, render_markdown, to_csv
+from harness.report.plot import Picture, Plot
 from harness.report.table import Cell, Row, Table
 from harness.results.frames import ResultInputs
+
+if TYPE_CHECKING:
+    from harness.report.drawing import DrawingStyle
 
 PAGE = "index.html"
 TEXT = "report.md"
 
 
-Drawn = Callable[[Literal["screen", "print"]], Report]
-"""Returns the report with its figures as they are for a medium; not made for formats without it."""
 Files = Iterator[tuple[str, bytes]]
 """Paths in the report's directory, and contents."""
 
@@ -39,19 +41,23 @@ def check_formats(formats: Sequence[str]) -> None:
         raise UserError("names no format", key="--format", fix=f"known: {', '.join(WRITERS)}")
 
 
-def write_files(make: Callable[[], Report], inputs: ResultInputs, out: Path, formats: Sequence[str]) -> Path:
-    """Write a report into `out` (made if absent), each file whole or not at all.
+@dataclass(frozen=True)
+class Written:
+    """A report, what it is made from, where it goes, and the formats that were asked for."""
 
-    `make`: puts it together, its figures in the style of where it is called; `inputs`: what it is made from.
-    Returns its page, else its Markdown, else `out`.
+    report: Report
+    inputs: ResultInputs
+    out: Path
+    formats: Sequence[str]
+
+
+def write_files(report: Report, inputs: ResultInputs, out: Path, formats: Sequence[str]) -> Path:
+    """Write a report into `out` (made if absent), each file whole or not at all; the page first, figures last.
+
+    `inputs`: what it is made from. Returns its page, else its Markdown, else `out`.
     """
-
-    @functools.cache
-    def drawn(medium: Literal["screen", "print"]) -> Report:
-        with style(PRINT if medium == "print" else None):
-            return make()
-
-    for path, content in (file for name in dict.fromkeys(formats) for file in WRITERS[name](drawn, inputs, out)):
+    written = Written(report, inputs, out, formats)
+    for path, content in (file for name, write in WRITERS.items() if name in formats for file in write(written)):
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -61,9 +67,9 @@ def write_files(make: Callable[[], Report], inputs: ResultInputs, out: Path, for
     return next((out / file for name, file in main.items() if name in formats), out)
 
 
-def _page(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
+def _page(written: Written) -> Files:
     homes: dict[str, Path] = {}
-    for directory in inputs.directories:
+    for directory in written.inputs.directories:
         for pattern in ("*/record.json", "*/*/record.json", "record.json"):
             for record in directory.resolve().glob(pattern):
                 homes.setdefault(record.parent.name, record.parent)
@@ -71,42 +77,67 @@ def _page(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
     def place(trial: str) -> str:
         """Return how a browser gets from the page to a trial's directory, "" where there is none."""
         home = homes.get(trial)
-        return "" if home is None else quote(os.path.relpath(home, out.resolve()).replace(os.sep, "/"))
+        return "" if home is None else quote(os.path.relpath(home, written.out.resolve()).replace(os.sep, "/"))
 
-    yield PAGE, render_html(report("screen"), place).encode()
-
-
-def _markdown(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
-    for picture in report("screen").pictures:
-        yield f"figures/{picture.name}.svg", picture.svg
-    yield TEXT, render_markdown(report("screen")).encode()
+    yield PAGE, render_html(written.report, place).encode()
 
 
-def _csv(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
+def _markdown(written: Written) -> Files:
+    yield TEXT, render_markdown(written.report, figures="svg" in written.formats).encode()
+
+
+def _csv(written: Written) -> Files:
     """Yield what the report is made from, and the numbers that each figure shows."""
+    inputs = written.inputs
     yield "results.csv", to_csv(inputs.results)
     if "runs" in inputs.results:
         yield "runs.csv", to_csv(inputs.runs)
     yield "epochs.csv", to_csv(inputs.epochs)
-    for picture in report("screen").pictures:
+    for picture in written.report.pictures:
         yield f"figures/{picture.name}.csv", to_csv(picture.data)
-    if networks := report("screen").networks:
+    if networks := written.report.networks:
         yield "network.csv", to_csv(pd.concat([network.frame for network in networks], ignore_index=True))
 
 
-def _latex(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
-    for name, text in latex_files(report("screen")).items():
+def _latex(written: Written) -> Files:
+    for name, text in latex_files(written.report).items():
         yield f"latex/{name}", text.encode()
 
 
-def _figures(report: Drawn, inputs: ResultInputs, out: Path) -> Files:
+def _svg(written: Written) -> Files:
+    """Yield each figure as on a screen: a page wide, with its title."""
+    from harness.report.drawing import SCREEN
+
+    for picture in _drawn(written.report, SCREEN):
+        yield f"figures/{picture.name}.svg", picture.svg
+
+
+def _figures(written: Written) -> Files:
     """Yield each figure as a paper prints it: a column or two wide, without a title."""
-    for picture in report("print").pictures:
+    from harness.report.drawing import PRINT
+
+    for picture in _drawn(written.report, PRINT):
         yield f"{CAMERA_READY}/{picture.name}.pdf", picture.pdf
         yield f"{CAMERA_READY}/{picture.name}.svg", picture.svg
 
 
-WRITERS = {"html": _page, "md": _markdown, "csv": _csv, "latex": _latex, "pdf-figures": _figures}
+def _drawn(report: Report, chosen: DrawingStyle) -> Iterator[Picture]:
+    """Yield a report's figures drawn in a style; what is a picture already is drawn again."""
+    from harness.report.drawing import style
+
+    with style(chosen):
+        begun = [
+            draw(view.picture) if isinstance(view.picture, Plot) else view.redraw()
+            for view in report.views
+            if view.picture
+        ]
+        for each in begun:
+            picture = each.get() if isinstance(each, Begun) else each
+            if isinstance(picture, Picture):
+                yield picture
+
+
+WRITERS = {"html": _page, "md": _markdown, "csv": _csv, "latex": _latex, "svg": _svg, "pdf-figures": _figures}
 
 
 HEADING = 14  # characters of a column's heading in one line
@@ -172,7 +203,7 @@ def latex_files(report: Report) -> dict[str, str]:
     return {MAIN: "\n".join(lines), **files}
 
 
-def _figure(picture: Picture) -> str:
+def _figure(picture: Plot | Picture) -> str:
     r"""Return a figure's float; nothing where it was not drawn for print."""
     file = f"../{CAMERA_READY}/{picture.name}.pdf"
     caption = rf"\caption{{\textbf{{{escape(picture.title)}.}} {escape(picture.caption)}}}"

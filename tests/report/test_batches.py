@@ -10,7 +10,6 @@ import pytest
 from report.fake import METHODS, NODES, Method, write_results
 from report.measured import FULL, one_section, records, rows_of, section_tables
 
-from harness.report.drawing import style
 from harness.report.sections import Section
 from harness.report.table import Table
 from harness.report.views.batches import BatchesView
@@ -123,10 +122,9 @@ def test_sampled_scores_are_a_column_where_there_are_any(root: Path, tables: dic
 
 
 def test_the_figure(section: Section, tmp_path: Path) -> None:
-    with style():
-        picture = BatchesView(section).figure()
-        assert picture is not None
-        assert picture.title == "Score and communicated nodes"
-        assert SamplingView(section).figure() is None  # nobody asks for a share of the boundary
-        write_results(tmp_path, methods=(FULL, METHODS[0]), parts=(2,), seeds=(0,), epochs=6)
-        assert BatchesView(one_section(tmp_path)).figure() is None
+    picture = BatchesView(section).figure()
+    assert picture is not None
+    assert picture.title == "Score and communicated nodes"
+    assert SamplingView(section).figure() is None  # nobody asks for a share of the boundary
+    write_results(tmp_path, methods=(FULL, METHODS[0]), parts=(2,), seeds=(0,), epochs=6)
+    assert BatchesView(one_section(tmp_path)).figure() is None

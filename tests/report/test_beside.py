@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,13 @@ from report.measured import FULL, one_section
 from harness.registry import find_plugins
 from harness.report import beside, write_report
 from harness.report.beside import Painters, draw, painters
-from harness.report.drawing import Picture
-from harness.report.sections import Section
-from harness.report.views import ReportView
+from harness.report.plot import Picture, Plot
 from harness.report.views.time import EpochTimeView
 
 PLUGIN = '''
+from dataclasses import replace
+
+from harness.report.plot import Entry
 from harness.report.views.time import EpochTimeView
 
 
@@ -30,10 +32,14 @@ class Again(EpochTimeView):
     title = "Epoch time, again"
 
     def figure(self):
-        picture = super().figure()
-        return picture and type(picture)(**{**vars(picture), "name": f"{self.section.anchor}-again"})
+        plot = super().figure()
+        class Own:
+            label, method = "own", "own"
+
+        own = Entry("own", plot.entries[0].style, of=Own())
+        return replace(plot, name=f"{self.section.anchor}-again", entries=(own, *plot.entries))
 '''
-FORMATS = ("html", "md", "csv", "pdf-figures")  # figures of a screen and of print
+FORMATS = ("html", "md", "csv", "svg", "pdf-figures")  # figures of a screen and of print
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +50,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def section(root: Path) -> Section:
-    return one_section(root)
+def plot(root: Path) -> Plot:
+    found = EpochTimeView(one_section(root)).figure()
+    assert found
+    return found
 
 
 def files(place: Path) -> dict[str, bytes]:
@@ -58,73 +66,66 @@ def test_a_report_is_the_same(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     write_report(root, tmp_path / "alone", FORMATS, plugins=plugins)
     here: list[str] = []
 
-    def figure(view: ReportView) -> object:
-        here.append(view.name)
-        return drawn(view)
+    def figure(plot: Plot) -> Picture:
+        here.append(plot.name)
+        return drawn(plot)
 
     drawn = beside._figure
     monkeypatch.setattr(beside, "_figure", figure)
     monkeypatch.setattr(Painters, "help", lambda self: None)  # the processes draw all that they can
     write_report(root, tmp_path / "beside", FORMATS, plugins=plugins, beside=2)
-    assert here == ["again", "again"]
+    assert here == ["digits-sage-again"] * 2  # what cannot be told to another process
     expected = files(tmp_path / "alone")
     assert len(expected) > 40
     assert files(tmp_path / "beside") == expected
 
 
-def test_what_no_process_has_begun_is_drawn_here(section: Section) -> None:
+def test_what_no_process_has_begun_is_drawn_here(plot: Plot) -> None:
     own = Painters(1)
     try:
         (process,) = own._all
         process.send_signal(signal.SIGSTOP)
-        first, *others = [own.begin(EpochTimeView(section)) for _ in range(3)]
+        first, *others = [own.begin(plot) for _ in range(3)]
         pictures = [each.get() for each in others]  # or this waits for ever
         process.send_signal(signal.SIGCONT)
         pictures.append(first.get())
     finally:
         own.end()
-    assert [picture and picture.svg for picture in pictures] == [drawn(section)] * 3
+    assert [picture and picture.svg for picture in pictures] == [drawn(plot)] * 3
 
 
-def drawn(section: Section) -> bytes:
-    picture = draw(EpochTimeView(section))
+def drawn(plot: Plot) -> bytes:
+    picture = draw(plot)
     assert isinstance(picture, Picture)
     return picture.svg
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before it draws", "while it draws"])
-def test_a_process_that_is_killed(section: Section, before: bool) -> None:
+def test_a_process_that_is_killed(plot: Plot, before: bool) -> None:
     own = Painters(1)
     try:
-        begun = [] if before else [own.begin(EpochTimeView(section))]
+        begun = [] if before else [own.begin(plot)]
         for process in own._all:
             process.kill()
-        begun += [own.begin(EpochTimeView(section)) for _ in range(2)]
+        begun += [own.begin(plot) for _ in range(2)]
         pictures = [each.get() for each in begun]
     finally:
         own.end()
-    assert [picture and picture.svg for picture in pictures] == [drawn(section)] * len(pictures)
+    assert [picture and picture.svg for picture in pictures] == [drawn(plot)] * len(pictures)
 
 
-class Failing(EpochTimeView):
-    """A view with a mistake."""
-
-    def figure(self) -> None:
-        raise ZeroDivisionError("a mistake")
-
-
-def test_a_mistake_is_raised_where_it_can_be_seen(section: Section) -> None:
+def test_a_mistake_is_raised_where_it_can_be_seen(plot: Plot) -> None:
     own = Painters(1)
     try:
-        with pytest.raises(ZeroDivisionError, match="a mistake"):
-            own.begin(Failing(section)).get()
+        with pytest.raises(ValueError, match="empty"):
+            own.begin(replace(plot, rows=())).get()
     finally:
         own.end()
 
 
-def test_the_processes_end_with_the_report(section: Section) -> None:
+def test_the_processes_end_with_the_report(plot: Plot) -> None:
     with pytest.raises(KeyboardInterrupt), painters(2):  # noqa: PT012, what is interrupted
-        draw(EpochTimeView(section))
+        draw(plot)
         found = beside._PAINTERS.get()
         raise KeyboardInterrupt
     assert found

@@ -13,20 +13,36 @@ import pandas as pd
 import pytest
 from report.fake import METHODS, write_results
 
+from harness.registry import find_plugins
 from harness.report import write_report
-from harness.report.drawing import Picture, style
 from harness.report.palette import COLOURS, PAPER, PHASES, PURPOSES, contrast, lightened
-from harness.report.views import ReportView
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `test`)")
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>$a_b$"
 
 
-def _figure(view: ReportView) -> Picture | None:
-    """Three of the figures: drawing all takes long."""
-    with style():
-        return view.figure() if view.name in ("time", "convergence", "leaderboard") else None
+PLUGIN = '''
+from harness import ReportView
+from harness.report.drawing import draw_line, new_figure, panel, save
+
+
+class Drawn(ReportView):
+    """A figure that matplotlib draws."""
+
+    name = "drawn"
+    title = "Drawn elsewhere"
+    question = "Is it on the page?"
+
+    def figure(self):
+        figure = new_figure(3, self.section, self.title)
+        axes = figure.subplots(1, len(self.section.parts), sharey=True, squeeze=False)[0]
+        for parts, ax in zip(self.section.parts, axes):
+            panel(ax, parts)
+            for variant in self.section.tried(parts):
+                draw_line(ax, variant, parts, ("x", [1, 2]), ("peak", [3.0, 4.0]), style=variant.style)
+        return save(figure, self.section, "drawn", self.title, "Made up.")
+'''
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +56,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
         environment={"cpu": EVIL},
         fails=lambda c: ("error", EVIL) if (c.method.name, c.dataset.name) == ("full", "twin") else None,
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.report.views.draw", _figure)
-        return write_report(root, root / "out", ("html",))
+    (root / "views.py").write_text(PLUGIN)
+    return write_report(root, root / "out", ("html",), plugins=find_plugins([str(root / "views.py")]))
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +183,7 @@ def test_everything_is_opened_and_closed(page: playwright.Page) -> None:
         page.click("#unfold")
         assert page.locator("details.fold[open]").count() == opened
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details.fold[open]").count() == count
     assert page.evaluate(height) > low
 
@@ -290,8 +306,213 @@ def test_a_point_says_what_it_is(page: playwright.Page) -> None:
     page.mouse.move(0, 0)
 
 
+PLOT = "figure.plotted:has(a[download='digits-sage-{}.csv'])"
+
+
+def plotted(page: playwright.Page, kind: str) -> int:
+    """Bring a figure of the first data set into sight and return its place among the page's."""
+    figure = page.locator(PLOT.format(kind))
+    figure.scroll_into_view_if_needed()
+    place = int(figure.evaluate("own => plots.findIndex(each => each.figure === own)"))
+    page.wait_for_function("place => plots[place].seen && !plots[place].due", arg=place)
+    return place
+
+
+def points(page: playwright.Page, kind: str, test: str) -> list[dict[str, Any]]:
+    """What a figure's first panel draws now, of what passes a test."""
+    drawn = f"place => plots[place].views[0].data('points').filter(each => {test}).map(each => ({{ ...each }}))"
+    return list(page.evaluate(drawn, plotted(page, kind)))
+
+
+def ends(page: playwright.Page, kind: str) -> float:
+    """The highest number at the vertical axis of a figure's first panel."""
+    plotted(page, kind)
+    texts = page.locator(PLOT.format(kind)).locator("svg.marks").first.locator(".role-axis-label text")
+    return max(float(text.replace(",", "")) for text in texts.all_text_contents() if re.fullmatch(r"[\d.,]+", text))
+
+
+@pytest.fixture(scope="module")
+def epochs(index: Path) -> dict[tuple[str, int], list[float]]:
+    """Seconds an epoch of the first data set's trials by method's label and parts, from the records alone."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for path in index.parents[1].glob("*/*/record.json"):
+        record = json.loads(path.read_text())
+        config = record["config"]
+        if record["status"] == "ok" and config["dataset"]["name"] == "digits":
+            name = config["method"]["name"]
+            label = f"bns-gcn (rate={config['method']['options']['rate']})" if name == "bns-gcn" else name
+            found.setdefault((label, config["partition"]["parts"]), []).append(record["result"]["epoch_time_s"])
+    return found
+
+
+def test_a_figure_is_drawn_when_it_is_opened(browser: playwright.Browser, index: Path) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(index.as_uri())
+    page.wait_for_selector(CHART)
+    assert page.locator("figure.plotted").count() > 20
+    assert not page.locator("figure[data-plotted]").count()
+    fold = page.locator("details.fold:has(a[download='digits-sage-throughput.csv'])")
+    fold.locator("summary").click()
+    fold.locator("figure[data-plotted] svg.marks").first.wait_for()
+    assert page.locator("figure[data-plotted]").count() == 1
+    page.close()
+
+
+def test_every_figure_is_drawn(page: playwright.Page) -> None:
+    """And none complains: see `opened`."""
+    for figure in page.locator("figure.plotted").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator("svg.marks").first.wait_for()
+        assert figure.evaluate("own => plots.find(each => each.figure === own).points.length") > 0
+    assert page.locator("figure.plotted[data-plotted]").count() == page.locator("figure.plotted").count()
+
+
+def test_a_figure_shows_the_trials(page: playwright.Page, epochs: dict[tuple[str, int], list[float]]) -> None:
+    shown = points(page, "throughput", "each.kind === 'bar'")
+    bars = {(bar["series"], bar["parts"]): bar["y"] for bar in shown}
+    assert len(epochs) == 8
+    for key, (seconds,) in epochs.items():
+        if EVIL not in key[0]:
+            assert bars[key] == pytest.approx(1 / seconds, rel=1e-5)
+    drawn = page.locator(PLOT.format("throughput")).locator("svg.marks").first.locator(".mark-rect.role-mark path")
+    tall = [box["height"] for path in drawn.all() if (box := path.bounding_box())]
+    first = sorted(bar["y"] for bar in shown)
+    assert [each / max(tall) for each in sorted(tall)] == pytest.approx([y / first[-1] for y in first], abs=0.03)
+
+
+def test_a_figure_says_what_is_pointed_at(page: playwright.Page) -> None:
+    place = plotted(page, "throughput")
+    bars = page.locator(PLOT.format("throughput")).locator("svg.marks").first.locator(".mark-rect.role-mark path")
+    bars.last.hover()
+    box = page.locator(PLOT.format("throughput")).locator(".tip")
+    box.wait_for()
+    said = box.inner_text()
+    bar = page.evaluate("place => plots[place].points.filter(each => each.kind === 'bar' && each.seeds)", place)
+    assert any(each["series"] in said and f"P = {each['parts']}" in said for each in bar)
+    assert re.search(r"Throughput \(epochs / s\): [\d.,]+\n.*mean of 1 seed", said, re.DOTALL)
+    assert page.evaluate("interval({ y: 2, low: 1.5, high: 2.5 })") == " ± 0.5"
+    assert page.evaluate("interval({ y: 2, low: 1, high: 2.5 })") == " (1 to 2.5)"
+    assert page.evaluate("interval({ y: 2, low: null, high: null })") == ""
+    page.mouse.move(0, 0)
+
+
+def test_filters_act_on_figures_and_their_axes(page: playwright.Page) -> None:
+    before, top = points(page, "throughput", "each.kind === 'bar'"), ends(page, "throughput")
+    fastest = max(before, key=lambda bar: bar["y"])
+    tick(
+        page,
+        "method",
+        page.evaluate("label => told[0].variants.find(each => each.label === label).method", fastest["series"]),
+    )
+    left = points(page, "throughput", "each.kind === 'bar'")
+    assert 0 < len(left) < len(before)
+    assert fastest["series"] not in {bar["series"] for bar in left}
+    assert ends(page, "throughput") < top
+    names = page.locator(PLOT.format("throughput")).locator(".legend > *").all_inner_texts()
+    assert fastest["series"] not in names
+    assert set(names) == {bar["series"] for bar in left}
+    page.click("#reset")
+    tick(page, "parts", "1")
+    assert {bar["parts"] for bar in points(page, "throughput", "each.kind === 'bar'")} == {2}
+    assert {point["parts"] for point in points(page, "convergence", "each.parts")} == {2}
+    page.click("#reset")
+    for method in {bar["series"].split(" (")[0] for bar in before} - {EVIL.split(" (")[0]}:
+        tick(page, "method", method)
+    tick(page, "method", EVIL)
+    plotted(page, "throughput")
+    assert page.locator(f"{PLOT.format('throughput')}.empty").count() == 1
+
+
+def test_the_front_is_of_what_is_left(page: playwright.Page) -> None:
+    def front(found: list[dict[str, Any]]) -> set[tuple[float, float]]:
+        return {
+            (own["x"], own["y"])
+            for own in found
+            if not any(
+                each["x"] <= own["x"] and each["y"] >= own["y"] and (each["x"], each["y"]) != (own["x"], own["y"])
+                for each in found
+            )
+        }
+
+    def drawn_front() -> set[tuple[float, float]]:
+        return {(each["x"], each["y"]) for each in points(page, "pareto", "each.kind === 'front'")}
+
+    before, line = points(page, "pareto", "each.kind === 'points'"), drawn_front()
+    assert line == front(before)
+    assert {(each["x"], each["y"]) for each in before if each["filled"]} == line
+    best = next(each for each in before if each["filled"])
+    tick(page, "method", EVIL if EVIL in best["series"] else best["series"].split(" (")[0])
+    after = points(page, "pareto", "each.kind === 'points'")
+    assert len(after) < len(before)
+    assert drawn_front() == front(after) != line
+
+
+def test_a_click_in_a_figures_legend_leaves_one_bright(page: playwright.Page) -> None:
+    plotted(page, "memory")
+    figure = page.locator(PLOT.format("memory"))
+    button = figure.locator(".legend button").first
+    bars = figure.locator("svg.marks").first.locator(".mark-rect.role-mark path")
+
+    def opacities() -> set[float]:
+        return {float(bar.get_attribute("opacity") or 1) for bar in bars.all()}
+
+    assert opacities() == {1.0}
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "true"
+    assert min(opacities()) < 0.2 < max(opacities()) == 1.0
+    button.click()
+    assert opacities() == {1.0}
+
+
+def test_hostile_names_are_text_in_figures(page: playwright.Page) -> None:
+    plotted(page, "breakdown")
+    figure = page.locator(PLOT.format("breakdown"))
+    names = figure.locator("svg.marks").first.locator(".role-axis-label text").all_text_contents()
+    assert any(EVIL[:12] in name for name in names)
+    assert any(EVIL in name for name in page.locator(f"{PLOT.format('memory')} .legend > *").all_inner_texts())
+    assert page.evaluate("document.images.length") == 0
+
+
+def test_figures_have_the_colours_of_the_page(page: playwright.Page) -> None:
+    fills = []
+    for _ in range(2):
+        plotted(page, "throughput")
+        bars = page.locator(PLOT.format("throughput")).locator("svg.marks").first.locator(".mark-rect.role-mark path")
+        fills.append({bar.get_attribute("fill") for bar in bars.all()})
+        page.click("#theme")
+    light, dark = fills
+    assert "#222222" in light - dark  # black is not seen on a dark page
+
+
+def test_on_paper_all_that_is_open_is_drawn_in_light_colours(browser: playwright.Browser, index: Path) -> None:
+    page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme="dark")
+    page.goto(index.as_uri())
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("figure.plotted:not([data-plotted])").count() == 0
+    fills = (
+        page.locator(PLOT.format("throughput"))
+        .locator(".mark-rect.role-mark path")
+        .evaluate_all("all => all.map(each => each.getAttribute('fill'))")
+    )
+    assert "#222222" in fills
+    page.close()
+
+
+def test_without_scripts_the_tables_are_there_and_a_line_says_what_is_not(
+    browser: playwright.Browser, index: Path
+) -> None:
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto(index.as_uri())
+    assert "--format svg,pdf-figures" in page.inner_text("noscript")
+    page.locator("details.fold:has(a[download='digits-sage-throughput.csv']) summary").click()
+    assert page.locator("details[open] td").first.is_visible()
+    assert page.locator("details[open] figure.plotted figcaption").is_visible()
+    page.context.close()
+
+
 def test_names_and_reasons_stay_text(page: playwright.Page) -> None:
-    assert page.evaluate("document.scripts.length") == 5  # trials, and the page's own four
+    assert page.evaluate("[...document.scripts].filter(each => !each.type).length") == 5  # the page's own
     assert page.evaluate("document.images.length") == 0
     text = page.inner_text("main")
     assert EVIL in text  # of the failed trials' table, the method's name, the environment

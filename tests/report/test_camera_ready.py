@@ -8,7 +8,9 @@ import pytest
 from report.fake import METHODS, write_results
 from report.measured import FULL, one_section
 
-from harness.report.drawing import COLUMN, PAGE, PRINT, Picture, style
+from harness.report.drawing import COLUMN, PAGE, PRINT, style
+from harness.report.plot import Picture, Plot
+from harness.report.printing import draw_plot
 from harness.report.sections import Section
 from harness.report.views.convergence import ConvergenceView
 from harness.report.views.time import EpochTimeView
@@ -22,9 +24,9 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Section:
     return one_section(write_results(root, methods=methods, parts=(1, 2, 4), seeds=(0, 1), epochs=12))
 
 
-def drawn(picture: Picture | None) -> Picture:
-    assert picture is not None
-    return picture
+def drawn(plot: Plot | None) -> Picture:
+    assert plot is not None
+    return draw_plot(plot)
 
 
 @pytest.fixture(scope="module")

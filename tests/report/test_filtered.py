@@ -47,9 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(root: Path, **chosen: Any) -> Path:
     root.mkdir()
     write_results(root, **CHOSEN | {"methods": METHODS} | chosen)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.report.views.draw", lambda view: None)
-        return write_report(root, root / "out", ("html",))
+    return write_report(root, root / "out", ("html",))
 
 
 @pytest.fixture(scope="module")

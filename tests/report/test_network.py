@@ -17,7 +17,7 @@ from harness.results.frames import load_inputs
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("networks")
-    write_report(write_networks(root, seeds=(0, 1)), root / "out")
+    write_report(write_networks(root, seeds=(0, 1)), root / "out", ("html", "md", "csv", "svg"))
     return root / "out"
 
 

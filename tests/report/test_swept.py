@@ -9,7 +9,7 @@ from harness_methods.graphsaint import GraphSAINT
 from report.fake import METHODS, write_results
 
 from harness.report import write_report
-from harness.report.drawing import style
+from harness.report.printing import draw_plot
 from harness.report.sections import make_sections
 from harness.report.sweeps import LAYERS, THREADS, Swept, sweeps
 from harness.report.table import Table
@@ -160,7 +160,7 @@ def test_the_section_is_on_the_page(tmp_path: Path) -> None:
             metrics=COUNTING,
         )
     page = write_report(tmp_path, tmp_path / "out").read_text()
-    pictures = {path.stem for path in (tmp_path / "out" / "figures").glob("threads-*.svg")}
+    pictures = {path.stem for path in (tmp_path / "out" / "figures").glob("threads-*.csv")}
     assert pictures == {f"threads-digits-sage-{name}" for name in ("step", "breakdown", "pool")}
     assert all(f'id="{picture}"' in page for picture in pictures)
     assert "graphsage, threads=2 |" in (tmp_path / "out" / "report.md").read_text()
@@ -168,10 +168,9 @@ def test_the_section_is_on_the_page(tmp_path: Path) -> None:
 
 def test_nodes_are_drawn_by_layer(layers: Path) -> None:
     [swept] = sweeps(load_inputs(layers))
-    with style():
-        picture = SweptLayersView(swept).figure()
-    assert picture is not None
-    assert len(picture.svg) > 10_000
+    plot = SweptLayersView(swept).figure()
+    assert plot is not None
+    assert len(draw_plot(plot).svg) > 10_000
 
 
 def test_one_value_is_no_sweep(results_dir: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from report.fake import METHODS, write_results
 from report.measured import EPOCHS, FULL, change, one_section, row, texts
 
-from harness.report.drawing import style
 from harness.report.sections import Section
 from harness.report.table import Table
 from harness.report.views.cache import CacheView
@@ -241,10 +240,7 @@ def test_batches_have_a_hit_rate_too(root: Path, section: Section) -> None:
 def test_figures_show_the_numbers_of_their_tables(root: Path, section: Section) -> None:
     trials = load_results(root)
     full = trials[trials["method"] == "full"].groupby("parts")
-    with style():
-        pictures = {
-            view.name: view(section).figure() for view in (PeersView, EpochTimeView, MemoryView, ConvergenceView)
-        }
+    pictures = {view.name: view(section).figure() for view in (PeersView, EpochTimeView, MemoryView, ConvergenceView)}
     data = {name: picture.data for name, picture in pictures.items() if picture}
     assert set(data) == set(pictures)
     assert all(len(frame) for frame in data.values())

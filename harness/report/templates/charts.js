@@ -78,7 +78,10 @@ function markFront(means, better) {
   return means.filter((each) => each.front).map((each) => ({ kind: "front", parts: each.parts, x: each.x, y: each.y }));
 }
 
+let paper = false; // what is drawn is for print
+
 function colours() {
+  if (paper) return { ink: "#1d2430", line: "#d9dee5", soft: "#5b6472", dark: false };
   const style = getComputedStyle(document.body), root = getComputedStyle(document.documentElement);
   const dark = root.colorScheme === "dark" || (root.colorScheme.includes("dark") &&
     !document.documentElement.dataset.theme && window.matchMedia("(prefers-color-scheme: dark)").matches);
@@ -86,9 +89,10 @@ function colours() {
 }
 
 const LEGEND = 330; // pixels
+const WHEEL = "wheel![event.ctrlKey || event.metaKey]"; // alone it scrolls the page
 
 function specOf(own, x, y, shown, several, width, lines = false) {
-  const { ink, line, soft, dark } = colours();
+  const { ink, soft, dark } = colours();
   const axis = (name, log) => ({ field: name, type: "quantitative", scale: log ? { type: "log", nice: false, padding: 14 } : { zero: false },
     title: own.metrics[{ x, y }[name]].title });
   const across = axis("x", !lines && chosen.logx), up = axis("y", !lines && chosen.logy);
@@ -101,7 +105,7 @@ function specOf(own, x, y, shown, several, width, lines = false) {
     encoding: { [channel]: { ...one, field: a }, [`${channel}2`]: { field: b }, [channel === "x" ? "y" : "x"]: channel === "x" ? up : across, color: colour } });
   const isMean = "datum.kind === 'mean'", picked = { param: "pick" };
   // One layer: where one has selections, the marks of the others feel no pointer.
-  const points = { params: [{ name: "zoom", select: "interval", bind: "scales" },
+  const points = { params: [{ name: "zoom", select: { type: "interval", zoom: WHEEL }, bind: "scales" },
     { name: "pick", select: { type: "point", fields: ["method"] }, bind: "legend" }],
   transform: [{ filter: "datum.kind !== 'front'" }], mark: { type: "point", strokeWidth: 2 },
   encoding: { x: across, y: up, color: colour, fill: colour, shape,
@@ -123,19 +127,28 @@ function specOf(own, x, y, shown, several, width, lines = false) {
   return {
     data: { name: "points" }, background: null,
     ...(several ? { facet: { column: { field: "parts", type: "ordinal", title: null, header: { labelExpr: "'P = ' + datum.value", labelColor: ink } } }, spec: { layer, ...size } } : { layer, ...size }),
-    config: { font: "system-ui, DejaVu Sans, sans-serif", view: { stroke: line },
-      legend: { labelColor: ink, labelFontSize: 12 },
-      axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" } },
+    config: config(colours()),
   };
 }
 
+function config({ ink, line }) {
+  return { font: "system-ui, DejaVu Sans, sans-serif", view: { stroke: line }, legend: { labelColor: ink, labelFontSize: 12 },
+    axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" } };
+}
+
 function tip(box, event, datum, own, x, y) {
-  box.hidden = !datum || !datum.method;
-  if (box.hidden) return;
+  if (!datum || !datum.method) return say(box, event, null);
   const title = (name) => own.metrics[name].title;
   const value = (name, deviation) => written(datum[name]) + (deviation ? ` ± ${written(deviation)}` : "");
   const lines = [datum.method, `P = ${datum.parts}`, `${title(x)}: ${value("x", datum.sx)}`, `${title(y)}: ${value("y", datum.sy)}`];
   lines.push(datum.kind !== "mean" ? `seed ${datum.seed}, trial ${datum.trial}` : `mean ± sd of ${datum.seeds} trial${datum.seeds > 1 ? "s" : ""}`);
+  return say(box, event, lines);
+}
+
+// Text beside the pointer; none hides it.
+function say(box, event, lines) {
+  box.hidden = !lines;
+  if (!lines) return;
   box.replaceChildren(...lines.map((text) => Object.assign(document.createElement("div"), { textContent: text })));
   box.style.left = `${Math.min(event.clientX + 14, window.innerWidth - box.offsetWidth - 8)}px`;
   box.style.top = `${event.clientY + 14}px`;
@@ -179,14 +192,20 @@ async function draw(chart) {
   plot.setAttribute("aria-label", said.textContent);
 }
 
+// A view of a specification; `point` is told what the pointer is at, nothing where it leaves.
+function makeView(spec, container, point) {
+  const view = new vegaKit.View(vegaKit.parse(vegaKit.compile(spec).spec, null, { ast: true }),
+    { expr: vegaKit.expressionInterpreter, renderer: "svg", container, hover: true, logLevel: 1 });
+  view.tooltip((handler, event, item) => point(event, item));
+  view.addEventListener("mousemove", point);
+  view.addEventListener("mouseout", (event) => point(event, null));
+  return view;
+}
+
 async function render(chart, own, points, spec, x, y) {
   const { plot, box } = chart;
   chart.view?.finalize();
-  const view = new vegaKit.View(vegaKit.parse(vegaKit.compile(spec).spec, null, { ast: true }),
-    { expr: vegaKit.expressionInterpreter, renderer: "svg", container: plot, hover: true, logLevel: 1 });
-  view.tooltip((handler, event, item) => tip(box, event, item?.datum, own, x, y));
-  view.addEventListener("mousemove", (event, item) => tip(box, event, item?.datum, own, x, y));
-  view.addEventListener("mouseout", () => { box.hidden = true; });
+  const view = makeView(spec, plot, (event, item) => tip(box, event, item?.datum, own, x, y));
   chart.view = view;
   chart.points = points;
   await view.data("points", points).runAsync();

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from harness.errors import UserError
 from harness.registry import Registered, Registry
-from harness.report.beside import Begun, draw
-from harness.report.drawing import Picture
+from harness.report.plot import Picture, Plot
 from harness.report.sections import Section, Values, Variant
 from harness.report.sweeps import Networks, Swept
 from harness.report.table import Cell, Group, Table, by_parts, metrics_table
@@ -31,7 +30,7 @@ class ReportView(Registered, ABC):
         place: views stand in rising order of it; those of plugins last.
         of: what it is about: a section's trials, a setting that was swept, networks, or several data sets' trials.
         first: it stands before everything else: it is the answer that a reader came for.
-        chart: the page draws it anew from the trials, by what its reader chooses; the figure is what that begins with.
+        chart: the page draws its trials in the place of the figure, by what its reader chooses.
         anchor: how addresses and files call it; the default is the name.
         columns: metrics of the table, columns of `load_results`.
         caption: of that table: the rule by which its values are computed.
@@ -66,8 +65,11 @@ class ReportView(Registered, ABC):
             return None
         return metrics_table(self.section, self.columns, self.title, self.caption, sparse=True)
 
-    def figure(self) -> Picture | None:
-        """Draw the figure, see `harness.report.drawing`; None where no trial tells what it needs."""
+    def figure(self) -> Plot | Picture | None:
+        """Return the figure; None where no trial tells what it needs.
+
+        A `Plot` is drawn by the page and for print; a `Picture`, of `harness.report.drawing`, is shown as it is.
+        """
         return None
 
     def details(self) -> Mapping[str, Table | None]:
@@ -137,26 +139,26 @@ class WorkloadsView(ReportView):
 class ShownView:
     """What a view shows of a section; `failure` says in one line why a plugin's view shows nothing.
 
-    `first`: it stands before everything else; `question`: what it answers.
+    `first`: it stands before everything else; `question`: what it answers; `redraw`: draws a `Picture` again.
     """
 
     anchor: str
     title: str
     table: Table | None = None
-    picture: Picture | None = None
+    picture: Plot | Picture | None = None
     more: tuple[Table, ...] = ()
     failure: str = ""
     first: bool = False
     question: str = ""
     chart: bool = False
+    redraw: Callable[[], Plot | Picture | None] = lambda: None
 
 
 Subject = Section | Swept | Networks | Workloads
-Shown = Callable[[], ShownView | None]
 
 
-def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown:
-    """Begin to draw a view of its subject, and return what waits and gives what it shows; None if that is nothing.
+def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> ShownView | None:
+    """Return what a view shows of its subject; None if that is nothing.
 
     `own`: whether it is the tool's own; any other that fails is shown as a line that says so.
     """
@@ -165,32 +167,44 @@ def show(view: type[ReportView], subject: Subject, *, own: bool = True) -> Shown
     make: Callable[[Any], ReportView] = view
     try:
         made = make(subject)
-        table, drawn = made.table(), draw(made)
+        table, picture = made.table(), _styled(made)
         more = tuple(each for each in made.details().values() if each)
         if not own:
-            _check(drawn, table, more)
+            _check(picture, table, more)
     except Exception as error:  # whatever a plugin's view does
         if own:
             raise
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        failed = ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}", question=view.question)
-        return lambda: failed
+        return ShownView(anchor, view.title, failure=f"The view “{view.name}” failed: {said}", question=view.question)
+    if not (table or picture):
+        return None
+    return ShownView(
+        anchor,
+        made.heading,
+        table,
+        picture,
+        more,
+        first=view.first,
+        question=view.question,
+        chart=view.chart,
+        redraw=made.figure,
+    )
 
-    def shown() -> ShownView | None:
-        picture = drawn.get() if isinstance(drawn, Begun) else drawn
-        if not (table or picture):
-            return None
-        return ShownView(
-            anchor, made.heading, table, picture, more, first=view.first, question=view.question, chart=view.chart
-        )
 
-    return shown
+def _styled(view: ReportView) -> Plot | Picture | None:
+    """Return a view's figure, in the style of a page where it is drawn at once."""
+    if type(view).__module__.startswith("harness."):
+        return view.figure()
+    from harness.report.drawing import style  # matplotlib takes half a second
+
+    with style():
+        return view.figure()
 
 
 def _check(picture: object, table: Table | None, more: Sequence[Table]) -> None:
     """Refuse what cannot be written."""
-    if not (picture is None or isinstance(picture, Picture)):
-        raise TypeError(f"figure() returns a {type(picture).__name__}, not a Picture")
+    if not (picture is None or isinstance(picture, Plot | Picture)):
+        raise TypeError(f"figure() returns a {type(picture).__name__}, not a Plot or a Picture")
     for each in (*([table] if table else []), *more):
         if not isinstance(each, Table):
             raise TypeError(f"a table is a {type(each).__name__}, not a Table")

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
+from harness.report.plot import Axis, Plot, line_row, make_plot
 from harness.report.sections import Variant, values_of
 from harness.report.table import Cell, Table, bold_best, column
 from harness.report.views import ReportView, variants_table
@@ -102,8 +102,8 @@ class AnswerView(ReportView):
         """Return the median of what it took to the target; None where that is not reached."""
         return {place: own.of_one_budget.median for place, own in self._amounts(name).items()}
 
-    def figure(self) -> Picture | None:
-        """Draw the share of seeds that has reached the target against the training time, a panel a number of parts."""
+    def figure(self) -> Plot | None:
+        """Return the share of seeds that has reached the target by training time, a panel a number of parts."""
         section, target = self.section, self.target
         if target is None or not any(own.reached for own in self.times.values()):
             return None
@@ -114,19 +114,18 @@ class AnswerView(ReportView):
             at = sorted(own.reached.values())
             lines[place] = {0.0: 0.0} | {time / size: 100 * (i + 1) / own.count for i, time in enumerate(at)}
             lines[place].setdefault(1.05 * longest / size, 100 * len(at) / own.count)
-        title, height = "Soonest to the target", 3.6 + 0.2 * legend_rows(section)
-        figure = line_panels(section, title, height, lines, f"training_time_{unit}", "seeds_percent")
-        for ax in figure.axes:
-            for line in ax.lines:
-                line.set_drawstyle("steps-post")
-            ax.set_xlabel(f"Training time ({unit})")
-            ax.set_ylim(0, 105)
-        amount_axis(figure.axes[0], "Seeds at the target (%)", [100.0])
+        panels = line_row(
+            lines,
+            (f"training_time_{unit}", Axis(f"Training time ({unit})", zero=True)),
+            ("seeds_percent", Axis("Seeds at the target (%)", zero=True, high=105)),
+            kind="steps",
+        )
         caption = (
             f"Share of seeds whose validation {section.metric} has been {100 * target:.1f} % or more, by the time "
             "trained so far. Up and to the left is better; a line that ends below 100 % has seeds that never were."
         )
-        return save(figure, section, "answer", title, caption)
+        title = "Soonest to the target"
+        return make_plot(section, "answer", title, caption, [panels], 3.6, share=("none", "all"))
 
     @property
     def target(self) -> float | None:

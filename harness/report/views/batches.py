@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.report.drawing import Picture, save
+from harness.report.plot import Plot
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, missing
 from harness.report.views import ReportView, variants_table
-from harness.report.views.sampling import score_against
+from harness.report.views.sampling import score_against, score_plot
 from harness.results.text import common_places, fixed, percent, show_value
 
 
@@ -70,17 +70,17 @@ class BatchesView(ReportView):
             falling=sent,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the test score against the nodes communicated in an epoch; None without mini-batch methods."""
+    def figure(self) -> Plot | None:
+        """Return the test score against the nodes communicated in an epoch; None without mini-batch methods."""
         section = self.section
         title, label = "Score and communicated nodes", "Communicated nodes per epoch"
-        figure = score_against(section, communicated(section), 1.0, label, title, swept="distortion")
         caption = (
             "Each mini-batch method by the nodes whose features are sent in an epoch and by what it reaches: the "
             "numbers of the table above, mean over seeds, whisker: ± sample standard deviation. A line joins what "
             "differs in the distortion D alone; dashed: a method that communicates nothing. Up and left is better."
         )
-        return save(figure, section, "batches", title, caption) if figure else None
+        panels = score_against(section, communicated(section), 1.0, label, swept="distortion")
+        return score_plot(section, "batches", title, caption, panels)
 
 
 def compared_with(section: Section, sent: Values, variant: Variant, parts: int) -> Variant:

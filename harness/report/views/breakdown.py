@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.metrics import SUMS
 from harness.report.bars import stacked_bars
-from harness.report.drawing import Picture, save
 from harness.report.palette import PHASES
+from harness.report.plot import Plot
 from harness.report.sections import Section, components, largest_total
 from harness.report.sweeps import Swept
 from harness.report.table import Table, components_table
@@ -37,18 +37,18 @@ class BreakdownView(ReportView):
             f"{_barriers(section)} Phases without any time are left out.",
         )
 
-    def figure(self) -> Picture | None:
-        """Draw stacked bars of the phases of an epoch: seconds, and below them shares."""
+    def figure(self) -> Plot | None:
+        """Return stacked bars of the phases of an epoch: seconds, and below them shares."""
         section = self.section
         if not (phases := components(section, "phase")):
             return None
         size, unit = time_unit(largest_total(phases))
-        figure = stacked_bars(section, phases, PHASES, size, f"Time per epoch ({unit})", "Time breakdown")
         caption = (
             "The phases of the table above, stacked; upper row: absolute, each panel with a scale of its own, "
             "the total beside the bar; lower row: shares of the total."
         )
-        return save(figure, section, "breakdown", "Time breakdown of an epoch", caption)
+        title, scale = "Time breakdown of an epoch", (size, f"Time per epoch ({unit})")
+        return stacked_bars(section, "breakdown", title, caption, phases, PHASES, scale)
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from matplotlib.ticker import MaxNLocator
-
-from harness.report.drawing import Drawing, Picture, line_panels, save
+from harness.report.plot import Axis, Panel, Plot, line_row, make_plot
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Table
@@ -67,49 +65,42 @@ class CacheView(ReportView):
             rates,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the hit rate against the cache's capacity, where that was swept, else against the epoch."""
+    def figure(self) -> Plot | None:
+        """Return the hit rate against the cache's capacity, where that was swept, else against the epoch."""
         section = self.section
         rates = caching(section)
         swept = sweep(list(dict.fromkeys(variant for variant, _ in rates)), "capacity")
         return _by_capacity(section, rates, swept) if swept else _by_epoch(section, rates)
 
 
-def _by_capacity(section: Section, rates: Values, swept: list[Line]) -> Picture:
+def _by_capacity(section: Section, rates: Values, swept: list[Line]) -> Plot:
     lines = {
         (line, parts): {100 * x: 100 * rates[v, parts].mean for x, v in line.points if (v, parts) in rates}
         for line, parts in itertools.product(swept, {parts for _, parts in rates})
     }
-    height = 3.6 + 0.2 * (1 + len(swept) // 3)
-    figure = line_panels(section, "Hit rate and capacity", height, lines, "capacity_percent", "hit_rate_percent")
-    for ax in figure.axes:
-        ax.set_xlabel("Capacity (% of the boundary)")
-        ax.set_xlim(left=0)
+    across = "capacity_percent", Axis("Capacity (% of the boundary)", zero=True)
     caption = (
         "The hit rates of the table above, mean over seeds; a line a cache policy, or whatever else the "
         "methods differ in."
     )
-    return _saved(figure, section, "Hit rate and capacity of the cache", caption)
+    return _plot(section, "Hit rate and capacity of the cache", caption, line_row(lines, across, UP))
 
 
-def _by_epoch(section: Section, rates: Values) -> Picture | None:
+def _by_epoch(section: Section, rates: Values) -> Plot | None:
     curves = {key: hit_curve(section, *key) for key in rates}
     lines = {key: dict(zip(curve.index, 100 * curve, strict=True)) for key, curve in curves.items() if len(curve)}
     if not lines:
         return None
-    height = 3.4 + 0.2 * (1 + len({variant for variant, _ in lines}) // 3)
-    figure = line_panels(section, "Hit rate by epoch", height, lines, "epoch", "hit_rate_percent")
-    for ax in figure.axes:
-        ax.set_xlabel("Epoch")
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     caption = (
         "Rows found in the cache / boundary rows asked for, of each epoch, all ranks; mean over seeds, as "
         "far as all of them ran."
     )
-    return _saved(figure, section, "Hit rate of the cache by epoch", caption)
+    panels = line_row(lines, ("epoch", Axis("Epoch", whole=True)), UP)
+    return _plot(section, "Hit rate of the cache by epoch", caption, panels)
 
 
-def _saved(figure: Drawing, section: Section, title: str, caption: str) -> Picture:
-    figure.axes[0].set_ylabel("Hit rate (%)")
-    figure.axes[0].set_ylim(bottom=0)
-    return save(figure, section, "cache", title, f"{caption} Higher is better.")
+UP = "hit_rate_percent", Axis("Hit rate (%)", zero=True)
+
+
+def _plot(section: Section, title: str, caption: str, panels: list[Panel]) -> Plot:
+    return make_plot(section, "cache", title, f"{caption} Higher is better.", [panels], 3.5, share=("none", "all"))

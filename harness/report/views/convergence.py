@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator
 
 from harness.report.courses import trial_curve
-from harness.report.drawing import Picture, line_legend, mark, mark_panel, new_figure, panel, plot_line, save, set_ticks
+from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Table, column, grid, seeds_note
 from harness.report.views import ReportView
@@ -54,7 +52,6 @@ class AccuracyView(ReportView):
         )
 
 
-SMALL = 4.5  # markers of curves
 CURVE_COLUMNS = ("epoch", "time_s", "sent_bytes", "score", "low", "high")
 # Rows found in the cache and rows asked for, of full-graph methods and of mini-batches.
 CACHED = (("stat_cached_boundary", "stat_sampled_boundary"), ("stat_cached_nodes", "stat_remote_nodes"))
@@ -101,8 +98,8 @@ class ConvergenceView(ReportView):
     question = "How does the score rise with epochs, time and bytes?"
     place = 160
 
-    def figure(self) -> Picture | None:
-        """Draw validation score against epochs, training time and bytes sent, a column a number of parts.
+    def figure(self) -> Plot | None:
+        """Return validation score against epochs, training time and bytes sent, a column a number of parts.
 
         The rows stand below one another; that of bytes is there if any were sent.
         """
@@ -111,32 +108,24 @@ class ConvergenceView(ReportView):
         curves = {key: curve for key, curve in curves.items() if len(curve)}
         if not curves:
             return None
-        rows = _rows(list(curves.values()))
-        figure = new_figure(3.3 * len(rows), section, "Convergence", legend=True)
-        axes = figure.subplots(len(rows), len(section.parts), sharey=True, sharex="row", squeeze=False)
-        for j, parts in enumerate(section.parts):
-            for ax, row in zip(axes[:, j], rows, strict=True):
-                for variant in section.variants:
-                    if (variant, parts) in curves:
-                        _curve(ax, curves[variant, parts], row, variant, parts)
-                _curve_axes(ax, row)
-                mark_panel(ax, parts)
-                ax.set_visible(bool(ax.lines))
-            panel(axes[0][j], parts)
-        for own in axes:
-            first = next(ax for ax in own if ax.get_visible())
-            first.set_ylabel(f"Validation {section.metric} (%)")
-            first.tick_params(labelleft=True)
-        cut = _cut(axes[0][0], pd.concat(curves.values())["score"] * 100)
-        shown = [v for v in section.variants if any(key[0] == v for key in curves)]
-        line_legend(figure, shown, SMALL)
+        shown = pd.concat(curves.values())["score"] * 100
+        low, cut = _cut(shown)
+        up = Axis(f"Validation {section.metric} (%)", low=low)
+        rows = [
+            [
+                Panel(row.axis, up, marks, parts) if (marks := _curves(curves, row, parts)) else None
+                for parts in section.parts
+            ]
+            for row in _rows(list(curves.values()))
+        ]
         caption = (
             "Validation score at each evaluation, against epochs, against training time (the sum of the slowest rank's "
             "epoch times so far, warm-up included, evaluation and set-up excluded) and against the bytes that all "
             "ranks have sent each other so far, where there are any. Line: mean over seeds, as far as all of them ran; "
             "band: lowest to highest seed; markers at some of the evaluations."
         )
-        return save(figure, section, "convergence", "Convergence", caption + cut)
+        height = 3.3 * len(rows)
+        return make_plot(section, "convergence", "Convergence", caption + cut, rows, height, share=("row", "all"))
 
 
 @dataclass(frozen=True)
@@ -144,48 +133,40 @@ class _Row:
     """One row of panels: what a score stands against, in units of `size`."""
 
     column: str
-    label: str
+    axis: Axis
     size: float = 1.0
-    log: bool = False
 
 
 def _rows(curves: list[pd.DataFrame]) -> list[_Row]:
     """Return the rows that curves have anything for; logarithmic where their ends lie far apart."""
-    rows = [_Row("epoch", "Epoch")]
+    rows = [_Row("epoch", Axis("Epoch", whole=True))]
     for key, name in (("time_s", "Training time"), ("sent_bytes", "Sent by all ranks")):
         ends = [end for curve in curves if (end := float(curve[key].iloc[-1])) > 0]
         if ends:
             size, unit = (1.0, "s") if key == "time_s" else byte_unit(max(ends))
-            rows.append(_Row(key, f"{name} ({unit})", size, max(ends) > 12 * min(ends)))
+            rows.append(_Row(key, Axis(f"{name} ({unit})", log=max(ends) > 12 * min(ends)), size))
     return rows
 
 
-def _curve_axes(ax: Axes, row: _Row) -> None:
-    """Label an x axis; plain numbers on a logarithmic one."""
-    ax.set_xlabel(f"{row.label}, log scale" if row.log else row.label)
-    if row.log:
-        ax.set_xscale("log")
-        set_ticks(ax.xaxis, LogLocator(subs=(1.0, 3.0), numticks=7), "{:g}".format)
-    else:
-        ax.xaxis.set_major_locator(MaxNLocator(5))
-
-
-def _cut(ax: Axes, scores: pd.Series[float]) -> str:
-    """Leave out the first steep rise if it would squeeze all the rest; return what the caption says of it."""
+def _cut(scores: pd.Series[float]) -> tuple[float | None, str]:
+    """Leave out the steep rise if it would squeeze all the rest: where the axis begins, and what to say of it."""
     low, early, top = float(scores.min()), float(scores.quantile(0.15)), float(scores.max())
     if top - low <= 2.5 * (top - early):
-        return ""
-    margin = 0.05 * (top - early)
-    ax.set_ylim(early - margin, top + margin)
-    return f" The lowest 15 % of the scores (down to {low:.1f} %) are below the axis."
+        return None, ""
+    said = f" The lowest 15 % of the scores (down to {low:.1f} %) are below the axis."
+    return early - 0.05 * (top - early), said
 
 
-def _curve(ax: Axes, curve: pd.DataFrame, row: _Row, variant: Variant, parts: int) -> None:
-    if not curve[row.column].iloc[-1] > 0:
-        return
-    shown, x = 100 * curve[["score", "low", "high"]], curve[row.column] / row.size
-    line = plot_line(ax, x.tolist(), shown["score"].tolist(), variant.style, markers=8, size=SMALL)
-    band = ax.fill_between(x, shown["low"], shown["high"], color=variant.style.colour, alpha=0.12, lw=0)
-    data = {column: curve[column] for column in ("epoch", "time_s", "sent_bytes")}
-    data |= {f"{name}_percent": shown[name] for name in shown}
-    mark([*line, band], variant, parts, data if row.column == "epoch" else None)  # other rows have the same points
+def _curves(curves: dict[tuple[Variant, int], pd.DataFrame], row: _Row, parts: int) -> tuple[Mark, ...]:
+    """Return the curves of a panel; those of the first row tell the numbers of all rows, which have the same points."""
+    marks = []
+    for (variant, count), curve in curves.items():
+        if count != parts or not curve[row.column].iloc[-1] > 0:
+            continue
+        low, high, score = ((100 * curve[name]).tolist() for name in ("low", "high", "score"))
+        data = {name: curve[name].tolist() for name in ("epoch", "time_s", "sent_bytes")}
+        data |= {"score_percent": score, "low_percent": low, "high_percent": high}
+        x = (curve[row.column] / row.size).tolist()
+        own = Mark("line", variant, parts, ("", x), ("", score), low, high, more=data, band=True)
+        marks.append(own if row.column == "epoch" else replace(own, more={}, told=False))
+    return tuple(marks)

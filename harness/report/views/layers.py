@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib.ticker import FixedLocator
-
-from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
+from harness.report.plot import Axis, Mark, Plot, amount_axis, guide, line_row, make_plot
 from harness.report.sections import Section, Variant, numbered, values_of
 from harness.report.sweeps import LAYERS
 from harness.report.table import Cell, Table
@@ -59,27 +57,25 @@ class LayersView(ReportView):
             found,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the distinct nodes of each layer, a panel a number of parts; None without mini-batches."""
+    def figure(self) -> Plot | None:
+        """Return the distinct nodes of each layer, a panel a number of parts; None without mini-batches."""
         section = self.section
         found = nodes_by_layer(section)
         if not found:
             return None
-        title, height = "Nodes of a step by layer", 3.6 + 0.2 * legend_rows(section)
         lines = {key: dict(enumerate(nodes)) for key, nodes in found.items()}
-        figure = line_panels(section, title, height, lines, "layers_back", "nodes")
         size = float(section.ok["inner_nodes"].max())
-        for ax in figure.axes:
-            if size == size:
-                ax.axhline(size, color="#999999", lw=1, ls="--", zorder=1)
-            ax.xaxis.set_major_locator(FixedLocator(list(range(max(map(len, found.values()))))))
-            ax.set_xlabel("Layers back from the outputs")
-        amount_axis(figure.axes[0], "Nodes", [count for nodes in found.values() for count in nodes])
+        whole = [Mark("across", y=("", [size]), style=guide())] if size == size else []
+        layers = range(max(map(len, found.values())))
+        across = Axis("Layers back from the outputs", ticks={float(layer): str(layer) for layer in layers})
+        up = amount_axis("Nodes", [count for nodes in found.values() for count in nodes])
+        panels = line_row(lines, ("layers_back", across), ("nodes", up), beside=whole)
         caption = (
             "The numbers of the table above: distinct nodes of a rank's step, from the outputs (0) back to the "
             "nodes whose features are read. Dashed: all nodes of the graph that is trained on."
         )
-        return save(figure, section, "layers", title, caption)
+        title = "Nodes of a step by layer"
+        return make_plot(section, "layers", title, caption, [panels], 3.6, share=("none", "all"))
 
 
 class SweptLayersView(SweptView):
@@ -95,6 +91,6 @@ class SweptLayersView(SweptView):
         """Return a row a variant and depth; None without mini-batches."""
         return LayersView(self.swept.unfolded()).table() if self.swept.axis is LAYERS else None
 
-    def figure(self) -> Picture | None:
-        """Draw the deepest models; None without mini-batches."""
+    def figure(self) -> Plot | None:
+        """Return the deepest models; None without mini-batches."""
         return LayersView(self.swept.unfolded(self.swept.values[-1])).figure() if self.swept.axis is LAYERS else None

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from harness.report.against import Field, by_seed, counted_units
-from harness.report.drawing import Picture, legend, new_figure, save
+from harness.report.plot import Plot, make_plot
 from harness.report.sections import Variant, values_of
 from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of
 from harness.report.views import ReportView
 from harness.report.views.answer import AnswerView
-from harness.report.views.pareto import cost_panel, costs, fronts, handles_of
+from harness.report.views.pareto import cost_panel, costs, entries_of, fronts
 from harness.results.contrast import mean_reach
 from harness.results.stats import CONFIDENCE
 from harness.results.text import common_places
@@ -54,8 +54,8 @@ class LeaderboardView(ReportView):
         )
         return Table(f"Leaderboard, {section.title}", caption, "Method", (Group("", tuple(columns)),), tuple(rows))
 
-    def figure(self) -> Picture | None:
-        """Draw the test score against the training time; None where one of them is not known of two methods."""
+    def figure(self) -> Plot | None:
+        """Return the test score against the training time; None where one of them is not known of two methods."""
         section, parts = self.section, self.section.compared_parts
         score = values_of(section, "test_at_best_val")
         timed = {cost: own for cost, own in costs(section).items() if cost.metric.name == "epoch_time_s"}
@@ -67,16 +67,12 @@ class LeaderboardView(ReportView):
             return None
         best: Sequence[Variant] = fronts(section, {cost: amounts}, score)[cost, parts]
         title = "Test score and training time"
-        figure = new_figure(3.4, section, title, legend=True)
-        ax = figure.subplots()
-        cost_panel(ax, parts, cost, amounts, score, best)
-        ax.set_ylabel(f"Test {section.metric} (%)")
-        legend(figure, handles_of(shown), [*(v.label for v in shown), "front"], shown)
+        panel = cost_panel(section, parts, cost, amounts, score, best)
         caption = (
             "Mean over seeds, whisker: ± sample standard deviation; time of the whole training, evaluations left out. "
             "Filled and joined by the dashed line: no other method reaches as much in less. Up and left is better."
         )
-        return save(figure, section, "leaderboard", title, caption)
+        return make_plot(section, "leaderboard", title, caption, [[panel]], 3.4, entries=entries_of(shown))
 
     @cached_property
     def _answer(self) -> AnswerView:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-
 from harness.metrics import Metric
-from harness.report.drawing import Picture, amount_axis, draw_line, legend, line_handle, new_figure, save, value_axis
 from harness.report.palette import DASHES, Dash
+from harness.report.plot import Axis, Entry, Mark, Panel, Plot, amount_axis, guide, make_plot, value_axis
 from harness.report.sections import Section, Values, values_of
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of
@@ -82,8 +79,8 @@ class OptionsView(ReportView):
             tuple(rows),
         )
 
-    def figure(self) -> Picture | None:
-        """Draw score, epoch time, bytes and memory against each swept option, a row an option."""
+    def figure(self) -> Plot | None:
+        """Return score, epoch time, bytes and memory against each swept option, a row an option."""
         section = self.section
         swept = swept_options(section)
         values = _values(section, swept)
@@ -94,22 +91,20 @@ class OptionsView(ReportView):
         lines = {f"{name} of {line.label}": line for name, line, _ in places}
         counts = sorted({parts for _, _, parts in places})
         dashes = {parts: DASHES[i % len(DASHES)] for i, parts in enumerate(counts)}
-        labels = [*lines, *(f"P = {parts}" for parts in counts if len(counts) > 1)]
-        figure = new_figure(0.8 + 2.5 * len(names) + 0.1 * len(labels), section, "Options that were swept")
-        axes = figure.subplots(len(names), len(values), squeeze=False)
-        for row, name in zip(axes, names, strict=True):
+        rows = []
+        for name in names:
             own = [(line, parts) for other, line, parts in places if other == name]
-            for ax, (metric, found) in zip(row, values.items(), strict=True):
-                _panel(ax, name, metric, found, own, dashes)
-        handles = [line_handle(replace(line.style, dash="-")) for line in lines.values()]
-        handles += [Line2D([], [], color="#666666", lw=1.4, ls=dashes[p]) for p in counts if len(counts) > 1]
-        legend(figure, handles, labels, list(lines.values()))
+            rows.append([_panel(name, metric, found, own, dashes) for metric, found in values.items()])
+        entries = [Entry(label, replace(line.style, dash="-"), of=line) for label, line in lines.items()]
+        if len(counts) > 1:
+            entries += [Entry(f"P = {parts}", guide(dashes[parts]), "path") for parts in counts]
         caption = (
             "The numbers of the table above against each option's value, means over seeds; a line joins what "
             "differs in that option alone, in the colour of its lowest value"
             + ("; dashes tell numbers of parts apart." if len(counts) > 1 else ".")
         )
-        return save(figure, section, "options", "Options that were swept", caption)
+        title, height = "Options that were swept", 0.8 + 2.5 * len(names)
+        return make_plot(section, "options", title, caption, rows, height, entries=tuple(entries))
 
 
 def _places(
@@ -129,18 +124,17 @@ def _cell(stat: Stat, size: float, places: int, metric: Metric) -> Cell:
 
 
 def _panel(
-    ax: Axes, name: str, metric: Metric, found: Values, own: Sequence[tuple[Line, int]], dashes: Mapping[int, Dash]
-) -> None:
-    """Draw one metric of the trials against one option."""
+    name: str, metric: Metric, found: Values, own: Sequence[tuple[Line, int]], dashes: Mapping[int, Dash]
+) -> Panel:
+    """Return a panel of one metric of the trials against one option."""
     size, unit = scale_of(metric, found)
-    label, shown = heading(metric, unit), []
+    label, marks = heading(metric, unit), []
     for line, parts in own:
-        there = [(value, found[v, parts].mean / size) for value, v in line.points if (v, parts) in found]
-        x, y = (name, [value for value, _ in there]), (label, [amount for _, amount in there])
-        draw_line(ax, line, parts, x, y, style=line.style, dash=dashes[parts])
-        shown += y[1]
-    value_axis(ax, sorted({value for line, _ in own for value, _ in line.points}), name)
-    if metric.difference:
-        ax.set_ylabel(label)
-    else:
-        amount_axis(ax, label, shown)
+        there = [(value, variant) for value, variant in line.points if (variant, parts) in found]
+        stats = [found[variant, parts] for _, variant in there]
+        x, y = (name, [value for value, _ in there]), (label, [stat.mean / size for stat in stats])
+        style, who = replace(line.style, dash=dashes[parts]), [variant for _, variant in there]
+        marks.append(Mark("line", line, parts, x, y, seeds=[stat.n for stat in stats], style=style, who=who))
+    across = value_axis(name, sorted({value for line, _ in own for value, _ in line.points}))
+    up = Axis(label) if metric.difference else amount_axis(label, [amount for mark in marks for amount in mark.y[1]])
+    return Panel(across, up, tuple(marks))

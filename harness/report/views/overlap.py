@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
-
-from harness.report.drawing import Picture, draw_line, legend, line_handle, mark_panel, new_figure, panel, save
 from harness.report.palette import DASHES, Dash
+from harness.report.plot import Axis, Entry, Mark, Panel, Plot, guide, line_entries, make_plot
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Table, missing
@@ -60,8 +57,8 @@ class OverlapView(ReportView):
             shown,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw epoch time and the exposed share against the staleness tau, a line a method and network.
+    def figure(self) -> Plot | None:
+        """Return epoch time and the exposed share against the staleness tau, a line a method and network.
 
         None if no method was run with several values of its option `staleness`.
         """
@@ -71,30 +68,20 @@ class OverlapView(ReportView):
         panels = [p for p in section.parts if p > 1 and any((v, p) in there for ln in lines for _, v in ln.points)]
         if not panels:
             return None
-        count = len(lines) * len(networks)
-        figure = new_figure(5.6 + 0.2 * (1 + count // 3), section, "Staleness")
-        axes = figure.subplots(2, len(panels), sharex=True, sharey="row", squeeze=False)
-        for j, parts in enumerate(panels):
-            for network in networks:
-                for line in lines:
-                    _draw(axes[0][j], axes[1][j], line, network, parts)
-            panel(axes[0][j], parts)
-            mark_panel(axes[1][j], parts)
-            axes[1][j].set_xlabel("Staleness tau (epochs)")
-            axes[1][j].xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes[0][0].set_ylabel("Epoch time (s)")
-        axes[1][0].set_ylabel("Exposed / busy (%)")
-        for row in axes:
-            row[0].set_ylim(bottom=0)
-        labels = [f"{line.label}{network.name}" for network in networks for line in lines]
-        handles = [line_handle(line.style, network.dash) for network in networks for line in lines]
-        legend(figure, handles, labels, lines * len(networks))
+        across = Axis("Staleness tau (epochs)", whole=True)
+        rows = []
+        for column, label in (("epoch_time_s", "Epoch time (s)"), ("exposed_percent", "Exposed / busy (%)")):
+            up = Axis(label, zero=True)
+            rows.append([Panel(across, up, _marks(lines, networks, column, parts), parts) for parts in panels])
+        entries = list(line_entries(lines))
+        entries += [Entry(network.label, guide(network.dash), "path") for network in networks if network.dash]
         caption = (
             "Methods that differ in their staleness alone: tau = 0 waits for every exchange, tau > 0 reads "
             "what was sent tau epochs ago. Above: epoch time; below: the share of the time with transfers "
             "under way in which the trainer stood still. Means over seeds. Lower is better."
         )
-        return save(figure, section, "staleness", "Epoch time and staleness", caption)
+        title, share = "Epoch time and staleness", ("all", "row")
+        return make_plot(section, "staleness", title, caption, rows, 5.6, entries=tuple(entries), share=share)
 
 
 @dataclass(frozen=True)
@@ -102,9 +89,14 @@ class _Network:
     """The trials of a section on one network: epoch times and exposed shares, and how they are drawn."""
 
     name: str
-    dash: Dash | None
+    dash: Dash | None  # None: it is the only one
     times: Values
     percent: dict[tuple[Variant, int], float]
+
+    @property
+    def label(self) -> str:
+        """What the legend calls it."""
+        return f"network {self.name}"
 
 
 def _networks(section: Section) -> list[_Network]:
@@ -116,17 +108,24 @@ def _networks(section: Section) -> list[_Network]:
         times, busy, exposed = (values_of(own, f"{each}_s") for each in ("epoch_time", "comm_busy", "comm_exposed"))
         percent = {key: 100 * (exposed[key].mean / busy[key].mean) for key in exposed if key in busy and busy[key].mean}
         dash = DASHES[i % len(DASHES)] if several else None
-        found.append(_Network(f", network {name}" if several else "", dash, times, percent))
+        found.append(_Network(str(name), dash, times, percent))
     return found
 
 
-def _draw(upper: Axes, lower: Axes, line: Line, network: _Network, parts: int) -> None:
-    more = {"network": network.name.removeprefix(", network ")}
-    times = {key: stat.mean for key, stat in network.times.items()}
-    for ax, column, values in ((upper, "epoch_time_s", times), (lower, "exposed_percent", network.percent)):
-        there = [(tau, values[variant, parts]) for tau, variant in line.points if (variant, parts) in values]
-        x, y = ("staleness", [tau for tau, _ in there]), (column, [value for _, value in there])
-        draw_line(ax, line, parts, x, y, style=line.style, dash=network.dash, more=more)
+def _marks(lines: Sequence[Line], networks: Sequence[_Network], column: str, parts: int) -> tuple[Mark, ...]:
+    """Return a line of a column of the data for each method and network, at one number of parts."""
+    marks = []
+    for network in networks:
+        times = {key: stat.mean for key, stat in network.times.items()}
+        values = times if column == "epoch_time_s" else network.percent
+        for line in lines:
+            there = [(tau, variant) for tau, variant in line.points if (variant, parts) in values]
+            x, y = ("staleness", [tau for tau, _ in there]), (column, [values[v, parts] for _, v in there])
+            style = replace(line.style, dash=network.dash) if network.dash else line.style
+            of, more = network.name if network.dash else None, {"network": network.name if network.dash else ""}
+            who = [variant for _, variant in there]
+            marks.append(Mark("line", line, parts, x, y, more=more, style=style, network=of, who=who))
+    return tuple(marks)
 
 
 class StalenessView(NetworksView):
@@ -137,6 +136,8 @@ class StalenessView(NetworksView):
     question = "What does staleness do for the epoch time on slower networks?"
     place = 20
 
-    def figure(self) -> Picture | None:
+    def figure(self) -> Plot | None:
         """See `OverlapView.figure`."""
-        return OverlapView(self.section).figure()
+        named = self.networks.frame.set_index("trial")["network"]
+        frame = self.section.frame.assign(network=self.section.frame["trial"].map(named))
+        return OverlapView(replace(self.section, frame=frame[frame["network"].notna()])).figure()

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from harness.metrics import Metric
-from harness.report.drawing import Picture, cost_axis, legend, new_figure, panel, save
+from harness.report.plot import Axis, Entry, Mark, Panel, Plot, cost_axis, guide, line_entries, make_plot
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, scale_of
 from harness.report.views import ReportView, variants_table
-from harness.report.views.sampling import mark_handle, score_mark
+from harness.report.views.sampling import score_mark
 from harness.results.text import common_places, percent
 
 
@@ -112,8 +110,8 @@ class ParetoView(ReportView):
             score,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the test score against each cost, a row a number of parts; None without scores."""
+    def figure(self) -> Plot | None:
+        """Return the test score against each cost, a row a number of parts; None without scores."""
         section = self.section
         found, score = costs(section), values_of(section, "test_at_best_val")
         on_front = fronts(section, found, score)
@@ -121,28 +119,31 @@ class ParetoView(ReportView):
         shown = [v for v in section.variants if any(v == key[0] for key in score)]
         if not on_front or len(shown) < 2:
             return None
-        kinds, rows = [c for c in found if any(c == k for k, _ in on_front)], sorted({p for _, p in on_front})
-        figure = new_figure(0.9 + 2.7 * len(rows), section, "Accuracy and cost", legend=True)
-        axes = figure.subplots(len(rows), len(kinds), sharey="row", squeeze=False)
-        for i, parts in enumerate(rows):
-            for ax, cost in zip(axes[i], kinds, strict=True):
-                if (cost, parts) not in on_front:
-                    ax.set_visible(False)
-                    continue
-                cost_panel(ax, parts, cost, found[cost], score, on_front[cost, parts])
-            axes[i][0].set_ylabel(f"Test {section.metric} (%)")
-        legend(figure, handles_of(shown), [*(v.label for v in shown), "front"], shown)
+        kinds = [cost for cost in found if any(cost == own for own, _ in on_front)]
+        rows = [
+            [
+                cost_panel(section, parts, cost, found[cost], score, best) if best else None
+                for cost in kinds
+                for best in [on_front.get((cost, parts))]
+            ]
+            for parts in sorted({parts for _, parts in on_front})
+        ]
         caption = (
             "Each method by what its whole training costs and what it reaches: the numbers of the table above, "
             "mean over seeds, whisker: ± sample standard deviation. Filled and joined by the dashed line: no "
             "other method reaches as much for less. Up and left is better."
         )
-        return save(figure, section, "pareto", "Accuracy and cost", caption)
+        title, height = "Accuracy and cost", 0.9 + 2.7 * len(rows)
+        entries = entries_of(shown)
+        return make_plot(section, "pareto", title, caption, rows, height, entries=entries, share=("none", "row"))
 
 
-def handles_of(shown: Sequence[Variant]) -> list[Line2D]:
-    """Return the legend's marks of methods, and of the front."""
-    return [*map(mark_handle, shown), Line2D([], [], color="#777777", lw=1, ls="--")]
+def entries_of(shown: Sequence[Variant]) -> tuple[Entry, ...]:
+    """Return the legend's entries of methods, and of the front."""
+    return (*line_entries(shown, "point"), Entry("front", FRONT, "path"))
+
+
+FRONT = guide((0, (4, 2)))
 
 
 def fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[tuple[Cost, int], list[Variant]]:
@@ -158,15 +159,16 @@ def fronts(section: Section, found: dict[Cost, Values], score: Values) -> dict[t
     }
 
 
-def cost_panel(ax: Axes, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]) -> None:
-    """Draw the score of methods against a cost; `best`: who is on the front."""
+def cost_panel(
+    section: Section, parts: int, cost: Cost, amounts: Values, score: Values, best: Sequence[Variant]
+) -> Panel:
+    """Return a panel of the score of methods against a cost; `best`: who is on the front."""
     size, unit = scale_of(cost.metric, amounts)
     label = f"{cost.name} ({unit})"
     there = [v for v, own in score if own == parts and (v, parts) in amounts]
     at = {v: amounts[v, parts].mean / size for v in there}
     x, y = [at[v] for v in best], [100 * score[v, parts].mean for v in best]
-    ax.plot(x, y, color="#777777", lw=1, ls="--", drawstyle="steps-post", zorder=1)
-    for variant in there:
-        score_mark(ax, (variant, parts), (label, at[variant]), score[variant, parts], on=variant in best)
-    cost_axis(ax, label, list(at.values()))
-    panel(ax, parts)
+    marks = [score_mark((v, parts), (label, at[v]), score[v, parts], on=v in best) for v in there]
+    front = Mark("front", None, parts, ("", x), ("", y), style=FRONT)
+    across, up = cost_axis(label, list(at.values())), Axis(f"Test {section.metric} (%)")
+    return Panel(across, up, (front, *marks), parts)

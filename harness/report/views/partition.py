@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.metrics import METRICS
-from harness.report.drawing import Picture, legend, mark, new_figure, panel, save
+from harness.report.palette import Style
+from harness.report.plot import DASHED, Axis, Mark, Panel, Plot, line_entries, make_plot
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, parts_heading
 from harness.report.views import ReportView
@@ -45,27 +44,20 @@ class PartitionView(ReportView):
             tuple(rows),
         )
 
-    def figure(self) -> Picture | None:
-        """Draw inner and boundary nodes of each part; of many parts how often each ratio is there."""
+    def figure(self) -> Plot | None:
+        """Return inner and boundary nodes of each part; of many parts how often each ratio is there."""
         section = self.section
         found = sizes(section)
         if not found:
             return None
-        figure = new_figure(3.4, section, "Inner and boundary nodes")
-        axes = figure.subplots(1, len(found), squeeze=False)[0]
-        for ax, (parts, own) in zip(axes, found.items(), strict=True):
-            draw = _bars if parts <= LISTED else _ratios
-            draw(ax, parts, pd.DataFrame(own, columns=["inner", "boundary"]))
-            ax.grid(visible=False, axis="x")
-            panel(ax, parts)
-        handles = [Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", lw=0.3) for kind in KINDS]
-        legend(figure, handles, [kind.label for kind in KINDS], KINDS)
+        panels = [(_bars if parts <= LISTED else _ratios)(parts, own) for parts, own in found.items()]
         caption = (
             f"Nodes of each part, as in the table below; of more than {LISTED} parts how many have which ratio "
             "of boundary to inner nodes, and their mean (dashed). Smaller boundaries are better: they are what "
             "has to be fetched and kept."
         )
-        return save(figure, section, "partition", "Inner and boundary nodes", caption)
+        title, entries = "Inner and boundary nodes", line_entries(KINDS, "area")
+        return make_plot(section, "partition", title, caption, [panels], 3.4, entries=entries)
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""
@@ -90,13 +82,11 @@ class _Kind:
     """What a bar counts; it is of no method."""
 
     label: str
-    column: str
-    colour: str
-    hatch: str
+    style: Style
     method: str = ""
 
 
-KINDS = (_Kind("inner nodes", "inner", "#0072b2", ""), _Kind("boundary nodes", "boundary", "#e69f00", "////"))
+KINDS = (_Kind("inner nodes", Style("#0072b2", "s", "-")), _Kind("boundary nodes", Style("#e69f00", "s", DASHED)))
 
 
 def sizes(section: Section) -> Sizes:
@@ -144,22 +134,23 @@ def _cells(inner: float, boundary: float) -> tuple[Cell, ...]:
     return Cell(f"{inner:,.0f}"), Cell(f"{boundary:,.0f}"), ratio
 
 
-def _bars(ax: Axes, parts: int, own: pd.DataFrame) -> None:
-    for shift, kind in zip((-0.2, 0.2), KINDS, strict=True):
-        nodes = own[kind.column]
-        bars = ax.bar(own.index + shift, nodes, 0.4, color=kind.colour, hatch=kind.hatch, ec="white", lw=0.3)
-        mark(bars, kind, parts, {"part": list(own.index), "nodes": nodes})
-    ax.set_xlabel("Part")
-    ax.xaxis.set_major_locator(MaxNLocator(min(parts, 16), integer=True))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.set_ylabel("Nodes")
+def _bars(parts: int, own: Sequence[tuple[float, float]]) -> Panel:
+    """Return a panel of the nodes of each part."""
+    marks = [
+        Mark("bar", kind, parts, ("part", [part]), ("nodes", [nodes[i]]))
+        for part, nodes in enumerate(own)
+        for i, kind in enumerate(KINDS)
+    ]
+    groups = tuple((str(part), parts) for part in range(parts))
+    return Panel(Axis("Part"), Axis("Nodes", zero=True), tuple(marks), parts, kind="bars", groups=groups)
 
 
-def _ratios(ax: Axes, parts: int, own: pd.DataFrame) -> None:
-    ratios, kind = own["boundary"] / own["inner"], KINDS[1]
-    _, _, bars = ax.hist(ratios, bins=20, color=kind.colour, hatch=kind.hatch, ec="white", lw=0.3)
-    mark(bars, kind, parts)
-    line = ax.axvline(ratios.mean(), color="#222222", lw=1, ls="--")
-    mark(line, kind, parts, {"part": list(own.index), "nodes": own["boundary"], "ratio": ratios})
-    ax.set_xlabel("Boundary / inner nodes")
-    ax.set_ylabel("Parts")
+def _ratios(parts: int, own: Sequence[tuple[float, float]]) -> Panel:
+    """Return a panel of how many parts have which ratio of boundary to inner nodes."""
+    boundary = [nodes for _, nodes in own]
+    ratios = [nodes / inner if inner else 0.0 for inner, nodes in own]
+    counts, edges = np.histogram(ratios, bins=20)
+    more = {"part": list(range(parts)), "nodes": boundary, "ratio": ratios}
+    bins = Mark("bins", KINDS[1], parts, ("", edges.tolist()), ("", counts.tolist()), told=False)
+    mean = Mark("up", KINDS[1], parts, ("", [fmean(ratios)]), more=more, style=Style("#222222", "", DASHED))
+    return Panel(Axis("Boundary / inner nodes"), Axis("Parts", zero=True, whole=True), (bins, mean), parts)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-import textwrap
 from collections.abc import Sequence
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm, Normalize
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from harness.report.columns import Matrix
-from harness.report.drawing import WIDE, Picture, current_style, mark, new_figure, panel, save
+from harness.report.plot import WIDE, Axis, Mark, Panel, Plot, make_plot
 from harness.report.sections import Section, Variant
 from harness.report.table import Cell, Table
 from harness.report.views import ReportView, variants_table
-from harness.results.text import byte_unit, common_places, fixed, significant
+from harness.results.text import byte_unit, common_places, fixed
 
-SQUARE = 0.8  # a row's height in print, of that on a screen
 ACROSS = 5  # panels side by side
 FEW = 3  # ranks, up to which squares are small
-WRITTEN = 8  # ranks, up to which a square has its number
-VECTOR = 32  # ranks, beyond which a panel is one image in place of a square a pair
+TICKS = 8  # of an axis of ranks
 MOST = 16  # panels of a figure
 Peers = dict[tuple[Variant, int], Matrix]
 
@@ -82,8 +74,8 @@ class PeersView(ReportView):
             found,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw a heat map of bytes from rank to rank, a panel a method at its largest number of parts."""
+    def figure(self) -> Plot | None:
+        """Return a heat map of bytes from rank to rank, a panel a method at its largest number of parts."""
         section = self.section
         found = peers(section)
         if not found:
@@ -92,28 +84,18 @@ class PeersView(ReportView):
         shown = [(v, largest[v]) for v in section.variants if v in largest][:MOST]
         size, unit = byte_unit(max(float(found[key].max()) for key in shown))
         across = min(ACROSS, len(shown))
-        down = -(-len(shown) // across)
+        panels = [_panel(key, found[key] / size, unit) for key in shown]
+        rows = [panels[i : i + across] for i in range(0, len(panels), across)]
         high = 2.6 if max(parts for _, parts in shown) > FEW else 2.0
-        scale = max(1.0, SQUARE / current_style().height)  # a matrix does not get flatter in print
-        figure = new_figure((0.7 + high * down) * scale, section, "Bytes from rank to rank")
-        axes = figure.subplots(down, across, squeeze=False)
-        colours = _colours([found[key] / size for key in shown])
-        for ax in axes.flat[len(shown) :]:
-            ax.set_visible(False)
-        for ax, key in zip(axes.flat, shown, strict=False):
-            image = _heat(ax, key, found[key] / size, colours, unit)
-        bar = figure.colorbar(image, ax=axes, label=f"{unit} per epoch", location="bottom", aspect=50)
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        bar.ax.xaxis.set_minor_formatter(NullFormatter())
-        for ax in axes[:, 0]:
-            ax.set_ylabel("from rank")
+        colour = _colours([found[key] / size for key in shown], f"{unit} per epoch")
         left_out = len(largest) - len(shown)
         caption = (
             "Bytes that the rank of a row sends the rank of a column in an epoch, mean over seeds; all panels "
             "have one scale of colours. Each method at the largest number of parts that it was run on."
             + (f" {left_out} more methods are in the table alone." if left_out else "")
         )
-        return save(figure, section, "peers", "Bytes from rank to rank", caption)
+        title, height = "Bytes from rank to rank", 0.7 + high * len(rows)
+        return make_plot(section, "peers", title, caption, rows, height, colour=colour, entries=())
 
 
 def _between(sent: Matrix) -> Matrix:
@@ -121,43 +103,23 @@ def _between(sent: Matrix) -> Matrix:
     return sent[~np.eye(len(sent), dtype=bool)]
 
 
-def _colours(shown: Sequence[Matrix]) -> Normalize:
+def _colours(shown: Sequence[Matrix], label: str) -> Axis:
     """Return the scale of colours, logarithmic where amounts span far."""
     sent = np.concatenate([_between(each) for each in shown])
     least, most = float(sent[sent > 0].min()), float(sent.max())
-    return LogNorm(least, most) if most > WIDE * least else Normalize(0, most)
+    return Axis(label, log=True, low=least, high=most) if most > WIDE * least else Axis(label, low=0.0, high=most)
 
 
-def _heat(ax: Axes, key: tuple[Variant, int], sent: Matrix, colours: Normalize, unit: str) -> QuadMesh:
-    """Draw one matrix; its numbers too, where they fit."""
+def _panel(key: tuple[Variant, int], sent: Matrix, unit: str) -> Panel:
+    """Return one matrix."""
     variant, parts = key
-    shown = np.where(np.eye(parts, dtype=bool) | (sent == 0), np.nan, sent)
-    edges = np.arange(parts + 1) - 0.5
-    image = ax.pcolormesh(
-        *(edges, edges, shown),
-        cmap=mpl.colormaps["cividis"].with_extremes(bad="none"),
-        norm=colours,
-        edgecolor="white",
-        lw=0.3,
-        rasterized=parts > VECTOR,
-    )
-    ax.set_aspect("equal")
-    ax.invert_yaxis()
     pairs = [(i, j) for i in range(parts) for j in range(parts) if i != j]
-    source, target = zip(*pairs, strict=True)
+    source, target = (list(each) for each in zip(*pairs, strict=True))
     amounts = [float(sent[pair]) for pair in pairs]
-    mark(image, variant, parts, {"source": source, "target": target, f"{unit}_per_epoch": amounts})
-    if parts <= WRITTEN:
-        for (i, j), amount in zip(pairs, amounts, strict=True):
-            dark = not amount or colours(amount) < 0.55
-            ink = "#555555" if not amount else "white" if dark else "black"
-            ax.text(j, i, significant(amount, 2), ha="center", va="center", fontsize=7, color=ink)
-    ticks = list(range(0, parts, math.ceil(parts / WRITTEN)))
-    ax.set(xticks=ticks, yticks=ticks)
-    ax.grid(visible=False)
-    ax.set_xlabel("to rank", labelpad=1)
-    name = textwrap.fill(variant.label, 24, max_lines=2, placeholder=" …")
-    panel(ax, parts, f"{name}\nP = {parts}")
-    mark(ax.title, variant, parts)
-    ax.title.set_fontsize(8)
-    return image
+    more = {f"{unit}_per_epoch": amounts}
+    cells = Mark("cells", variant, parts, ("target", target), ("source", source), value=amounts, more=more)
+    ticks = {float(rank): str(rank) for rank in range(0, parts, math.ceil(parts / TICKS))}
+    ends = -0.5, parts - 0.5
+    across = Axis("to rank", low=ends[0], high=ends[1], ticks=ticks)
+    down = Axis("from rank", low=ends[1], high=ends[0], ticks=ticks)
+    return Panel(across, down, (cells,), parts, f"{variant.label}\nP = {parts}", "cells")

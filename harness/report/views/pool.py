@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
-from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, mark, save, value_axis
+from harness.report.plot import DOTTED, Mark, Plot, amount_axis, line_row, make_plot, value_axis
 from harness.report.sections import Variant
 from harness.report.sweeps import THREADS
 from harness.report.table import Cell, Group, Table, by_parts
@@ -50,8 +51,8 @@ class SweptPoolView(SweptView):
             by_parts(swept.section, cells),
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the batches a second against the threads."""
+    def figure(self) -> Plot | None:
+        """Return the batches a second against the threads."""
         swept = self.swept
         rates = swept.values_of("pooled_per_s") if swept.axis is THREADS else {}
         if not rates:
@@ -60,16 +61,19 @@ class SweptPoolView(SweptView):
         lines: dict[tuple[Variant, int], dict[float, float]] = defaultdict(dict)
         for (variant, parts, value), stat in rates.items():
             lines[variant, parts][value] = stat.mean
-        height = 3.6 + 0.2 * legend_rows(section)
-        figure = line_panels(section, title, height, lines, swept.axis.name, "pooled_per_s")
-        axes = dict(zip(sorted({parts for _, parts in lines}), figure.axes, strict=True))
-        for (variant, parts), line in lines.items():
-            fewest, slowest = next(iter(line.items()))
-            ideal = [slowest * threads / fewest for threads in line]
-            drawn = axes[parts].plot(list(line), ideal, color=variant.style.colour, lw=0.8, ls=":", zorder=1)
-            mark(drawn, variant, parts)
-        for ax in figure.axes:
-            value_axis(ax, swept.values, swept.axis.label)
-        amount_axis(figure.axes[0], "Batches / s", [stat.mean for stat in rates.values()])
+        across = swept.axis.name, value_axis(swept.axis.label, swept.values)
+        up = "pooled_per_s", amount_axis("Batches / s", [stat.mean for stat in rates.values()])
+        panels = [
+            replace(panel, marks=(*(_ideal(mark) for mark in panel.marks), *panel.marks))
+            for panel in line_row(lines, across, up)
+        ]
         caption = "The numbers of the table above; dotted: as many times more as there are threads. Higher is better."
-        return save(figure, section, "pool", title, caption)
+        return make_plot(section, "pool", title, caption, [panels], 3.6, share=("none", "all"))
+
+
+def _ideal(line: Mark) -> Mark:
+    """Return what a line would be if each thread drew as many batches."""
+    (_, threads), (_, rates) = line.x, line.y
+    ideal = [rates[0] * count / threads[0] for count in threads]
+    style = replace(line.look, dash=DOTTED)
+    return replace(line, x=("", threads), y=("", ideal), style=style, bare=True, told=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from harness.report.drawing import Picture, amount_axis, draw_line, line_legend, new_figure, save
+from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
 from harness.report.sections import Section, Variant
 from harness.report.table import Cell, Group, Row, Table, bold_best
 from harness.report.views import WorkloadsView
@@ -91,30 +91,24 @@ class ProfileView(WorkloadsView):
         found = [score for score in self.profiles[name].without.values() if not math.isnan(score)]
         return f"{min(found):.2f} to {max(found):.2f}" if found else "–"
 
-    def figure(self) -> Picture | None:
-        """Draw the performance profiles."""
+    def figure(self) -> Plot | None:
+        """Return the performance profiles."""
         drawn = {name: own for name, own in self.profiles.items() if own.taus}
         if not drawn:
             return None
         title = "Soonest to the target"
-        figure = new_figure(3.4, self.section, title, legend=True)
-        ax = figure.subplots()
+        marks = []
         for name, own in drawn.items():
             at = {1.0: 0.0} | {
                 tau: 100 * share for tau, share in zip(own.taus, own.shares, strict=True) if tau <= R_MAX
             }
             at |= {R_MAX: max(at.values())}
             x, y = ("tau", list(at)), ("data_sets_percent", list(at.values()))
-            draw_line(ax, self.series[name], None, x, y, style=self.series[name].style)
-        for line in ax.lines:
-            line.set_drawstyle("steps-post")
-        ax.set_xlabel("τ: times the soonest's time")
-        ax.set_xlim(0.97, R_MAX)
-        ax.set_ylim(0, 105)
-        amount_axis(ax, "Data sets with the target within τ (%)", [100.0])
-        line_legend(figure, [self.series[name] for name in drawn])
+            marks.append(Mark("steps", self.series[name], None, x, y))
+        across = Axis("τ: times the soonest's time", low=0.97, high=R_MAX)
+        up = Axis("Data sets with the target within τ (%)", zero=True, high=105)
         caption = (
             "Share of data sets on which a method has reached the target within τ times the soonest method's median "
             "time. Up and to the left is better: where a line begins is how often it is the soonest."
         )
-        return save(figure, self.section, "profile", title, caption)
+        return make_plot(self.section, "profile", title, caption, [[Panel(across, up, tuple(marks))]], 3.4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
-from harness.report.drawing import Picture, save
+from harness.report.plot import Plot
 from harness.report.sections import Section, components, largest_total, values_of
 from harness.report.table import (
     Cell,
@@ -55,8 +55,8 @@ class UseView(ReportView):
             f"processor packages, whoever uses them.{gpu}",
         )
 
-    def figure(self) -> Picture | None:
-        """Draw what was measured of utilisation, power and energy, a row each; None if nothing was."""
+    def figure(self) -> Plot | None:
+        """Return what was measured of utilisation, power and energy, a row each; None if nothing was."""
         section = self.section
         shown = []
         for name in CPU_USE + GPU_USE:
@@ -67,7 +67,7 @@ class UseView(ReportView):
             return None
         caption = f"The numbers of the table above; {MEANS}. Energy is of an epoch: lower is better."
         title = "Utilisation and energy"
-        return save(grouped_bars(section, shown, title), section, "use", title, caption)
+        return grouped_bars(section, "use", title, caption, shown)
 
 
 def every(section: Section, name: str) -> str:
@@ -112,8 +112,8 @@ class MemoryView(ReportView):
             columns,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw peak memory, and below it how much less it is than the baseline's, grouped by number of parts."""
+    def figure(self) -> Plot | None:
+        """Return peak memory, and below it how much less it is than the baseline's, grouped by number of parts."""
         section = self.section
         peaks = values_of(section, "peak_memory_bytes")
         if not peaks:
@@ -125,7 +125,7 @@ class MemoryView(ReportView):
             name = section.baseline.method
             shown.append(BarRow(f"Reduction against {name} (%)", less, base=0.0))
             caption += f" Below: 1 - mean / that of {name} at equal P; higher is better, below 0 it takes more."
-        return save(grouped_bars(section, shown, "Peak memory"), section, "memory", "Peak memory", caption)
+        return grouped_bars(section, "memory", "Peak memory", caption, shown)
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""

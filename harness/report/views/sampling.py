@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-
-from harness.report.drawing import Drawing, Picture, cost_axis, legend, mark, part_panels, save
+from harness.report.plot import DASHED, Axis, Mark, Panel, Plot, cost_axis, guide, line_entries, make_plot, whiskers
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.sweeps import sweep
 from harness.report.table import Cell, Table, missing
@@ -16,7 +13,6 @@ from harness.report.views import ReportView, variants_table
 from harness.results.text import Stat, byte_unit, common_places, fixed, percent
 
 NOT_TOLD = Cell("none")
-MARK = 6.5  # size of a method's mark
 SHARES = {  # column of record_values: heading
     "edge_share": "Edges drawn (%)",
     "asked_share": "Boundary asked for (%)",
@@ -85,74 +81,66 @@ class SamplingView(ReportView):
             falling=sent,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the test score against the bytes of an epoch, a panel a number of parts; None without sampling."""
+    def figure(self) -> Plot | None:
+        """Return the test score against the bytes of an epoch, a panel a number of parts; None without sampling."""
         section = self.section
         sent = {key: stat for key, stat in exchanged(section).items() if stat.mean > 0}
         size, unit = byte_unit(max((stat.mean for stat in sent.values()), default=None))
-        figure = score_against(section, sent, size, f"Sent per epoch ({unit})", "Score and bytes", swept="")
+        panels = score_against(section, sent, size, f"Sent per epoch ({unit})", swept="")
         caption = (
             "Each method by what it sends in an epoch and what it reaches: the numbers of the table above, "
             "mean over seeds, whisker: ± sample standard deviation. Up and left is better; what stands one "
             "above the other costs the network the same."
         )
-        return save(figure, section, "sampling", "Score and bytes", caption) if figure else None
+        return score_plot(section, "sampling", "Score and bytes", caption, panels)
 
 
-def score_against(
-    section: Section, amounts: Values, size: float, label: str, title: str, *, swept: str
-) -> Drawing | None:
-    """Draw the test score against amounts in units of `size`, a panel a number of parts.
+def score_against(section: Section, amounts: Values, size: float, label: str, *, swept: str) -> list[Panel]:
+    """Return panels of the test score against amounts in units of `size`, one a number of parts.
 
     Variants that differ in the option `swept` alone are joined. None where nothing has both.
     """
     score = values_of(section, "test_at_best_val")
     cells = [key for key in score if key in amounts]
     if not any(amounts[key].mean for key in cells):
-        return None
+        return []
     shown = [variant for variant in section.variants if any(key[0] == variant for key in cells)]
-    figure, axes = part_panels(section, title, 3.6 + 0.2 * (1 + len(shown) // 3), (parts for _, parts in cells))
-    for parts, ax in axes.items():
+    panels = []
+    for parts in sorted({parts for _, parts in cells}):
+        marks = []
         for line in sweep(shown, swept):
             there = [variant for _, variant in line.points if (variant, parts) in cells]
-            joined = [(amounts[variant, parts].mean / size, 100 * score[variant, parts].mean) for variant in there]
-            ax.plot([x for x, _ in joined], [y for _, y in joined], color="#999999", lw=1, zorder=1)
+            x = [amounts[variant, parts].mean / size for variant in there]
+            y = [100 * score[variant, parts].mean for variant in there]
+            marks.append(
+                Mark("line", line, parts, ("", x), ("", y), style=guide("-"), bare=True, who=there, told=False)
+            )
         for variant in shown:
             if (key := (variant, parts)) in cells:
-                x, colour = amounts[key].mean / size, variant.style.colour
-                if x:
-                    score_mark(ax, key, (label, x), score[key])
-                else:  # a line across, for a logarithm cannot show 0
-                    across = ax.axhline(100 * score[key].mean, color=colour, linestyle="--", lw=1)
-                    mark(across, *key, _numbers((label, x), score[key]))
-        cost_axis(ax, label, [amounts[key].mean / size for key in cells if key[1] == parts])
-    figure.axes[0].set_ylabel(f"Test {section.metric} (%)")
-    legend(figure, [mark_handle(v) for v in shown], [v.label for v in shown], shown)
-    return figure
+                marks.append(score_mark(key, (label, amounts[key].mean / size), score[key]))
+        across = cost_axis(label, [amounts[key].mean / size for key in cells if key[1] == parts])
+        panels.append(Panel(across, Axis(f"Test {section.metric} (%)"), tuple(marks), parts))
+    return panels
 
 
-def _numbers(amount: tuple[str, float], score: Stat) -> dict[str, Any]:
-    spread = None if score.std is None else 100 * score.std
-    return {amount[0]: amount[1], "score_percent": 100 * score.mean, "sd": spread}
+def score_plot(section: Section, kind: str, title: str, caption: str, panels: list[Panel]) -> Plot | None:
+    """Return the figure of `score_against`'s panels; None if there are none."""
+    if not panels:
+        return None
+    shown = [mark.of for panel in panels for mark in panel.marks if mark.of and mark.told]
+    entries = line_entries(shown, "point")
+    return make_plot(section, kind, title, caption, [panels], 3.6, entries=entries, share=("none", "all"))
 
 
-def score_mark(
-    ax: Axes, of: tuple[Variant, int], amount: tuple[str, float], score: Stat, *, on: bool | None = None
-) -> None:
-    """Draw a score with its deviation; `on`: whether it is on a front, if there is one: hollow if not."""
-    style, shown = of[0].style, _numbers(amount, score)
-    face = "white" if on is False else style.colour
-    look: dict[str, Any] = {
-        "marker": style.marker,
-        "markersize": MARK,
-        "markerfacecolor": face,
-        "capsize": 2.5,
-        "lw": 1,
-    }
-    drawn = ax.errorbar(amount[1], shown["score_percent"], shown["sd"], color=style.colour, **look)
-    mark(drawn, *of, shown if on is None else shown | {"front": on})
+def score_mark(of: tuple[Variant, int], amount: tuple[str, float], score: Stat, *, on: bool | None = None) -> Mark:
+    """Return a score with its deviation; `on`: whether it is on a front, if there is one: hollow if not.
 
-
-def mark_handle(variant: Variant) -> Line2D:
-    """Return what the legend shows for scores."""
-    return Line2D([], [], color=variant.style.colour, marker=variant.style.marker, linestyle="", markersize=MARK)
+    Of no amount it is a line across, for a logarithm cannot show 0.
+    """
+    (label, x), spread = amount, None if score.std is None else 100 * score.std
+    y, more = ("score_percent", [100 * score.mean]), {"sd": spread}
+    if not x and on is None:
+        style = replace(of[0].style, dash=DASHED)
+        return Mark("across", *of, y=y, seeds=[score.n], style=style, more={label: x, **more})
+    told = more if on is None else more | {"front": on}
+    return Mark("points", *of, (label, [x]), y, **whiskers(score, 0.01), more=told, hollow=on is False)

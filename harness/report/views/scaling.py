@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-from matplotlib.ticker import FixedLocator
-
-from harness.report.drawing import Picture, amount_axis, draw_line, line_legend, mark, new_figure, save, set_ticks
+from harness.report.plot import Axis, Mark, Panel, Plot, amount_axis, guide, make_plot
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, column, grid, seeds_note
 from harness.report.views import ReportView
@@ -48,39 +45,35 @@ class ScalingView(ReportView):
             },
         )
 
-    def figure(self) -> Picture | None:
-        """Draw throughput (left) and speed-up over the fewest parts (right) against the number of parts."""
+    def figure(self) -> Plot | None:
+        """Return throughput (left) and speed-up over the fewest parts (right) against the number of parts."""
         section = self.section
         rates = _scaling(section)
         if not rates:
             return None
         shown = _several(section, rates)
-        figure = new_figure(3.8, section, "Throughput and speed-up by parts", legend=True)
-        left, right = figure.subplots(1, 2)
+        left, right = [], []
         for variant in shown:
             there = [(p, rates[variant, p]) for p in section.parts if (variant, p) in rates]
-            x = ("P", [p for p, _ in there])
-            draw_line(left, variant, None, x, ("epochs_per_s", [s.mean for _, s in there]), style=variant.style)
-            if known := [(p, s.mean, s.std) for p, s in there if s.std is not None]:
-                places, means, spread = zip(*known, strict=True)
-                whiskers = left.errorbar(places, means, spread, color=variant.style.colour, ls="", capsize=2.5, lw=1)
-                mark(whiskers, variant)
-            ratios = [s.mean / there[0][1].mean for _, s in there]
-            draw_line(right, variant, None, x, ("speed_up", ratios), style=variant.style)
-        ends = np.array([section.parts[0], section.parts[-1]], dtype=float)
-        right.plot(ends, ends / ends[0], color="#999999", lw=1, ls="--", zorder=1)
-        for ax in (left, right):
-            ax.set_xscale("log", base=2)  # doublings are at equal steps
-            set_ticks(ax.xaxis, FixedLocator(list(section.parts)), "{:g}".format)
-            ax.set_xlabel("Number of parts P (= ranks), log scale")
-        amount_axis(left, "Throughput (epochs / s)", [stat.mean for stat in rates.values()])
-        amount_axis(right, "Speed-up over own fewest P (×)", [])
-        line_legend(figure, shown)
+            x, stats = [p for p, _ in there], [stat for _, stat in there]
+            means, spread = [s.mean for s in stats], [s.std or 0.0 for s in stats]
+            low, high = ([m + way * d for m, d in zip(means, spread, strict=True)] for way in (-1, 1))
+            y = ("epochs_per_s", means)
+            left.append(Mark("line", variant, None, ("P", x), y, low, high, seeds=[s.n for s in stats]))
+            right.append(Mark("line", variant, None, ("P", x), ("speed_up", [mean / means[0] for mean in means])))
+        first, last = section.parts[0], section.parts[-1]
+        ideal = Mark("line", x=("", [first, last]), y=("", [1.0, last / first]), style=guide(), bare=True)
+        ticks = {float(parts): str(parts) for parts in section.parts}
+        across = Axis("Number of parts P (= ranks), log scale", log=True, ticks=ticks, base=2)
+        panels = [
+            Panel(across, amount_axis("Throughput (epochs / s)", [s.mean for s in rates.values()]), tuple(left)),
+            Panel(across, amount_axis("Speed-up over own fewest P (×)"), (ideal, *right)),
+        ]
         caption = (
             "The numbers of the table above, mean over seeds; whisker: ± sample standard deviation; dashed: as "
             "many times faster as there are parts. Higher is better."
         )
-        return save(figure, section, "scaling", "Throughput and speed-up by parts", caption)
+        return make_plot(section, "scaling", "Throughput and speed-up by parts", caption, [panels], 3.8)
 
 
 def _scaling(section: Section) -> Values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.drawing import Picture, amount_axis, draw_line, line_legend, new_figure, panel, save, value_axis
+from harness.report.plot import Mark, Panel, Plot, amount_axis, guide, make_plot, value_axis
 from harness.report.sections import Variant, component_columns, totals
 from harness.report.sweeps import THREADS, Swept
 from harness.report.table import Cell, Group, Row, Table, by_parts, parts_heading
@@ -62,8 +62,8 @@ class StepView(SweptView):
             by_parts(swept.section, cells),
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the time of a step, and beside it what that is to the first value's, against the setting."""
+    def figure(self) -> Plot | None:
+        """Return the time of a step, and beside it what that is to the first value's, against the setting."""
         swept = self.swept
         section, times = swept.section, swept.values_of("step_time_s")
         shown = sorted({parts for _, parts, _ in times})
@@ -71,28 +71,29 @@ class StepView(SweptView):
             return None
         size, unit = time_unit(max(stat.mean for stat in times.values()))
         title = f"Time of a step and {swept.axis.name}"
-        figure = new_figure(0.6 + 3.0 * len(shown), section, title, legend=True)
-        axes = figure.subplots(len(shown), 2, squeeze=False)
-        for (left, right), parts in zip(axes, shown, strict=True):
+        across = value_axis(swept.axis.label, swept.values)
+        rows = []
+        for parts in shown:
+            left, right = [], []
             for variant in section.variants:
-                own = {x: times[variant, parts, x].mean / size for x in swept.values if (variant, parts, x) in times}
+                own = {x: stat for x in swept.values if (stat := times.get((variant, parts, x)))}
                 ratios = {x: ratio for x in own if (ratio := relative(swept, times, (variant, parts, x)))}
-                for ax, what, found in ((left, f"step ({unit})", own), (right, "to the first", ratios)):
-                    x, y = (swept.axis.name, list(found)), (what, list(found.values()))
-                    draw_line(ax, variant, parts, x, y, style=variant.style)
+                seeds, x, name = [stat.n for stat in own.values()], list(own), swept.axis.name
+                y = (f"step ({unit})", [stat.mean / size for stat in own.values()])
+                left.append(Mark("line", variant, parts, (name, x), y, seeds=seeds))
+                y = ("to the first", list(ratios.values()))
+                right.append(Mark("line", variant, parts, (name, list(ratios)), y))
             if swept.axis is THREADS:
                 ideal = [value / swept.values[0] for value in swept.values]
-                right.plot(swept.values, ideal, color="#999999", lw=1, ls="--", zorder=1)
-            for ax in (left, right):
-                value_axis(ax, swept.values, swept.axis.label)
-                panel(ax, parts)
-            amount_axis(left, f"Step ({unit})", [times[key].mean for key in times if key[1] == parts])
-            amount_axis(right, _ratio_name(swept), [])
-        line_legend(figure, section.variants)
+                right.append(Mark("line", x=("", swept.values), y=("", ideal), style=guide(), bare=True))
+            amounts = [times[key].mean for key in times if key[1] == parts]
+            ups = amount_axis(f"Step ({unit})", amounts), amount_axis(_ratio_name(swept))
+            own_marks = zip(ups, (left, right), strict=True)
+            rows.append([Panel(across, up, tuple(marks), parts) for up, marks in own_marks])
         caption = f"Left: the times of the table above; right: {_ratio_name(swept)} as there" + (
             "; dashed: as many times faster as there are threads." if swept.axis is THREADS else "."
         )
-        return save(figure, section, "step", title, caption)
+        return make_plot(section, "step", title, caption, rows, 0.6 + 3.0 * len(shown))
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from harness.report.drawing import Picture, amount_axis, legend_rows, line_panels, save
+from harness.report.plot import DOTTED, Axis, Mark, Plot, amount_axis, guide, line_row, make_plot
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Cell, Group, Table, bold_best, by_parts
 from harness.report.views import ReportView
@@ -117,8 +117,8 @@ class TargetsView(ReportView):
             by_parts(section, lambda variant, parts: shown.get((variant, parts), ())),
         )
 
-    def figure(self) -> Picture | None:
-        """Draw the training time against the score that it takes, a panel a number of parts."""
+    def figure(self) -> Plot | None:
+        """Return the training time against the score that it takes, a panel a number of parts."""
         section = self.section
         best, found = best_score(section), courses(section)
         drawn = {key: line for key, own in found.items() if best and (line := _line(own, (best * DRAWN).tolist()))}
@@ -127,18 +127,16 @@ class TargetsView(ReportView):
         times = [time for line in drawn.values() for time in line.values()]
         size, unit = time_unit(max(times))
         lines = {key: {100 * score: time / size for score, time in line.items()} for key, line in drawn.items()}
-        title, height, y = "Time to accuracy", 3.6 + 0.2 * legend_rows(section), f"training_time_{unit}"
-        figure = line_panels(section, title, height, lines, "score_percent", y)
-        for ax in figure.axes:
-            for score in targets(section):
-                ax.axvline(100 * score, color="#999999", lw=0.8, ls=":", zorder=0)
-            ax.set_xlabel(f"Validation {section.metric} to reach (%)")
-        amount_axis(figure.axes[0], f"Training time ({unit})", times)
+        dotted = [Mark("up", x=("", [100 * score]), style=guide(DOTTED)) for score in targets(section)]
+        across = "score_percent", Axis(f"Validation {section.metric} to reach (%)")
+        up = f"training_time_{unit}", amount_axis(f"Training time ({unit})", times)
+        panels = line_row(lines, across, up, beside=dotted)
         caption = (
             "Training time until the score was first reached, mean over seeds; a line ends where not all seeds "
             "reach more. Dotted: the targets of the table above. Down and to the right is better."
         )
-        return save(figure, section, "targets", title, caption)
+        title = "Time to accuracy"
+        return make_plot(section, "targets", title, caption, [panels], 3.6, share=("none", "all"))
 
 
 def _cells(

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.columns import RANK, RANK_SUFFIX
-from harness.report.drawing import Picture, save
 from harness.report.notes import explain_flags, flag_marks
+from harness.report.plot import Plot
 from harness.report.sections import Section, Variant, numbered, values_of
 from harness.report.table import Cell, Table, column, grid, heading, missing, ratios, seeds_note
 from harness.report.views import ReportView, variants_table
@@ -51,8 +51,8 @@ class EpochTimeView(ReportView):
             columns,
         )
 
-    def figure(self) -> Picture | None:
-        """Draw epochs per second, and below them the speed-up over the baseline, grouped by number of parts."""
+    def figure(self) -> Plot | None:
+        """Return epochs per second, and below them the speed-up over the baseline, grouped by number of parts."""
         section = self.section
         rates = values_of(section, "throughput_epochs_s")
         if not rates:
@@ -65,7 +65,7 @@ class EpochTimeView(ReportView):
             name = section.baseline.method
             shown.append(BarRow(f"Speed-up over {name} (×)", faster, base=1.0))
             caption += f" Below: mean throughput / that of {name} at equal P, of those that it was run on."
-        return save(grouped_bars(section, shown, "Throughput"), section, "throughput", "Throughput", caption)
+        return grouped_bars(section, "throughput", "Throughput", caption, shown)
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""

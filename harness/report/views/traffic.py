@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.bars import stacked_bars
-from harness.report.drawing import Picture, save
 from harness.report.palette import PURPOSES
+from harness.report.plot import Plot
 from harness.report.sections import Section, Values, Variant, components, largest_total, values_of
 from harness.report.table import Cell, Table, components_table, missing
 from harness.report.views import ReportView, variants_table
@@ -55,19 +55,19 @@ class TrafficView(ReportView):
             more={"Exchanged": exchanged, "Saved (%)": saved} if sent else {},
         )
 
-    def figure(self) -> Picture | None:
-        """Draw stacked bars of bytes per epoch by purpose."""
+    def figure(self) -> Plot | None:
+        """Return stacked bars of bytes per epoch by purpose."""
         section = self.section
         if not (purposes := components(section, "purpose")):
             return None
         size, unit = byte_unit(largest_total(purposes))
-        figure = stacked_bars(section, purposes, PURPOSES, size, f"Bytes per epoch ({unit})", "Traffic")
         caption = (
             "The purposes of the table above, stacked, all ranks together; each panel has a scale of its own, "
             f"the total stands beside the bar; 1 {unit} = {size:,.0f} bytes. A number of parts without any byte "
             "has no panel."
         )
-        return save(figure, section, "traffic", "Bytes per epoch by purpose", caption)
+        title, scale = "Bytes per epoch by purpose", (size, f"Bytes per epoch ({unit})")
+        return stacked_bars(section, "traffic", title, caption, purposes, PURPOSES, scale)
 
     def details(self) -> dict[str, Table | None]:
         """See `ReportView`."""

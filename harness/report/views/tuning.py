@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from statistics import median
 
-from matplotlib.ticker import MaxNLocator
-
-from harness.report.drawing import Picture, legend_rows, line_panels, save
+from harness.report.plot import Axis, Plot, line_row, make_plot
 from harness.report.sections import Variant
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import ReportView
@@ -67,8 +65,8 @@ class TuningView(ReportView):
             Cell(point or ("the suite's own" if best else "all failed"), number=False, wrap=True),
         ]
 
-    def figure(self) -> Picture | None:
-        """Draw the best validation score that a search of so many trials is expected to come to."""
+    def figure(self) -> Plot | None:
+        """Return the best validation score that a search of so many trials is expected to come to."""
         section, tuning = self.section, self.section.tuning
         if tuning is None:
             return None
@@ -79,12 +77,9 @@ class TuningView(ReportView):
         }
         if not lines:
             return None
-        title, height = "What tuning gains", 3.6 + 0.2 * legend_rows(section)
-        figure = line_panels(section, title, height, lines, "trials", "best_validation_percent")
-        for ax in figure.axes:
-            ax.set_xlabel("Drawn settings tried")
-            ax.set_ylabel(f"Best validation {section.metric} (%)")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        across = "trials", Axis("Drawn settings tried", whole=True)
+        up = "best_validation_percent", Axis(f"Best validation {section.metric} (%)")
+        panels = line_row(lines, across, up)
         how = (
             "mean over studies of the best so far, of a sampler that learns from earlier trials"
             if tuning.sampler == "tpe"
@@ -94,7 +89,7 @@ class TuningView(ReportView):
             f"Expected best validation {section.metric} of a search of so many trials: {how}; failed trials count as "
             "0. A line that is high at once needs no search; one that still rises had too small a budget."
         )
-        return save(figure, section, "tuning", title, caption)
+        return make_plot(section, "tuning", "What tuning gains", caption, [panels], 3.6, share=("none", "all"))
 
 
 def _short(value: object) -> str:
