@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
@@ -22,6 +21,7 @@ from harness import (
     SyncExchange,
     announce,
 )
+from harness.graph import upload
 from harness.sampling import BoundarySampler, sample_boundary
 
 
@@ -80,4 +80,4 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         if rate in (0, 1):
             return np.arange(worker.partition.num_boundary if rate else 0), None
         kept, factors = sample_boundary(worker.partition.boundary_ptr, rate, self.options.sampler, worker.rng)
-        return kept, torch.from_numpy(factors).to(worker.device, worker.dtype)
+        return kept, upload(factors, worker.device, worker.dtype)

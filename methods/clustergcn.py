@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -24,7 +23,7 @@ from harness import (
     UserError,
     Worker,
 )
-from harness.graph import Block, Topology, View
+from harness.graph import Block, Topology, View, upload
 from harness.runtime import Batch, Communicator, FeatureStore, HostStore, RowPlan, common_order, fresh, make_batches
 from harness.sampling import Tables, clusters, induce, induced
 
@@ -108,9 +107,8 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         count = self._owner.size
         order, sizes = np.argsort(cluster, kind="stable"), np.bincount(cluster, minlength=count)
         self._nodes = np.split(members[order], np.cumsum(sizes)[:-1])
-        own = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]
-        learnt = cluster[np.searchsorted(members, own)]
-        train = torch.from_numpy(np.bincount(learnt, minlength=count)).to(worker.device)
+        learnt = cluster[np.searchsorted(members, worker.view.split_nodes("train"))]
+        train = upload(np.bincount(learnt, minlength=count), worker.device)
         with worker.traffic.during("setup"):
             worker.comm.all_reduce(train, purpose="control")
         self._train: NDArray[np.int64] = train.cpu().numpy()
@@ -223,7 +221,7 @@ class _InducedOwn(_Induced):
     def __init__(self, source: Source, worker: Worker) -> None:
         super().__init__(source)
         self._learnt = np.zeros(source.topology.num_nodes, bool)
-        self._learnt[np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]] = True
+        self._learnt[worker.view.split_nodes("train")] = True
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`; labels of training nodes that come first need not be asked for."""
@@ -238,4 +236,6 @@ class _OwnRows(FeatureStore):
     def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
         rows = fresh(self.inner, plan.own.size, self.width)
         plan.copy_own(self.inner, rows)
-        return rows if columns is None else rows * rows.new_zeros(self.width).index_fill_(0, columns, 1)
+        if columns is None:
+            return rows
+        return rows * rows.new_zeros(self.width).index_fill_(0, upload(columns, rows.device), 1)

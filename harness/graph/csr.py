@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from harness.graph.devices import upload
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -101,8 +104,9 @@ class CSR:
         """Return the matrix on `device` (itself where it is there already)."""
         if self.indptr.device == device:
             return self
-        values = None if self.values is None else self.values.to(device)
-        return CSR(self.indptr.to(device), self.indices.to(device), self.num_cols, values)
+        move = torch.Tensor.cpu if device.type == "cpu" else partial(upload, device=device)
+        values = None if self.values is None else move(self.values)
+        return CSR(move(self.indptr), move(self.indices), self.num_cols, values)
 
 
 @numba.njit(cache=True, nogil=True)

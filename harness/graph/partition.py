@@ -17,6 +17,7 @@ from torch import Tensor
 from harness.data.graph import GraphData
 from harness.graph.block import Block
 from harness.graph.csr import CSR, Ints, Topology
+from harness.graph.devices import upload
 from harness.graph.spmm import choose_engine
 
 
@@ -135,7 +136,11 @@ class Partition:
         if transposed is not None:
             transposed = transposed.to(device)
         return Block(
-            adjacency.to(device), degree.to(device), src_scale=src_scale, engine=self._engine, transposed=transposed
+            adjacency.to(device),
+            upload(degree, device),
+            src_scale=src_scale,
+            engine=self._engine,
+            transposed=transposed,
         )
 
     @cached_property
@@ -179,8 +184,8 @@ class Partition:
 
     def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
-        rows = torch.from_numpy(np.ascontiguousarray(self.send_index[entries]))
-        return Halo(rows.to(self._device), send_counts, recv_counts)
+        rows = upload(np.ascontiguousarray(self.send_index[entries]), self._device)
+        return Halo(rows, send_counts, recv_counts)
 
 
 def _share(pointers: Ints, k: int, count: int) -> tuple[Ints, list[int]]:
@@ -240,11 +245,19 @@ class View:
     @cached_property
     def rows(self) -> dict[str, Tensor]:
         """Inner rows (int64, ascending) of the labelled nodes of each split."""
+        return {split: upload(rows, self._device) for split, rows in self._rows.items()}
+
+    def split_nodes(self, split: str) -> Ints:
+        """Return the nodes of the view that `rows` of a split are, int64 on the host."""
+        return np.asarray(self.partition.inner)[self._rows[split]].astype(np.int64)
+
+    @cached_property
+    def _rows(self) -> dict[str, Ints]:
         labelled = np.ones(self._nodes.size, bool)
         if not self._graph.multilabel:
             labelled = np.asarray(self._graph.labels[self._nodes]) >= 0
         masks = {split: getattr(self._graph, f"{split}_mask")[self._nodes] & labelled for split in SPLITS}
-        return {split: torch.from_numpy(np.flatnonzero(mask)).to(self._device) for split, mask in masks.items()}
+        return {split: np.flatnonzero(mask) for split, mask in masks.items()}
 
     @cached_property
     def owner(self) -> NDArray[np.int32]:

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from harness.graph.devices import upload
 from harness.graph.partition import HIDDEN
 from harness.models.gnn import Rows
-from harness.runtime.row_plan import upload
 from harness.runtime.step import Loss, Step
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from harness.graph.devices import KINDS
 from harness.runtime.spec import RunConfig
 from harness.spec import Spec
 
@@ -72,9 +73,7 @@ class Job(Spec):
 
 def rank_device(kind: str) -> torch.device:
     """Return the device of this rank; ranks share GPUs in turn where there are fewer than ranks."""
-    if kind == "cpu":
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return KINDS[kind].device(int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def join_group(job: Job, rank: int, world: int) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
@@ -51,11 +49,6 @@ class BoundaryInputs:
         features[self.sent] = received
         features[self.cached] = self.rows
         return features
-
-
-def index_of(positions: NDArray[np.int64], like: Tensor) -> Tensor:
-    """Return `positions` as a tensor where `like` is."""
-    return torch.from_numpy(positions).to(like.device)
 
 
 Warmup = Literal["absent", "sync"]

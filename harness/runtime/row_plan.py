@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from harness.graph.devices import upload
 
 CHUNK = 4096  # rows copied at a time, where a matrix of them all would be fresh memory to clear
 
@@ -96,12 +97,6 @@ class RowPlan:
         if self.again.size:
             at, source = upload(self.again_at, result.device), upload(self.again, result.device)
             result.index_copy_(0, at, result.index_select(0, source))
-
-
-def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return `array` on the device; the host does not wait for that."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def fresh(like: Tensor, *shape: int) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from harness.graph.block import Block
+from harness.graph.devices import upload
 from harness.graph.partition import Halo, Partition
 from harness.models.gnn import Exchange, Rows
 from harness.runtime.comm import Communicator
@@ -87,7 +88,7 @@ def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wa
     counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
     wanted = comm.exchange_counts(counts)
     owner_start = np.repeat(partition.boundary_ptr[:-1], counts)
-    positions = torch.from_numpy((kept - owner_start).astype(np.int32)).to(comm.device)
+    positions = upload((kept - owner_start).astype(np.int32), comm.device)
     asked = comm.exchange_rows(positions, counts, wanted, purpose="control").cpu().numpy()
     return Wanted(counts, wanted, asked + np.repeat(partition.send_ptr[:-1], wanted))
 

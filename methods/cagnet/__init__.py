@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Metric, Step, Worker
-from harness.graph import Partition
+from harness.graph import Partition, upload
 from harness.models import BlockSize
 from harness.runtime import PartSize
 from harness.sampling import BoundarySampler, sample_boundary
@@ -126,7 +126,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         if rate == 0:
             return {rank: Sent(0, torch.empty(0, dtype=torch.int64, device=comm.device)) for rank in mesh.column}
         kept, _ = sample_boundary(np.array([0, self._read.size]), rate, self.options.sampler, self.worker.rng)
-        rows = torch.from_numpy(self._read[kept].astype(np.int32)).to(comm.device)
+        rows = upload(self._read[kept].astype(np.int32), comm.device)
         counts = dict(enumerate(comm.exchange_counts([kept.size] * comm.world)))
         label = Label(purpose="control", layer=-1, direction="none")
         drawn = {comm.rank: rows} | dict(mesh.broadcast(rows, counts, label))

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker
-from harness.graph import Block, Partition
+from harness.graph import Block, Partition, upload
 from harness.runtime import (
     Background,
     BoundaryInputs,
@@ -28,7 +28,6 @@ from harness.runtime import (
     Wanted,
     ask,
     choose,
-    index_of,
     stale_memory,
 )
 
@@ -159,11 +158,12 @@ class BoundaryCache:
         asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
         send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
         recv_counts = np.diff(np.searchsorted(kept[~hit], partition.boundary_ptr)).tolist()
+        device = self.rows.device
         return BoundaryInputs(
             partition.halo(wanted.entries[sent], send_counts, recv_counts),
-            index_of(np.flatnonzero(~hit), self.rows),
-            index_of(np.flatnonzero(hit), self.rows),
-            self.rows[index_of(self.slot[kept[hit]], self.rows)],
+            upload(np.flatnonzero(~hit), device),
+            upload(np.flatnonzero(hit), device),
+            self.rows[upload(self.slot[kept[hit]], device)],
         )
 
 
