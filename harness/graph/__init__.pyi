@@ -6,6 +6,7 @@ from .attention import spread as spread
 from .block import Block as Block
 from .block import Propagation as Propagation
 from .csr import CSR as CSR
+from .csr import Places as Places
 from .csr import Topology as Topology
 from .csr import induce_columns as induce_columns
 from .devices import kind_of as kind_of

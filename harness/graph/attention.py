@@ -255,8 +255,8 @@ def spread_by_torch(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: T
 
 def _product(matrix: CSR, values: Tensor, x: Tensor) -> Tensor:
     """Return the product [rows, width] of the matrix with other values and `x`."""
-    weighted = CSR(matrix.indptr, matrix.indices, matrix.num_cols, values.contiguous())
-    return TorchEngine().multiply(weighted, x)
+    product: Tensor = TorchEngine().sparse(matrix, values.contiguous()) @ x
+    return product
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.graph import on_device
 from harness.graph.devices import upload
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Places = Ints | Tensor
+"""Positions, int64: on the host, or on the device of what they are positions in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,9 @@ class CSR:
 
     def transpose(self) -> CSR:
         """Return the transpose by one counting pass; columns come out ascending in every row."""
+        if self.indptr.device.type != "cpu":
+            starts, columns, places = on_device.transpose(self.indptr, self.indices, self.num_cols)
+            return CSR(starts, columns, self.num_rows, None if self.values is None else self.values[places])
         indptr, indices, order = _transpose(
             self.indptr.numpy(), self.indices.numpy(), self.num_cols, self.values is not None
         )
@@ -65,8 +71,16 @@ class CSR:
             raise ValueError("the structure is not symmetric, or columns do not ascend in each row")
         return CSR(self.indptr, self.indices, self.num_cols, torch.from_numpy(values))
 
-    def select_columns(self, first: int, kept: Ints) -> CSR:
-        """Return the columns below `first`, then the columns `first + kept[k]` (ascending), on the host."""
+    def select_columns(self, first: int, kept: Places) -> CSR:
+        """Return the columns below `first`, then the columns `first + kept[k]` (ascending), where the matrix is.
+
+        On a device the host waits for the number of entries.
+        """
+        if not isinstance(kept, np.ndarray):
+            new = torch.full((self.num_cols - first,), -1, dtype=torch.int32, device=kept.device)
+            new[kept] = torch.arange(first, first + len(kept), dtype=torch.int32, device=kept.device)
+            starts, columns, places = on_device.induce_columns(self.indptr, self.indices, first, new)
+            return CSR(starts, columns, first + len(kept), None if self.values is None else self.values[places])
         column = np.full(self.num_cols - first, -1, np.int32)
         column[kept] = np.arange(first, first + kept.size, dtype=np.int32)
         indptr, indices, order = induce_columns(
@@ -75,8 +89,14 @@ class CSR:
         values = None if self.values is None else self.values[torch.from_numpy(order)]
         return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), first + kept.size, values)
 
-    def select_rows(self, first: int, kept: Ints) -> CSR:
-        """Return the rows below `first`, then the rows `first + kept[k]`, on the host, of a matrix without values."""
+    def select_rows(self, first: int, kept: Places, entries: int) -> CSR:
+        """Return the rows below `first`, then the rows `first + kept[k]`, of a matrix without values, where that is.
+
+        `entries`: how many entries they have.
+        """
+        if not isinstance(kept, np.ndarray):
+            selected = on_device.select_rows(self.indptr, self.indices, first, kept, entries)
+            return CSR(*selected, self.num_cols)
         indptr, indices = select_rows(self.indptr.numpy(), self.indices.numpy(), first, kept)
         return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_cols)
 

@@ -58,22 +58,22 @@ COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how 
 TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thread of its own, beside the training
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")
-TRANSPOSED = ("copy to the host", "harness/graph/csr.py:to")
-ATTENDED = ("copy to the host", "harness/graph/block.py:<genexpr>")
+ANNOUNCED = ("copy to the host", "harness/runtime/step.py:_announce_on_device")  # how many rows are moved
+INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
 ALLOWED: dict[str, Waits] = {
-    "bns-gcn": {COUNTS, ASKED, TRANSPOSED},
-    "cagnet": {COUNTS, ("copy to the host", "methods/cagnet/block.py:sample")},
+    "bns-gcn": {ANNOUNCED, INDUCED},
+    "cagnet": {COUNTS, INDUCED},
     "pipegcn": {TRANSFER},
     "psc-gcn": {COUNTS, ASKED, TRANSFER, ("copy to the host", "methods/psc_gcn/__init__.py:_refresh")},
-    "graphsage": {COUNTS, TRANSFER, TRANSPOSED, ("copy to the host", "harness/runtime/owned.py:_move")},
-    "fastgcn": {COUNTS, TRANSPOSED, ATTENDED},
-    "ladies": {COUNTS, TRANSPOSED, ATTENDED},
-    "skewed": {COUNTS, TRANSPOSED, ATTENDED},
-    "graphsaint": {COUNTS, LABELLED, TRANSPOSED},
-    "clustergcn": {COUNTS, LABELLED, TRANSPOSED},
-    "vrgcn": {COUNTS, TRANSPOSED},
-    "dgs": {COUNTS, TRANSPOSED} | EXPLAINED,
+    "graphsage": {COUNTS, TRANSFER, ("copy to the host", "harness/runtime/owned.py:_move")},
+    "fastgcn": {COUNTS},
+    "ladies": {COUNTS},
+    "skewed": {COUNTS},
+    "graphsaint": {COUNTS, LABELLED},
+    "clustergcn": {COUNTS, LABELLED},
+    "vrgcn": {COUNTS},
+    "dgs": {COUNTS} | EXPLAINED,
 }
 Key = tuple[int, str, str]
 

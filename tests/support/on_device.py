@@ -7,14 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
 from support.fake_device import in_place_of_cuda, recorded, register
 from torch import Tensor
 
 from harness.check.training import Case, RankOutcome, outcome
 from harness.graph.block import Block
+from harness.graph.csr import Ints
+from harness.graph.devices import upload
 from harness.runtime.clock import EpochTime
+from harness.sampling import boundary
+from harness.sampling.boundary import BoundarySampler
 
 
 @dataclass
@@ -38,7 +44,7 @@ def train_on_both(rank: int, world: int, cases: list[Case], gloo_reads: bool = T
 
 def _both(rank: int, world: int, case: Case, gloo_reads: bool) -> OnDevice:
     on_cpu = outcome(case.trainer(rank, world))
-    with in_place_of_cuda(gloo_reads=gloo_reads) as device, recorded() as whole:
+    with in_place_of_cuda(gloo_reads=gloo_reads) as device, recorded() as whole, _drawn_as_on_cpu(device):
         trainer = replace(case, device="cuda").trainer(rank, world, rehearsed=True)
         assert trainer.worker.device == device
         waits, epoch = Counter[tuple[str, str]](), trainer.worker.clock.epoch
@@ -52,6 +58,20 @@ def _both(rank: int, world: int, case: Case, gloo_reads: bool) -> OnDevice:
         trainer.worker.clock.epoch = watched  # type: ignore[method-assign]
         on_device = outcome(trainer)
     return OnDevice(on_cpu, on_device, waits, set(whole.operations))
+
+
+@contextmanager
+def _drawn_as_on_cpu(device: torch.device) -> Iterator[None]:
+    """Have the device's draws be those of the CPU, to be compared; their chances are tested by themselves."""
+
+    def draw_boundary(
+        pointers: Ints, rate: float, sampler: BoundarySampler, rng: np.random.Generator, *_: Any
+    ) -> tuple[Tensor, Tensor]:
+        kept, factors = boundary.sample_boundary(pointers, rate, sampler, rng)
+        return upload(kept, device), upload(factors, device)
+
+    with patch.object(boundary, "_draw_on_device", draw_boundary):
+        yield
 
 
 FAULTS: dict[str, Callable[[Tensor], Any]] = {
