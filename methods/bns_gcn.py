@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import (
@@ -19,8 +18,8 @@ from harness import (
     Step,
     SyncExchange,
     announce,
-    torch,
 )
+from harness.graph import Places, upload
 from harness.sampling import BoundarySampler, sample_boundary
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         exchange = None
         if rate > 0:
             exchange = SyncExchange(comm, partition.full_halo if rate == 1 else announce(comm, partition, kept))
-        yield self.step_on(partition.block(kept, scale), exchange, stats={"kept_boundary": kept.size})
+        yield self.step_on(partition.block(kept, scale), exchange, stats={"kept_boundary": len(kept)})
 
     @classmethod
     def memory(cls, options: BNSOptions, case: MemoryCase) -> dict[str, int]:
@@ -76,10 +75,11 @@ class BNSGCN(FullGraphMethod[BNSOptions]):
         announced = 4 * kept + 8 * case.pairs if 0 < options.rate < 1 else 0
         return case.boundary_rows(kept, **options.for_costs) | {"control": announced}
 
-    def sample(self) -> tuple[NDArray[np.int64], Tensor | None]:
+    def sample(self) -> tuple[Places, Tensor | None]:
         """Return the kept positions in the boundary, ascending, and what each counts [kept]."""
         worker, rate = self.worker, self.options.rate
         if rate in (0, 1):
             return np.arange(worker.partition.num_boundary if rate else 0), None
-        kept, factors = sample_boundary(worker.partition.boundary_ptr, rate, self.options.sampler, worker.rng)
-        return kept, torch.from_numpy(factors).to(worker.device, worker.dtype)
+        pointers, device = worker.partition.boundary_ptr, worker.device
+        kept, factors = sample_boundary(pointers, rate, self.options.sampler, worker.rng, device)
+        return kept, upload(factors, worker.device, worker.dtype)

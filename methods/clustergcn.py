@@ -21,9 +21,8 @@ from harness import (
     Source,
     UserError,
     Worker,
-    torch,
 )
-from harness.graph import Block, Topology, View
+from harness.graph import Block, Topology, View, upload
 from harness.runtime import Batch, Communicator, FeatureStore, HostStore, RowPlan, common_order, fresh, make_batches
 from harness.sampling import Tables, clusters, induce, induced
 
@@ -110,9 +109,8 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         count = self._owner.size
         order, sizes = np.argsort(cluster, kind="stable"), np.bincount(cluster, minlength=count)
         self._nodes = np.split(members[order], np.cumsum(sizes)[:-1])
-        own = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]
-        learnt = cluster[np.searchsorted(members, own)]
-        train = torch.from_numpy(np.bincount(learnt, minlength=count)).to(worker.device)
+        learnt = cluster[np.searchsorted(members, worker.view.split_nodes("train"))]
+        train = upload(np.bincount(learnt, minlength=count), worker.device)
         with worker.traffic.during("setup"):
             worker.comm.all_reduce(train, purpose="control")
         self._train: NDArray[np.int64] = train.cpu().numpy()
@@ -225,7 +223,7 @@ class _InducedOwn(_Induced):
     def __init__(self, source: Source, worker: Worker) -> None:
         super().__init__(source)
         self._learnt = np.zeros(source.topology.num_nodes, bool)
-        self._learnt[np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()]] = True
+        self._learnt[worker.view.split_nodes("train")] = True
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`; labels of training nodes that come first need not be asked for."""
@@ -240,4 +238,6 @@ class _OwnRows(FeatureStore):
     def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
         rows = fresh(self.inner, plan.own.size, self.width)
         plan.copy_own(self.inner, rows)
-        return rows if columns is None else rows * rows.new_zeros(self.width).index_fill_(0, columns, 1)
+        if columns is None:
+            return rows
+        return rows * rows.new_zeros(self.width).index_fill_(0, upload(columns, rows.device), 1)

@@ -6,8 +6,11 @@ from .attention import spread as spread
 from .block import Block as Block
 from .block import Propagation as Propagation
 from .csr import CSR as CSR
+from .csr import Places as Places
 from .csr import Topology as Topology
 from .csr import induce_columns as induce_columns
+from .devices import kind_of as kind_of
+from .devices import upload as upload
 from .kernels import below as below
 from .kernels import fetch_ahead as fetch_ahead
 from .kernels import gather as gather

@@ -258,8 +258,8 @@ def _leaky(scores: Tensor) -> Tensor:
 
 def _product(matrix: CSR, values: Tensor, x: Tensor) -> Tensor:
     """Return the product [rows, width] of the matrix with other values and `x`."""
-    weighted = CSR(matrix.indptr, matrix.indices, matrix.num_cols, values.contiguous())
-    return TorchEngine().multiply(weighted, x)
+    product: Tensor = TorchEngine().sparse(matrix, values.contiguous()) @ x
+    return product
 
 
 @dataclass(frozen=True)

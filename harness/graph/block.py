@@ -125,7 +125,7 @@ class Block:
     @cached_property
     def transposed(self) -> CSR:
         """The transpose, for the backward pass; built once where it was not given."""
-        return self.adjacency.to(torch.device("cpu")).transpose().to(self.adjacency.indptr.device)
+        return self.adjacency.transpose()
 
     def scales(self, propagation: Propagation) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Columns (left [num_dst, 1], right [num_src, 1] or None, self loop or None).
@@ -233,12 +233,11 @@ class Block:
         assert self.own is not None
         rows, columns, counts = Edges(self.adjacency, self.dst_scale, self.src_scale).spelled_out(self.degree)
         found = [(rows, columns, counts.squeeze(1)), (self.own.at, self.own.rows, self.own.scale)]
-        every, sources, values = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+        every, sources, values = (torch.cat(parts) for parts in zip(*found, strict=True))
         order = every.argsort(stable=True)
-        pointers = torch.searchsorted(every[order], torch.arange(self.num_dst + 1))
+        pointers = torch.searchsorted(every[order], torch.arange(self.num_dst + 1, device=every.device))
         matrix = CSR(pointers, sources[order].int(), self.num_src, values[order])
-        device = self.adjacency.indptr.device
-        return matrix.to(device), matrix.transpose().to(device)
+        return matrix, matrix.transpose()
 
     def _check(self, rows: Tensor) -> None:
         if rows.shape[0] != self.num_src:

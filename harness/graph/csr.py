@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import numba, torch
+from harness.graph import on_device
+from harness.graph.devices import upload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Places: TypeAlias = "Ints | Tensor"
+"""Positions, int64: on the host, or on the device of what they are positions in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +46,9 @@ class CSR:
 
     def transpose(self) -> CSR:
         """Return the transpose by one counting pass; columns come out ascending in every row."""
+        if self.indptr.device.type != "cpu":
+            starts, columns, places = on_device.transpose(self.indptr, self.indices, self.num_cols)
+            return CSR(starts, columns, self.num_rows, None if self.values is None else self.values[places])
         indptr, indices, order = _transpose(
             self.indptr.numpy(), self.indices.numpy(), self.num_cols, self.values is not None
         )
@@ -64,8 +72,16 @@ class CSR:
             raise ValueError("the structure is not symmetric, or columns do not ascend in each row")
         return CSR(self.indptr, self.indices, self.num_cols, torch.from_numpy(values))
 
-    def select_columns(self, first: int, kept: Ints) -> CSR:
-        """Return the columns below `first`, then the columns `first + kept[k]` (ascending), on the host."""
+    def select_columns(self, first: int, kept: Places) -> CSR:
+        """Return the columns below `first`, then the columns `first + kept[k]` (ascending), where the matrix is.
+
+        On a device the host waits for the number of entries.
+        """
+        if not isinstance(kept, np.ndarray):
+            new = torch.full((self.num_cols - first,), -1, dtype=torch.int32, device=kept.device)
+            new[kept] = torch.arange(first, first + len(kept), dtype=torch.int32, device=kept.device)
+            starts, columns, places = on_device.induce_columns(self.indptr, self.indices, first, new)
+            return CSR(starts, columns, first + len(kept), None if self.values is None else self.values[places])
         column = np.full(self.num_cols - first, -1, np.int32)
         column[kept] = np.arange(first, first + kept.size, dtype=np.int32)
         indptr, indices, order = induce_columns(
@@ -74,8 +90,14 @@ class CSR:
         values = None if self.values is None else self.values[torch.from_numpy(order)]
         return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), first + kept.size, values)
 
-    def select_rows(self, first: int, kept: Ints) -> CSR:
-        """Return the rows below `first`, then the rows `first + kept[k]`, on the host, of a matrix without values."""
+    def select_rows(self, first: int, kept: Places, entries: int) -> CSR:
+        """Return the rows below `first`, then the rows `first + kept[k]`, of a matrix without values, where that is.
+
+        `entries`: how many entries they have.
+        """
+        if not isinstance(kept, np.ndarray):
+            selected = on_device.select_rows(self.indptr, self.indices, first, kept, entries)
+            return CSR(*selected, self.num_cols)
         indptr, indices = select_rows(self.indptr.numpy(), self.indices.numpy(), first, kept)
         return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), self.num_cols)
 
@@ -103,8 +125,9 @@ class CSR:
         """Return the matrix on `device` (itself where it is there already)."""
         if self.indptr.device == device:
             return self
-        values = None if self.values is None else self.values.to(device)
-        return CSR(self.indptr.to(device), self.indices.to(device), self.num_cols, values)
+        move = torch.Tensor.cpu if device.type == "cpu" else partial(upload, device=device)
+        values = None if self.values is None else move(self.values)
+        return CSR(move(self.indptr), move(self.indices), self.num_cols, values)
 
 
 @numba.njit(cache=True, nogil=True)

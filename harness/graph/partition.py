@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from harness.data.graph import GraphData
 from harness.deferred import torch
 from harness.graph.block import Block
-from harness.graph.csr import CSR, Ints, Topology
+from harness.graph.csr import CSR, Ints, Places, Topology
+from harness.graph.devices import upload
 from harness.graph.spmm import choose_engine
 
 if TYPE_CHECKING:
@@ -87,12 +88,17 @@ class Partition:
         return CSR(indptr, indices, self.num_inner + self.num_boundary, values)
 
     @cached_property
+    def _edges(self) -> CSR:
+        """What `structure` is, on the device."""
+        return self.structure if self._device.type == "cpu" else self._held_or_read().to(self._device)
+
+    @cached_property
     def _reverse(self) -> CSR:
-        return self.structure.transpose()
+        return self._edges.transpose()
 
     @cached_property
     def _degree(self) -> Tensor:
-        return self._read_degree(self.num_inner + self.num_boundary)
+        return upload(self._read_degree(self.num_inner + self.num_boundary), self._device)
 
     def inner_degree(self) -> Tensor:
         """Read the degrees of the inner nodes in the whole graph, float [num_inner] on the host."""
@@ -104,24 +110,28 @@ class Partition:
     @cached_property
     def full_block(self) -> Block:
         """All in-edges of the inner nodes; its transpose is built when something is first trained on it."""
-        return self.sampled_block(self.structure, None, np.arange(self.num_boundary))
+        return self.sampled_block(self._edges, None, np.arange(self.num_boundary))
 
-    def block(self, kept: Ints, scale: Tensor | None = None) -> Block:
+    def block(self, kept: Places, scale: Tensor | None = None) -> Block:
         """Return the block induced on the inner nodes and the boundary at the ascending positions `kept`.
 
-        `scale` [len(kept)] is what the kept nodes' edges count, 1/p of a sample; None where all of them are.
+        `scale` [len(kept)] is what the kept nodes' edges count, 1/p of a sample; None where all of them are. On a
+        device the edges are there, and the host waits for the block's number of them.
         """
-        if kept.size == self.num_boundary and (scale is None or kept.size == 0):
+        if len(kept) == self.num_boundary and (scale is None or not len(kept)):
             return self.full_block
-        adjacency = self.structure.select_columns(self.num_inner, kept)
+        if self._device.type != "cpu":
+            kept = upload(kept, self._device)
+        adjacency = self._edges.select_columns(self.num_inner, kept)
         # Rows of the whole transpose, copied: no pass over the kept edges by column.
-        reverse = self._reverse.select_rows(self.num_inner, kept) if adjacency.values is None else None
+        unweighted = adjacency.values is None
+        reverse = self._reverse.select_rows(self.num_inner, kept, adjacency.nnz) if unweighted else None
         if scale is not None:
             scale = torch.cat([scale.new_ones(self.num_inner), scale])
         return self.sampled_block(adjacency, reverse, kept, scale)
 
     def sampled_block(
-        self, adjacency: CSR, transposed: CSR | None, kept: Ints, src_scale: Tensor | None = None
+        self, adjacency: CSR, transposed: CSR | None, kept: Places, src_scale: Tensor | None = None
     ) -> Block:
         """Return the block of the inner nodes with these edges only.
 
@@ -132,13 +142,11 @@ class Partition:
             src_scale: as of a `Block`.
         """
         device, degree = self._device, self._degree
-        if kept.size < self.num_boundary:
-            degree = torch.cat([degree[: self.num_inner], degree[self.num_inner + torch.from_numpy(kept)]])
+        if len(kept) < self.num_boundary:
+            degree = torch.cat([degree[: self.num_inner], degree[self.num_inner + upload(kept, device)]])
         if transposed is not None:
             transposed = transposed.to(device)
-        return Block(
-            adjacency.to(device), degree.to(device), src_scale=src_scale, engine=self._engine, transposed=transposed
-        )
+        return Block(adjacency.to(device), degree, src_scale=src_scale, engine=self._engine, transposed=transposed)
 
     @cached_property
     def full_halo(self) -> Halo:
@@ -174,15 +182,24 @@ class Partition:
         """Return all in-edges, on the device; they are read anew where nothing is trained on them."""
         if "full_block" in vars(self):
             return self.full_block.adjacency
+        if self._device.type != "cpu" and "_edges" in vars(self):
+            return self._edges
         return replace(self._held_or_read(), handles={}).to(self._device)
 
     def _held_or_read(self) -> CSR:
         return self.structure if "structure" in vars(self) else self.read_structure()
 
+    @cached_property
+    def routes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`boundary_ptr`, `send_ptr` and `send_index` on the device, int64."""
+        mapped = self.boundary_ptr, self.send_ptr, self.send_index
+        boundary, ends, index = (upload(np.array(each, np.int64), self._device) for each in mapped)
+        return boundary, ends, index
+
     def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
-        rows = torch.from_numpy(np.ascontiguousarray(self.send_index[entries]))
-        return Halo(rows.to(self._device), send_counts, recv_counts)
+        rows = upload(np.ascontiguousarray(self.send_index[entries]), self._device)
+        return Halo(rows, send_counts, recv_counts)
 
 
 def _share(pointers: Ints, k: int, count: int) -> tuple[Ints, list[int]]:
@@ -242,11 +259,19 @@ class View:
     @cached_property
     def rows(self) -> dict[str, Tensor]:
         """Inner rows (int64, ascending) of the labelled nodes of each split."""
+        return {split: upload(rows, self._device) for split, rows in self._rows.items()}
+
+    def split_nodes(self, split: str) -> Ints:
+        """Return the nodes of the view that `rows` of a split are, int64 on the host."""
+        return np.asarray(self.partition.inner)[self._rows[split]].astype(np.int64)
+
+    @cached_property
+    def _rows(self) -> dict[str, Ints]:
         labelled = np.ones(self._nodes.size, bool)
         if not self._graph.multilabel:
             labelled = np.asarray(self._graph.labels[self._nodes]) >= 0
         masks = {split: getattr(self._graph, f"{split}_mask")[self._nodes] & labelled for split in SPLITS}
-        return {split: torch.from_numpy(np.flatnonzero(mask)).to(self._device) for split, mask in masks.items()}
+        return {split: np.flatnonzero(mask) for split, mask in masks.items()}
 
     @cached_property
     def owner(self) -> NDArray[np.int32]:

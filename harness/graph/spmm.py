@@ -240,7 +240,10 @@ class Engine(Protocol):
 
 
 class TorchEngine:
-    """torch's sparse CSR product: every device and dtype."""
+    """torch's sparse CSR product: every device and dtype.
+
+    Columns need not ascend; torch's own matrices have them so, but its products take them in any order.
+    """
 
     name = "torch"
 
@@ -250,13 +253,21 @@ class TorchEngine:
         if key not in matrix.handles:
             values = matrix.values
             values = torch.ones(matrix.nnz, dtype=x.dtype, device=x.device) if values is None else values.to(x.dtype)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                matrix.handles[key] = torch.sparse_csr_tensor(
-                    matrix.indptr, matrix.indices.long(), values, (matrix.num_rows, matrix.num_cols)
-                )
+            matrix.handles[key] = self.sparse(matrix, values)
         product: Tensor = matrix.handles[key] @ x
         return product
+
+    def sparse(self, matrix: CSR, values: Tensor) -> Tensor:
+        """Return torch's matrix of the same structure with these values [nnz]; its indices are made once."""
+        if self.name not in matrix.handles:
+            # Both have to be of one dtype; columns are four bytes, and an entry's place mostly needs no more.
+            short = matrix.nnz < 2**31
+            indices = (matrix.indptr.int(), matrix.indices) if short else (matrix.indptr, matrix.indices.long())
+            matrix.handles[self.name] = indices
+        starts, columns = matrix.handles[self.name]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.sparse_csr_tensor(starts, columns, values, (matrix.num_rows, matrix.num_cols))
 
 
 class DGLEngine:

@@ -25,13 +25,11 @@ from .pipelined import BoundaryInputs as BoundaryInputs
 from .pipelined import PipelinedMethod as PipelinedMethod
 from .pipelined import PipelinedOptions as PipelinedOptions
 from .pipelined import TrainGraph as TrainGraph
-from .pipelined import index_of as index_of
 from .pipelined import stale_memory as stale_memory
 from .report import TrialError as TrialError
 from .row_plan import RowPlan as RowPlan
 from .row_plan import fresh as fresh
 from .row_plan import take as take
-from .row_plan import upload as upload
 from .step import Wanted as Wanted
 from .step import ask as ask
 from .trainer import loss_sum as loss_sum

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import torch
+from harness.graph.devices import kind_of
 from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
@@ -77,8 +78,8 @@ def node_batches(worker: Worker, epoch: int, batch_size: int) -> list[Batch]:
     sizes = [batch_size or max(count, 1) for count in counts]
     steps = max(math.ceil(count / size) for count, size in zip(counts, sizes, strict=True))
     seed = batch_seed(worker.job.config.seed, worker.rank, epoch, _ORDER)
-    order = np.random.default_rng(seed).permutation(worker.train_rows.numel())
-    nodes = np.asarray(worker.partition.inner)[worker.train_rows.cpu().numpy()[order]].astype(np.int64)
+    nodes = worker.view.split_nodes("train")
+    nodes = nodes[np.random.default_rng(seed).permutation(nodes.size)]
     own = sizes[worker.rank]
     targets = [nodes[step * own : (step + 1) * own] for step in range(steps)]
     totals = [
@@ -269,7 +270,8 @@ class Background:
         self._comm, self._name = comm, name
         self._clock = AsideClock(comm.clock)
         self._aside = comm.aside(self._clock)
-        self._stream = torch.cuda.Stream() if comm.device.type == "cuda" else None
+        self._kind = kind_of(comm.device)
+        self._stream = self._kind.new_stream()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._uncounted: list[Traffic] = []
 
@@ -320,12 +322,12 @@ class Background:
 
     def _submit(self, work: Callable[[Communicator], T], traffic: Traffic) -> Future[T]:
         stream, aside, clock = self._stream, self._aside, self._clock
-        ready = None if stream is None else torch.cuda.current_stream().record_event()
+        ready = None if stream is None else self._kind.current_stream().record_event()
         aligned = self._comm.clock.aligned  # read here: when the thread comes to it, ranks may be in different epochs
 
         def do() -> T:
             aside.traffic, clock.aligned = traffic, aligned
-            with self._comm.clock.working(self._name), torch.cuda.stream(stream):  # no effect without a GPU
+            with self._comm.clock.working(self._name), self._kind.on(stream):
                 if ready is not None and stream is not None:
                     stream.wait_event(ready)
                 result = work(aside)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from harness.deferred import torch
+from harness.graph.devices import kind_of
 from harness.metrics import PHASES, Phase
 
 
@@ -48,6 +49,7 @@ class Spans:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._kind = kind_of(torch.device("cpu"))
         self._open: list[str] = []
         self._since = 0.0
 
@@ -62,9 +64,12 @@ class Spans:
             self._charge()
             self._open.pop()
 
+    def of(self, device: torch.device) -> None:
+        """Wait from now on for a device where a span begins or ends."""
+        self._kind = kind_of(device)
+
     def _charge(self) -> None:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        self._kind.synchronize()
         now = time.perf_counter()
         if self._open:
             self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._since
@@ -73,11 +78,6 @@ class Spans:
 
 Events = Callable[[], Any]
 """Makes events of a device: with `record()`, and `elapsed_time(later)` in ms once both have happened."""
-
-
-def cuda_event() -> Any:
-    """Return an event of the current CUDA stream."""
-    return torch.cuda.Event(enable_timing=True)
 
 
 class Moments:
@@ -121,8 +121,8 @@ class Clock:
     """
 
     def __init__(self, device: torch.device, *, detailed: bool = True, events: Events | None = None) -> None:
-        self._cuda = device.type == "cuda"
-        self.moments = Moments(events or (cuda_event if self._cuda else None))
+        self._kind = kind_of(device)
+        self.moments = Moments(events or (self._kind.event if self._kind.has_streams else None))
         self.detailed = detailed
         self._open: list[str] = []
         # Phase, and moment, host's time and CPU time from which on it is charged.
@@ -232,5 +232,4 @@ class Clock:
             record.busy_s = max(0.0, record.phases["comm"] - stood) + self._background_s
 
     def _synchronize(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
+        self._kind.synchronize()

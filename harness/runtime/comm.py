@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psutil
 
 from harness.deferred import dist, torch
+from harness.graph.devices import kind_of, upload
 from harness.metrics import PURPOSES, Phase, Purpose
 from harness.runtime.clock import Clock
 
@@ -143,7 +144,8 @@ class Communicator:
         self._timeout = timedelta(seconds=timeout_s)
         self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
-        self._staged = device.type == "cuda" and self._gloo
+        self._kind = kind_of(device)
+        self._staged = self._gloo and not self._kind.gloo_reads
         self._spare: list[dist.ProcessGroup] = []
         self._divided: dict[str, dist.ProcessGroup] = {}
 
@@ -248,12 +250,12 @@ class Communicator:
         """Wait for all ranks; not counted as traffic."""
         if self.world == 1:
             return
-        if self.device.type == "cuda" and not self._staged:
+        if self._kind.has_streams and not self._gloo:
             # On the stream, like the transfers it precedes; dist.barrier would hold up the host.
             dist.all_reduce(torch.zeros(1, device=self.device), group=self._group)
             return
         if self._staged:
-            torch.cuda.current_stream().synchronize()  # the work before is not waiting for peers
+            self._kind.current_stream().synchronize()  # the work before is not waiting for peers
         dist.barrier(self._group)
 
     def _align(self) -> None:
@@ -266,7 +268,7 @@ class Communicator:
     def exchange_counts(self, counts: Sequence[int]) -> list[int]:
         """Tell every rank q the number `counts[q]`; return what each told this one (8 bytes a peer)."""
         ones = [1] * self.world
-        sent = torch.tensor(counts, dtype=torch.int64, device=self.device)
+        sent = upload(torch.tensor(counts, dtype=torch.int64), self.device)
         received: list[int] = self.exchange_rows(sent, ones, ones, purpose="control").tolist()
         return received
 

@@ -215,8 +215,7 @@ class MemoryCase:
             least=self.least,
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
-        # A GPU holds the sample only; the whole part stays on the host.
-        whole = self.matrices(self.train.block) if sampled and not self.cuda else 0
+        whole = self.matrices(self.train.block) if sampled else 0
         return {
             "input features": features,
             **({"aggregated features": features} if precompute else {}),
@@ -224,7 +223,7 @@ class MemoryCase:
             **self._layers(blocks, peak),
             "adjacency": self.matrices(part.block) + whole,
             "weights and optimizer": self._weights(),
-            **self._evaluation(peak, stored=stored and not self.inductive and not (sampled and self.cuda)),
+            **self._evaluation(peak, stored=stored and not self.inductive),
         }
 
     def mini_batch(self, blocks: Sequence[BlockSize] = (), options: MiniBatchOptions | None = None) -> Components:
@@ -315,9 +314,14 @@ class MemoryCase:
         return min(batch_size or self.train_nodes, self.train_nodes)
 
     def matrices(self, block: BlockSize, *, transposed: bool = True) -> int:
-        """Return the bytes of a CSR (8-byte pointers, 4-byte columns), its transpose, degrees and scales."""
-        entry = 4 + (self.itemsize if self.weighted else 0) + (8 + self.itemsize if self.torch_engine else 0)
-        pointers = 8 * (block.dst + 1) + (8 * (block.src + 1) if transposed else 0)
+        """Return the bytes of a CSR (8-byte pointers, 4-byte columns), its transpose, degrees and scales.
+
+        torch's engine has pointers of 4 bytes besides, and a value for each entry.
+        """
+        ones = self.torch_engine and not self.weighted
+        entry = 4 + (self.itemsize if self.weighted or ones else 0)
+        pointer = 8 + (4 if self.torch_engine else 0)
+        pointers = pointer * (block.dst + 1) + (pointer * (block.src + 1) if transposed else 0)
         return pointers + entry * block.edges * (2 if transposed else 1) + self.itemsize * (block.dst + block.src)
 
     def _layers(self, blocks: Sequence[BlockSize], peak: int) -> Components:

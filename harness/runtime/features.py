@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import torch
+from harness.graph.devices import kind_of, upload
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
-from harness.runtime.row_plan import RowPlan, fresh, take, upload
+from harness.runtime.row_plan import RowPlan, fresh, take
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class RowStore:
 
         Args:
             ids: int64, nodes in any order, which may repeat.
-            columns: int64, the same distinct ones on all ranks: the only columns of remote rows that travel,
-                the others are 0. None: all.
+            columns: int64 on the host, the same distinct ones on all ranks: the only columns of remote rows that
+                travel, the others are 0. None: all.
             comm: an aside communicator, for work beside the trainer; None: the store's own.
 
         Traffic: 8 bytes a peer and 4 for each different remote node (control), and its row, or the columns
@@ -85,6 +86,7 @@ class RowStore:
             return result
         landing = plan.landing(result) if columns is None else None
         received = self._fetch(plan, columns, comm, landing)
+        columns = None if columns is None else upload(columns, result.device)
         if landing is None:
             plan.spread(received, result, columns)
         plan.copy_cached(self._cached, result, columns)
@@ -137,7 +139,7 @@ class RowStore:
         wanted = comm.exchange_counts(plan.counts)
         asked = upload(plan.asked, comm.device)
         asked = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")
-        rows = take(self.inner, asked, columns)
+        rows = take(self.inner, asked, None if columns is None else upload(columns, asked.device))
         if out is None:
             out = fresh(rows, sum(plan.counts), *rows.shape[1:])
         return self._move(rows, wanted, plan.counts, comm, out)
@@ -209,17 +211,16 @@ class HostStore:
         """
         comm = comm or self.comm
         with comm.clock.phase("swap"):
-            pinned = comm.device.type == "cuda"
             shape = (ids.size, self._features.shape[1])
-            host = torch.empty(shape, pin_memory=pinned, dtype=torch.float32)
+            host = kind_of(comm.device).pinned(*shape, dtype=torch.float32)
             # mode: numpy would copy once more to be able to raise.
             np.take(self._features, self._nodes[ids], axis=0, out=host.numpy(), mode="clip")
             host = host.to(self._dtype)
             if columns is not None:
-                host = host.index_select(1, columns.to("cpu"))
-            rows = host.to(comm.device, non_blocking=pinned)
+                host = host.index_select(1, columns)
+            rows = upload(host, comm.device)
             comm.traffic.count("swap", 0, "none", -1, 0, rows.nbytes)
-            return rows if columns is None else rows.new_zeros(shape).index_copy_(1, columns, rows)
+            return rows if columns is None else rows.new_zeros(shape).index_copy_(1, upload(columns, rows.device), rows)
 
     def read(
         self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None

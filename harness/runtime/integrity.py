@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import torch
+from harness.graph.devices import upload
 from harness.graph.partition import HIDDEN
-from harness.runtime.row_plan import upload
+from harness.models.gnn import Rows
 from harness.runtime.step import Loss, Step
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.deferred import dist, torch
+from harness.graph.devices import KINDS
 from harness.runtime.spec import RunConfig
 from harness.spec import Spec
 
@@ -69,9 +70,7 @@ class Job(Spec):
 
 def rank_device(kind: str) -> torch.device:
     """Return the device of this rank; ranks share GPUs in turn where there are fewer than ranks."""
-    if kind == "cpu":
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return KINDS[kind].device(int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def join_group(job: Job, rank: int, world: int) -> None:

@@ -14,6 +14,7 @@ from threading import Event, Thread
 from typing import Any
 
 from harness.deferred import torch
+from harness.graph.devices import kind_of
 from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
 from harness.runtime.load import Load
 from harness.runtime.spec import IN_PHASES, Timing
@@ -33,7 +34,7 @@ class PeakMemory:
 
     def __init__(self, device: torch.device, proc: Path = PROC) -> None:
         self.resident = ResidentPeak(proc)
-        self.allocator = AllocatorPeak(device) if device.type == "cuda" else None
+        self.allocator = AllocatorPeak(device) if kind_of(device).has_allocator else None
         self._main: ResidentPeak | AllocatorPeak = self.allocator or self.resident
         self.source, self.base = self._main.source, self._main.bytes()
 
@@ -98,7 +99,7 @@ class AllocatorPeak:
     source = "CUDA allocator"
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self._kind = device, kind_of(device)
         self._peak = 0
 
     @contextmanager
@@ -108,17 +109,17 @@ class AllocatorPeak:
         Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
         """
         self._peak = self.bytes()
-        kept = torch.cuda.memory_reserved(self._device)
+        kept = self._kind.reserved(self._device)
         try:
             yield
         finally:
-            if torch.cuda.memory_reserved(self._device) > kept:
-                torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self._device)
+            if self._kind.reserved(self._device) > kept:
+                self._kind.give_back()
+            self._kind.reset_peak(self._device)
 
     def bytes(self) -> int:
         """Peak so far, in bytes."""
-        return max(self._peak, int(torch.cuda.max_memory_allocated(self._device)))
+        return max(self._peak, self._kind.peak(self._device))
 
 
 NVML_SAMPLED = (

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from harness.deferred import torch
 from harness.graph.block import Block
+from harness.graph.devices import kind_of, upload
 from harness.graph.kernels import batch_seed
 from harness.graph.partition import HIDDEN, View
 from harness.metrics import Metric
@@ -25,7 +26,6 @@ from harness.runtime.evaluation import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.method import Method, MethodOptions
 from harness.runtime.owned import OwnedTopology
-from harness.runtime.row_plan import upload
 from harness.runtime.step import Loss, Step
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
@@ -127,10 +127,11 @@ class Loaded:
 
     def hold(self) -> None:
         """Keep the memory of what another stream fetched until this one is done with it (GPUs only)."""
-        if self.inputs.is_cuda:
+        kind = kind_of(self.inputs.device)
+        if kind.has_streams:
             for tensor in (self.inputs, self.loss.rows, self.loss.labels, self.loss.weights):
                 if tensor is not None:
-                    tensor.record_stream(torch.cuda.current_stream())
+                    kind.hold(tensor)
 
 
 class MiniBatchMethod(Method[MiniBatchOptionsT]):
@@ -250,7 +251,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return Loaded(drawn, inputs, self._loss(drawn, comm), stats)
 
     def columns(self, drawn: Drawn) -> Tensor | None:
-        """Return the columns of remote rows that a batch reads, int64 ascending on the device; None: all.
+        """Return the columns of remote rows that a batch reads, int64 ascending on the host; None: all.
 
         The default are `kept_columns` random ones, the same on all ranks.
         """
@@ -258,7 +259,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             return None
         rng = np.random.default_rng(drawn.batch.common)
         chosen = rng.choice(self.store.width, self.kept_columns, replace=False)
-        return upload(np.sort(chosen), self.worker.device)
+        return torch.from_numpy(np.sort(chosen))
 
     @property
     def kept_columns(self) -> int:
@@ -275,19 +276,18 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         sample, total, view = drawn.sample, drawn.batch.total, self.worker.view
         outputs = sample.layers[-1].destinations
         if sample.targets is not None:
-            rows = np.arange(sample.targets)
-            own = torch.from_numpy(view.local_row[outputs[rows]].astype(np.int64)).to(self.worker.device)
+            index = torch.arange(sample.targets, device=view.labels.device)
+            own = upload(view.local_row[outputs[: sample.targets]].astype(np.int64), view.labels.device)
             labels = view.labels[own]
         else:
             found = self._training_labels.gather(outputs, comm=comm)
             known = found != HIDDEN if found.dim() == 1 else ~found[:, 0].isnan()
-            rows = known.nonzero().squeeze(1).cpu().numpy()
-            labels = found[known]
-        index = torch.from_numpy(rows).to(labels.device)
+            index = known.nonzero().squeeze(1)
+            labels = found[index]
         if sample.weights is None:
             return Loss(index, labels, total)
-        weights = torch.from_numpy(sample.weights[rows]).to(self.worker.device, self.worker.dtype)
-        return Loss(index, labels, total, weights)
+        weights = upload(sample.weights, labels.device, self.worker.dtype)
+        return Loss(index, labels, total, weights[index])
 
     @cached_property
     def _training_labels(self) -> RowStore:
@@ -341,21 +341,19 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def _score_counts(self, split: str, labels: Tensor, epoch: int) -> Tensor:
         """Return this rank's numerator and denominator of the score of a split of these labels."""
         worker, view = self.worker, self.worker.eval_view
-        rows = view.rows[split]
+        nodes = view.split_nodes(split)
         source, sampler, store = self.evaluated
         options: Any = self.options  # a method that draws for targets has a batch size
-        size = options.batch_size or max(rows.numel(), 1)
-        own = torch.tensor([-(-rows.numel() // size)], device=worker.device)
+        size = options.batch_size or max(nodes.size, 1)
+        own = torch.tensor([-(-nodes.size // size)], device=worker.device)
         steps = max(int(n) for n in worker.comm.all_gather(own))
         counts = torch.zeros(2, dtype=torch.float64, device=worker.device)
         for step in range(steps):
             now = slice(step * size, (step + 1) * size)
-            chosen = rows[now]
-            nodes = np.asarray(view.partition.inner)[chosen.cpu().numpy()].astype(np.int64)
-            sample = sampler.sample(nodes, batch_seed(worker.job.config.seed, worker.rank, epoch, step))
+            sample = sampler.sample(nodes[now], batch_seed(worker.job.config.seed, worker.rank, epoch, step))
             inputs = store.gather(sample.layers[0].sources)
             logits = worker.model(self.blocks(sample, source), inputs)
-            counts += score_counts(logits[: nodes.size], labels[now])
+            counts += score_counts(logits[: nodes[now].size], labels[now])
         return counts
 
     @classmethod

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from harness.deferred import numba, torch
 from harness.graph.csr import Floats, Ints, Topology
+from harness.graph.devices import upload
 from harness.graph.partition import View
 from harness.runtime.comm import Communicator
-from harness.runtime.row_plan import RowPlan, upload
+from harness.runtime.row_plan import RowPlan
 from harness.sampling.neighbours import draw_uniform, take
 from harness.sampling.sample import Tables
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from harness.deferred import Function, torch
@@ -52,11 +50,6 @@ class BoundaryInputs:
         features[self.sent] = received
         features[self.cached] = self.rows
         return features
-
-
-def index_of(positions: NDArray[np.int64], like: Tensor) -> Tensor:
-    """Return `positions` as a tensor where `like` is."""
-    return torch.from_numpy(positions).to(like.device)
 
 
 Warmup = Literal["absent", "sync"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import numba, torch
+from harness.graph.devices import upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,12 +99,6 @@ class RowPlan:
         if self.again.size:
             at, source = upload(self.again_at, result.device), upload(self.again, result.device)
             result.index_copy_(0, at, result.index_select(0, source))
-
-
-def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Return `array` on the device; the host does not wait for that."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def fresh(like: Tensor, *shape: int) -> Tensor:

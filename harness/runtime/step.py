@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from harness.deferred import Function, torch
 from harness.graph.block import Block
+from harness.graph.csr import Places
+from harness.graph.devices import upload
 from harness.graph.partition import Halo, Partition
 from harness.runtime.comm import Communicator
 
@@ -90,15 +92,31 @@ def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wa
     counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
     wanted = comm.exchange_counts(counts)
     owner_start = np.repeat(partition.boundary_ptr[:-1], counts)
-    positions = torch.from_numpy((kept - owner_start).astype(np.int32)).to(comm.device)
+    positions = upload((kept - owner_start).astype(np.int32), comm.device)
     asked = comm.exchange_rows(positions, counts, wanted, purpose="control").cpu().numpy()
     return Wanted(counts, wanted, asked + np.repeat(partition.send_ptr[:-1], wanted))
 
 
-def announce(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Halo:
-    """Return the halo of the kept boundary nodes; arguments and traffic are those of `ask`."""
+def announce(comm: Communicator, partition: Partition, kept: Places) -> Halo:
+    """Return the halo of the kept boundary nodes; arguments and traffic are those of `ask`.
+
+    Where the positions are on a device nothing comes to the host but how many rows are moved, for which it waits.
+    """
+    if not isinstance(kept, np.ndarray):
+        return _announce_on_device(comm, partition, kept)
     wanted = ask(comm, partition, kept)
     return partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
+
+
+def _announce_on_device(comm: Communicator, partition: Partition, kept: Tensor) -> Halo:
+    starts, ends, index = partition.routes
+    own = torch.searchsorted(kept, starts).diff()
+    theirs = comm.exchange_rows(own, [1] * comm.world, [1] * comm.world, purpose="control")
+    counts, wanted = torch.stack([own, theirs]).tolist()
+    positions = kept - starts[:-1].repeat_interleave(own, output_size=len(kept))
+    asked = comm.exchange_rows(positions.int(), counts, wanted, purpose="control")
+    entries = asked + ends[:-1].repeat_interleave(theirs, output_size=len(asked))
+    return Halo(index[entries], wanted, counts)
 
 
 @dataclass(frozen=True)

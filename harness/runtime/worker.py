@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.data.store import open_graph
 from harness.deferred import torch
+from harness.graph.devices import kind_of, upload
 from harness.graph.partition import Partition, View
 from harness.runtime.clock import Clock, Spans
 from harness.runtime.comm import Communicator, Traffic, TrafficCheck
@@ -62,6 +63,7 @@ class Worker:
     def _open(self, config: RunConfig) -> None:
         job, rank, world = self.job, self.rank, self.world
         self.device = rank_device(config.device)
+        self.spans.of(self.device)
         self.dtype = getattr(torch, config.train.precision)
         self.clock, self.traffic = Clock(self.device, detailed=config.timing in IN_PHASES), Traffic()
         self.comm = Communicator(rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s)
@@ -112,7 +114,7 @@ class Worker:
     def apart(self) -> Iterator[None]:
         """Leave all generators as they were: what happens beside the training draws none of its numbers."""
         ours, others = self.rng.bit_generator.state, _global_generators()
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+        with torch.random.fork_rng(kind_of(self.device).generators(self.device)):
             try:
                 yield
             finally:
@@ -161,7 +163,7 @@ class Worker:
             block = WholeBlock(self.comm, self.partition, inputs.shape[1], limit)
             found = block.aggregate(inputs, self.model.propagation)
         at = np.random.default_rng().permutation(self.partition.num_inner)[:REMEMBERED]
-        self.aggregated_rows = dict(zip(at.tolist(), found[torch.from_numpy(at).to(self.device)], strict=True))
+        self.aggregated_rows = dict(zip(at.tolist(), found[upload(at, self.device)], strict=True))
         return found
 
 

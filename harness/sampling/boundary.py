@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from harness.graph.csr import Floats, Ints
+from harness.deferred import torch
+from harness.graph.csr import Floats, Ints, Places
+from harness.graph.devices import kind_of, upload
+from harness.sampling.on_device import draw_bernoulli, draw_fixed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 BoundarySampler = Literal["bernoulli", "fixed"]
 
 
 def sample_boundary(
-    pointers: Ints, rate: float, sampler: BoundarySampler, rng: np.random.Generator
-) -> tuple[Ints, Floats]:
+    pointers: Ints, rate: float, sampler: BoundarySampler, rng: np.random.Generator, device: torch.device | None = None
+) -> tuple[Places, Floats | Tensor]:
     """Draw a share of boundary nodes (BNS-GCN, Wan et al., MLSys 2022, section 3.2.2).
 
     Args:
@@ -21,18 +28,39 @@ def sample_boundary(
         rate: share p, above 0.
         sampler: `bernoulli`: each node with probability p; `fixed`: exactly k = round(p n) of a segment's n nodes, but
             at least one.
-        rng: what is drawn from.
+        rng: what is drawn from; of another device than the CPU the seed of its generator is.
+        device: where the nodes are drawn, and the results are; None: the CPU.
 
     Returns:
-        The kept positions, int64 and ascending, and what each counts [kept], so that sums over all nodes are unbiased:
-        1/p, or n/k, which is 1/p but for the rounding.
+        The kept positions, int64 and ascending, and what each counts, float64 [kept], so that sums over all nodes are
+        unbiased: 1/p, or n/k, which is 1/p but for the rounding.
     """
+    sizes = np.diff(pointers)
+    counts = np.minimum(sizes, np.maximum(1, np.round(rate * sizes).astype(np.int64)))
+    factors = sizes / np.maximum(counts, 1)
+    if device is not None and device.type != "cpu":
+        return _draw_on_device(pointers, rate, sampler, rng, device, counts, factors)
     if sampler == "bernoulli":
         kept = np.flatnonzero(rng.random(int(pointers[-1])) < rate)
         return kept, np.full(kept.size, 1 / rate)
-    chosen, factors = [np.empty(0, np.int64)], [np.empty(0)]
-    for start, size in zip(pointers[:-1], np.diff(pointers), strict=True):
-        count = min(size, max(1, round(rate * size)))
+    chosen = [np.empty(0, np.int64)]
+    for start, size, count in zip(pointers[:-1], sizes, counts, strict=True):
         chosen.append(start + np.sort(rng.choice(size, count, replace=False)))
-        factors.append(np.full(count, size / max(count, 1)))
-    return np.concatenate(chosen), np.concatenate(factors)
+    return np.concatenate(chosen), np.repeat(factors, counts)
+
+
+def _draw_on_device(
+    pointers: Ints,
+    rate: float,
+    sampler: BoundarySampler,
+    rng: np.random.Generator,
+    device: torch.device,
+    counts: Ints,
+    factors: Floats,
+) -> tuple[Tensor, Tensor]:
+    generator = kind_of(device).generator(device, int(rng.integers(2**63)))
+    if sampler == "bernoulli":
+        kept = draw_bernoulli(int(pointers[-1]), rate, device, generator)
+        return kept, torch.full((len(kept),), 1 / rate, dtype=torch.float64, device=device)
+    kept, segment = draw_fixed(pointers, counts, device, generator)
+    return kept, upload(factors, device)[segment]

@@ -16,6 +16,7 @@ from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, OwnRows, Propagation
 from harness.graph.csr import CSR, Floats, Ints, Topology
+from harness.graph.devices import upload
 from harness.graph.partition import View
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class LayerSample:
         """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
 
         def given(array: Floats) -> Tensor:
-            return torch.from_numpy(array).to(device, dtype)
+            return upload(array, device, dtype)
 
         def tensor(array: Floats | None) -> Tensor | None:
             return None if array is None else given(array)
@@ -79,7 +80,7 @@ class LayerSample:
         transposed = adjacency.transpose_symmetric().to(device) if self.symmetric == "structure" else None
         adjacency, own = adjacency.to(device), None
         if self.own is not None:
-            at, rows = (torch.from_numpy(array).to(device) for array in (self.own.at, self.own.rows))
+            at, rows = (upload(array, device) for array in (self.own.at, self.own.rows))
             own = OwnRows(degree_of(self.own.nodes), at, rows, given(self.own.scale), given(self.own.loop))
         return Block(
             adjacency, degree_of(self.sources), dst_scale=tensor(self.dst_scale), src_scale=tensor(self.src_scale),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Metric, Step, Worker, torch
-from harness.graph import Partition
+from harness.graph import Partition, upload
 from harness.models import BlockSize
 from harness.runtime import PartSize
 from harness.sampling import BoundarySampler, sample_boundary
@@ -86,7 +86,7 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         views = [worker.view if rank == worker.rank else worker.open_view(job.train_view, rank) for rank in mesh.group]
         partitions = [view.partition for view in views]
         sampled = options.rate < 1
-        self._block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm, sampled=sampled)
+        self._block = BroadcastBlock(mesh, partitions, worker.view.local_row, engine=spmm)
         rows = [view.rows["train"] + mesh.rows[view.partition.rank].start for view in views]
         labels = [view.labels[view.rows["train"]] for view in views]
         self._loss = Loss(torch.cat(rows), torch.cat(labels), options.replication * worker.train_total)
@@ -94,8 +94,9 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
             self._inputs = mesh.spread(worker.features.inner)
             if self.aggregated is not None:
                 self.aggregated = mesh.spread(self.aggregated)
-            self._read = rows_read(worker.partition, mesh.group) if sampled else np.empty(0, np.int64)
-            self._read_of = worker.comm.exchange_counts([self._read.size] * worker.world) if sampled else []
+            read = rows_read(worker.partition, mesh.group) if sampled else np.empty(0, np.int64)
+            self._read = upload(read, worker.device)
+            self._read_of = worker.comm.exchange_counts([read.size] * worker.world) if sampled else []
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step on the rows of this rank's group."""
@@ -124,9 +125,10 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
         comm, mesh, rate = self.worker.comm, self._block.mesh, self.options.rate
         if rate == 0:
             return {rank: Sent(0, torch.empty(0, dtype=torch.int64, device=comm.device)) for rank in mesh.column}
-        kept, _ = sample_boundary(np.array([0, self._read.size]), rate, self.options.sampler, self.worker.rng)
-        rows = torch.from_numpy(self._read[kept].astype(np.int32)).to(comm.device)
-        counts = dict(enumerate(comm.exchange_counts([kept.size] * comm.world)))
+        segment, sampler = np.array([0, self._read.numel()]), self.options.sampler
+        kept, _ = sample_boundary(segment, rate, sampler, self.worker.rng, comm.device)
+        rows = self._read[upload(kept, comm.device)].int()
+        counts = dict(enumerate(comm.exchange_counts([len(kept)] * comm.world)))
         label = Label(purpose="control", layer=-1, direction="none")
         drawn = {comm.rank: rows} | dict(mesh.broadcast(rows, counts, label))
         return {

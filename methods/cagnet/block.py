@@ -63,7 +63,6 @@ class BroadcastBlock(Block):
         partitions: those of the group's ranks.
         local_row: int32 [N], row of each node among its owner's inner nodes.
         engine: name of the SpMM engine.
-        sampled: whether nobody aggregates over this block, but over samples of it: what others send waits on the host.
 
     Attributes:
         foreign: [num_rows, n_k] for each other rank k of the column; of a sample, the columns that k sends.
@@ -74,13 +73,7 @@ class BroadcastBlock(Block):
     communicates = True
 
     def __init__(
-        self,
-        mesh: Mesh,
-        partitions: Sequence[Partition],
-        local_row: NDArray[np.int32],
-        *,
-        engine: str,
-        sampled: bool = False,
+        self, mesh: Mesh, partitions: Sequence[Partition], local_row: NDArray[np.int32], *, engine: str
     ) -> None:
         parts, device = {}, mesh.comm.device
         structures = {partition: partition.read_structure() for partition in partitions}
@@ -90,22 +83,21 @@ class BroadcastBlock(Block):
         degrees = [partition.inner_degree().to(device) for partition in partitions]
         own = parts.pop(mesh.comm.rank)
         super().__init__(own.to(device), torch.cat(degrees), engine=engine, transposed=own.transpose().to(device))
-        place = torch.device("cpu") if sampled else device
         self.mesh, self._layer, self.sent = mesh, -1, {rank: Sent(mesh.sizes[rank]) for rank in mesh.column}
-        self.foreign = {rank: matrix.to(place) for rank, matrix in parts.items()}
-        self._foreign_transposed = {rank: matrix.transpose().to(place) for rank, matrix in parts.items()}
+        self.foreign = {rank: matrix.to(device) for rank, matrix in parts.items()}
+        self._foreign_transposed = {rank: matrix.transpose().to(device) for rank, matrix in parts.items()}
 
     def sample(self, sent: Mapping[int, Sent]) -> BroadcastBlock:
         """Return the block over whose edges those of the column's ranks' rows count that are `sent`."""
-        other, device = copy.copy(self), self.mesh.comm.device
+        other = copy.copy(self)
         other.sent, other.foreign, other._foreign_transposed = dict(sent), {}, {}
         for rank, matrix in self.foreign.items():
             rows = sent[rank].rows
             assert rows is not None
-            kept = rows.cpu().numpy()
-            part = matrix.select_columns(0, kept)
-            back = part.transpose() if part.values is not None else self._foreign_transposed[rank].select_rows(0, kept)
-            other.foreign[rank], other._foreign_transposed[rank] = part.to(device), back.to(device)
+            kept = rows.numpy() if rows.device.type == "cpu" else rows
+            part, whole = matrix.select_columns(0, kept), self._foreign_transposed[rank]
+            back = part.transpose() if part.values is not None else whole.select_rows(0, kept, part.nnz)
+            other.foreign[rank], other._foreign_transposed[rank] = part, back
         return other
 
     def at(self, layer: int) -> BroadcastBlock:

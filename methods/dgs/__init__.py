@@ -24,7 +24,7 @@ from harness import (
     per_layer,
     torch,
 )
-from harness.graph import View
+from harness.graph import View, upload
 from harness.runtime import (
     Batch,
     Communicator,
@@ -36,7 +36,6 @@ from harness.runtime import (
     RowPlan,
     fresh,
     take,
-    upload,
 )
 
 from .explainer import COUNTED, Explainer, Guidance, explanation_memory
@@ -59,7 +58,7 @@ class ColumnStore(FeatureStore):
 
     The owners keep each rank's columns; the first call that has others than the one before sends them to
     the owners; calls for all columns, which may come in between, tell nothing. Calls must come one at a time and
-    in the same order on all ranks, from whichever thread. `columns` are distinct, on the store's device.
+    in the same order on all ranks, from whichever thread. `columns` are distinct, on the host.
 
     Traffic: as for `RowStore.gather`, with the rank's own columns; and, where they are new, 4 bytes a column
     to each peer (control).
@@ -69,6 +68,9 @@ class ColumnStore(FeatureStore):
     def _told(self) -> list[Tensor | None]:
         """The columns that each rank has told, this one too."""
         return [None] * self.comm.world
+
+    _own: Tensor | None = None
+    """Those of this rank, on the host: no step waits to see whether others are new."""
 
     def _fetch(self, plan: RowPlan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
         news = self._news(columns) << _HALF
@@ -93,15 +95,17 @@ class ColumnStore(FeatureStore):
     def _news(self, columns: Tensor | None) -> int:
         if columns is None:
             return _ALL
-        told = self._told[self.comm.rank]
-        return _TOLD if told is not None and torch.equal(told, columns) else _NEW + columns.numel()
+        return _TOLD if self._own is not None and torch.equal(self._own, columns) else _NEW + columns.numel()
 
     def _tell(self, columns: Tensor | None, said: list[int], comm: Communicator) -> None:
         """Exchange the columns of the ranks that say they have new ones."""
         sizes = [max(s - _NEW, 0) for s in said]
         size = sizes[comm.rank]
-        own = torch.empty(0, device=comm.device) if columns is None else columns[:size]
-        received = comm.exchange_rows(own.int().repeat(comm.world), [size] * comm.world, sizes, purpose="control")
+        own = torch.empty(0) if columns is None else columns[:size]
+        if size:
+            self._own = own
+        told = upload(own.int().repeat(comm.world), comm.device)
+        received = comm.exchange_rows(told, [size] * comm.world, sizes, purpose="control")
         for rank, new in enumerate(received.split(sizes)):
             if said[rank] >= _NEW:
                 self._told[rank] = new.long()
@@ -243,7 +247,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
         if guidance is None or options.variant == "ns-only" or options.feature_rate == 1:
             return None
         order = guidance.features.argsort(descending=True, stable=True)
-        return order[: self.kept_columns].sort().values.to(self.worker.device)
+        return order[: self.kept_columns].sort().values
 
     def step(self, loaded: Loaded) -> Step:
         """See `MiniBatchMethod`."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
-from harness.graph import Block, Partition
+from harness.graph import Block, Partition, upload
 from harness.runtime import (
     Background,
     BoundaryInputs,
@@ -26,7 +26,6 @@ from harness.runtime import (
     Wanted,
     ask,
     choose,
-    index_of,
     stale_memory,
 )
 
@@ -160,11 +159,12 @@ class BoundaryCache:
         asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
         send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
         recv_counts = np.diff(np.searchsorted(kept[~hit], partition.boundary_ptr)).tolist()
+        device = self.rows.device
         return BoundaryInputs(
             partition.halo(wanted.entries[sent], send_counts, recv_counts),
-            index_of(np.flatnonzero(~hit), self.rows),
-            index_of(np.flatnonzero(hit), self.rows),
-            self.rows[index_of(self.slot[kept[hit]], self.rows)],
+            upload(np.flatnonzero(~hit), device),
+            upload(np.flatnonzero(hit), device),
+            self.rows[upload(self.slot[kept[hit]], device)],
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from harness import torch
+from harness.graph import kind_of
 from harness.runtime import Clock, Direction, Traffic, TrialError
 
 from .plan import Away, Gap, Moment, Trace
@@ -51,10 +52,9 @@ class Swapping(ABC):
 
     def to_host(self, tensor: Tensor, host: Tensor | None = None) -> Tensor:
         """Return a copy of a tensor in host memory, in `host` if that is given; pinned if there is a GPU."""
-        pinned = self.device.type == "cuda"
         if host is None:
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-        return host.copy_(tensor, non_blocking=pinned)
+            host = kind_of(self.device).pinned(*tensor.shape, dtype=tensor.dtype)
+        return host.copy_(tensor, non_blocking=True)
 
     def _to_device(self, host: Tensor) -> Tensor:
         rows = torch.empty(host.shape, dtype=host.dtype, device=self.device)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from harness.runtime.batches import Batch, node_batches, subgraph_batches
 
@@ -22,9 +21,10 @@ def worker(rank: int, seed: int = 0) -> Any:
         job=SimpleNamespace(config=SimpleNamespace(seed=seed)),
         train_counts=COUNTS,
         train_total=sum(COUNTS),
-        train_rows=torch.arange(COUNTS[rank]) * 2,
-        partition=SimpleNamespace(inner=100 * rank + np.arange(50)),
-        view=SimpleNamespace(topology=SimpleNamespace(num_nodes=1000)),
+        view=SimpleNamespace(
+            topology=SimpleNamespace(num_nodes=1000),
+            split_nodes={"train": 100 * rank + 2 * np.arange(COUNTS[rank])}.__getitem__,
+        ),
     )
 
 

@@ -1,0 +1,67 @@
+"""What torch's operations do on a device equals the compiled kernels' work, entry for entry; here on a CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.graph import on_device
+from harness.graph.csr import _transpose, induce_columns, select_rows
+
+SIZES = {"seed": st.integers(0, 1000), "rows": st.integers(0, 20), "cols": st.integers(1, 20)}
+
+
+def structure(seed: int, rows: int, cols: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return pointers and columns of a random matrix, some rows empty, some columns twice, in no order."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(0, 6, rows) * (rng.random(rows) < 0.8)
+    indptr = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
+    return indptr, rng.integers(0, cols, indptr[-1]).astype(np.int32)
+
+
+def as_tensors(*arrays: np.ndarray) -> list[torch.Tensor]:
+    return list(map(torch.from_numpy, arrays))
+
+
+def equal(found: tuple[torch.Tensor, ...], want: tuple[np.ndarray, ...]) -> None:
+    for one, other in zip(found, want, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other)
+        assert one.numpy().dtype == other.dtype
+
+
+@given(**SIZES)
+def test_transpose(seed: int, rows: int, cols: int) -> None:
+    indptr, indices = structure(seed, rows, cols)
+    equal(on_device.transpose(*as_tensors(indptr, indices), cols), _transpose(indptr, indices, cols, True))
+
+
+@given(**SIZES, first=st.integers(0, 20))
+def test_induced_columns(seed: int, rows: int, cols: int, first: int) -> None:
+    indptr, indices = structure(seed, rows, cols)
+    first = min(first, cols)
+    kept = np.flatnonzero(np.random.default_rng(seed).random(cols - first) < 0.5)
+    new = np.full(cols - first, -1, np.int32)
+    new[kept] = np.arange(first, first + kept.size)
+    found = on_device.induce_columns(*as_tensors(indptr, indices), first, torch.from_numpy(new))
+    equal(found, induce_columns(indptr, indices, first, new, True))
+
+
+@given(**SIZES, first=st.integers(0, 20))
+def test_selected_rows(seed: int, rows: int, cols: int, first: int) -> None:
+    indptr, indices = structure(seed, rows, cols)
+    first = min(first, rows)
+    kept = np.flatnonzero(np.random.default_rng(seed).random(rows - first) < 0.5)
+    want = select_rows(indptr, indices, first, kept)
+    pointers, columns, places = as_tensors(indptr, indices, kept)
+    equal(on_device.select_rows(pointers, columns, first, places, want[1].size), want)
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 2]])
+def test_pointers_and_rows_of_entries(sizes: list[int]) -> None:
+    pointers = on_device.pointers(torch.tensor(sizes, dtype=torch.int64))
+    assert pointers.tolist() == [0, *np.cumsum(sizes)]
+    rows = on_device.row_of_entries(pointers, sum(sizes))
+    assert rows.tolist() == np.repeat(np.arange(len(sizes)), sizes).tolist()

@@ -1,0 +1,136 @@
+"""Every method trains on a device whose memory is not the host's, and the host waits for it only where it has to.
+
+The device is made of host memory (tests/support/fake_device.py). What it cannot show is how fast a GPU is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.on_device import FAULTS, OnDevice, train_on_both, train_with_fault
+
+from harness.check.graphs import TinyGraphs
+from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks
+from harness.models.spec import ModelSpec
+from harness.runtime.method import METHODS as REGISTERED
+from harness.runtime.spec import TrainSpec
+
+RTOL = 1e-9  # float64; orders of summation differ
+SPEC = TrainSpec(epochs=2, precision="float64", threads=1)
+MODELS = {
+    "sage": ModelSpec(name="sage", layers=2, hidden=6, dropout=0, norm="layer"),
+    "gcn": ModelSpec(name="gcn", layers=2, hidden=6, dropout=0),
+    "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0),
+}
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("full", {}),
+    "full precomputed": ("full", {"precompute": True, "transform_before_exchange": True}),
+    "bns-gcn": ("bns-gcn", {"rate": 0.5}),
+    "bns-gcn fixed": ("bns-gcn", {"rate": 0.5, "sampler": "fixed"}),
+    "cagnet": ("cagnet", {}),
+    "cagnet sampled": ("cagnet", {"rate": 0.5}),
+    "roc": ("roc", {"budget_share": 0.7}),
+    "pipegcn": ("pipegcn", {"smoothing": True}),
+    "psc-gcn": ("psc-gcn", {"rate": 0.5, "cache": "inclusion"}),
+    "graphsage": ("graphsage", {"fanouts": 3, "batch_size": 4}),
+    "graphsage ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "prefetch": 2, "cache": "degree"}),
+    "graphsage asking": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner"}),
+    "graphsage of less": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6}),
+    "graphsage of host": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6, "storage": "host"}),
+    "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
+    "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
+    "skewed": ("skewed", {"sizes": 6, "batch_size": 4}),
+    "graphsaint": ("graphsaint", {"size": 12, "frontier": 4, "coverage": 10}),
+    "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
+    "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
+    "dgs": ("dgs", {"fanouts": 2, "batch_size": 4, "period": 2, "explain": "inline"}),
+}
+# The models of one variant of each method; the others' first one.
+RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method]
+WORLDS = (1, 2)
+
+Waits = set[tuple[str, str]]
+COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them
+TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thread of its own, beside the training
+LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
+ASKED = ("copy to the host", "harness/runtime/step.py:ask")
+ANNOUNCED = ("copy to the host", "harness/runtime/step.py:_announce_on_device")  # how many rows are moved
+INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
+EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
+ALLOWED: dict[str, Waits] = {
+    "bns-gcn": {ANNOUNCED, INDUCED},
+    "cagnet": {COUNTS, INDUCED},
+    "pipegcn": {TRANSFER},
+    "psc-gcn": {COUNTS, ASKED, TRANSFER, ("copy to the host", "methods/psc_gcn/__init__.py:_refresh")},
+    "graphsage": {COUNTS, TRANSFER, ("copy to the host", "harness/runtime/owned.py:_move")},
+    "fastgcn": {COUNTS},
+    "ladies": {COUNTS},
+    "skewed": {COUNTS},
+    "graphsaint": {COUNTS, LABELLED},
+    "clustergcn": {COUNTS, LABELLED},
+    "vrgcn": {COUNTS},
+    "dgs": {COUNTS} | EXPLAINED,
+}
+Key = tuple[int, str, str]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[OnDevice]]:
+    """What each rank of each run saw."""
+    graphs = TinyGraphs(tmp_path_factory.mktemp("device"))
+    found = {}
+    for world in WORLDS:
+        cases = [
+            Case(graphs.get("transductive", world).stored, *METHODS[name], MODELS[model], SPEC) for name, model in RUNS
+        ]
+        with rank_group(world) as group:
+            by_rank = group.call(train_on_both, cases, timeout_s=240)
+        found |= {(world, *run): [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
+    return found
+
+
+def test_every_method_is_trained_here() -> None:
+    assert {method for method, _ in METHODS.values()} == set(REGISTERED.names())
+
+
+@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@pytest.mark.parametrize("world", WORLDS)
+def test_training_is_that_of_the_cpu(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
+    for rank in seen[world, *run]:
+        cpu, device = rank.cpu, rank.device
+        assert [row["loss"] for row in device.rows] == pytest.approx([row["loss"] for row in cpu.rows], rel=RTOL)
+        assert device.scores == cpu.scores
+        for name, gradient in cpu.gradients.items():
+            np.testing.assert_allclose(device.gradients[name], gradient, rtol=1e-6, atol=1e-9)
+        assert _sent(device) == _sent(cpu)
+        assert device.broken is None
+
+
+def _sent(seen: RankOutcome) -> list[dict[str, Any]]:
+    """Return the traffic of epochs, swaps left out: what roc moves depends on what a device's kernels keep."""
+    return [row for row in seen.traffic if row["scope"] == "epoch" and row["purpose"] != "swap"]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@pytest.mark.parametrize("world", WORLDS)
+def test_no_step_waits_for_the_device(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
+    method, _ = METHODS[run[0]]
+    waits = sum((rank.waits for rank in seen[world, *run]), Counter[tuple[str, str]]())
+    assert set(waits) <= ALLOWED.get(method, set())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught(fault: str, tmp_path: Path) -> None:
+    case = Case(TinyGraphs(tmp_path).get("transductive", 1).stored, "full", {}, MODELS["sage"], SPEC)
+    if fault == "item":
+        [[found]] = run_ranks(train_with_fault, 1, case, fault)
+        assert set(found.waits) == {("_local_scalar_dense", "harness/graph/block.py:forward")}
+        return
+    with pytest.raises(RankError, match={"numpy": "can't convert fake", "mixed": "on the same device"}[fault]):
+        run_ranks(train_with_fault, 1, case, fault)

@@ -1,0 +1,406 @@
+"""A device made of host memory: its tensors behave as CUDA's do towards the host, and what the host waits for is noted.
+
+Its tensors are plain ones of torch's third-party device, `fake:0`: own storages that views share, autograd in a
+thread of the device, `.data`, versions, saved tensors. Each operation ends here, is done on the same memory by the
+CPU's kernel, and raises what CUDA would raise. See docs/design/fake-device.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from harness.graph.devices import KINDS, DeviceKind
+
+KIND = "fake"
+OURS = ("harness", "methods")  # folders whose lines are named
+_aten: Any = torch.ops.aten
+_CPU = torch.DispatchKeySet(torch.DispatchKey.CPU)
+_SPARSE = torch.DispatchKeySet(torch.DispatchKey.SparseCsrCPU)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The host waited for the device: `what` it asked for, the line of ours `where`, and the thread."""
+
+    what: str
+    where: str
+    thread: str
+
+
+@dataclass
+class Record:
+    """What was seen since it was begun: waits of the host, and the operations by name with how often."""
+
+    waits: list[Wait] = field(default_factory=list)
+    operations: dict[str, int] = field(default_factory=dict)
+
+    def wait(self, what: str) -> None:
+        """Note a wait of the host."""
+        self.waits.append(Wait(what, _line_of_ours(), threading.current_thread().name))
+
+
+_records: list[Record] = []
+
+
+@contextmanager
+def recorded() -> Iterator[Record]:
+    """Record what is done in this context, by any thread."""
+    record = Record()
+    _records.append(record)
+    try:
+        yield record
+    finally:
+        _records.remove(record)
+
+
+def note_wait(what: str) -> None:
+    """Note that the host waits."""
+    for record in _records:
+        record.wait(what)
+
+
+def _line_of_ours() -> str:
+    """Return the innermost line of the project that is being run, as `folder/module.py:function`."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        for folder in OURS:
+            if folder in path.parts and "site-packages" not in path.parts and "tests" not in path.parts:
+                at = len(path.parts) - path.parts[::-1].index(folder) - 1
+                return f"{'/'.join(path.parts[at:])}:{frame.f_code.co_name}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "?"
+
+
+class _Memory:
+    """The host's storages behind those of the device, by address."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
+        self._pinned: dict[int, StorageWeakRef] = {}
+        self._lock, self._due = threading.RLock(), 256
+
+    def adopt(self, host: torch.UntypedStorage) -> torch.UntypedStorage:
+        """Return a new storage of the device that is the host's memory."""
+        with self._lock:
+            if len(self._made) > self._due:
+                self._sweep()
+            place = host.data_ptr()
+            storage = torch._C._construct_storage_from_data_pointer(place, torch.device(KIND, 0), host.nbytes())
+            self._made[place] = StorageWeakRef(storage), host
+            return storage  # type: ignore[no-any-return]
+
+    def _sweep(self) -> None:
+        for made in self._made, self._pinned:
+            for place, entry in list(made.items()):
+                weak = entry[0] if isinstance(entry, tuple) else entry
+                if weak.expired():
+                    del made[place]  # type: ignore[attr-defined]
+        self._due = 2 * len(self._made) + 256
+
+    def host_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        return self._made[storage.data_ptr()][1]
+
+    def device_of(self, host: torch.UntypedStorage) -> torch.UntypedStorage | None:
+        """Return the storage of the device that this one of the host's is behind, if there is one."""
+        found = self._made.get(host.data_ptr())
+        if found is None or found[0].expired():
+            return None
+        return torch.UntypedStorage._new_with_weak_ptr(found[0].cdata)  # type: ignore[no-any-return]
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        """Take a tensor of the host for pinned."""
+        storage = tensor.untyped_storage()
+        with self._lock:
+            self._pinned[storage.data_ptr()] = StorageWeakRef(storage)
+        return tensor
+
+    def bytes(self) -> int:
+        """Return the bytes of the device's memory that is in use."""
+        with self._lock:
+            return sum(host.nbytes() for weak, host in self._made.values() if not weak.expired())
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        found = self._pinned.get(tensor.untyped_storage().data_ptr())
+        return found is not None and not found.expired()
+
+
+memory = _Memory()
+
+
+def is_fake(value: Any) -> bool:
+    """Whether a value is a tensor of the device."""
+    return isinstance(value, Tensor) and value.device.type == KIND
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """Return the host's tensor of the same memory."""
+    if not is_fake(tensor):
+        return tensor
+    if tensor.layout is torch.sparse_csr:
+        accessors = _aten.crow_indices.default, _aten.col_indices.default, _aten.values.default
+        parts = [unwrapped(accessor.redispatch(_SPARSE, tensor)) for accessor in accessors]
+        return torch.sparse_csr_tensor(*parts, tensor.shape, check_invariants=False)
+    host = memory.host_of(tensor.untyped_storage())
+    return torch.empty(0, dtype=tensor.dtype).set_(host, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def wrapped(tensor: Tensor) -> Tensor:
+    """Return the device's tensor of the same memory; a view where a tensor of the device has it."""
+    host = tensor.untyped_storage()
+    if not host.nbytes():  # an address of its own tells storages apart
+        host = torch.empty(1, dtype=torch.uint8).untyped_storage()
+    storage = memory.device_of(host) or memory.adopt(host)
+    return _label(tensor, storage, torch._C._acc.create_empty_tensor((0,), tensor.dtype))
+
+
+def _label(like: Tensor, storage: torch.UntypedStorage, tensor: Tensor) -> Tensor:
+    """Give a tensor of the device a storage and the shape of `like`."""
+    setter = _aten.set_.source_Storage_storage_offset
+    found: Tensor = setter.redispatch(_CPU, tensor, storage, like.storage_offset(), like.shape, like.stride())
+    return found
+
+
+MOVES = ("aten::_copy_from", "aten::_copy_from_and_resize")
+HOST_INDEX = ("aten::index.Tensor", "aten::index.Tensor_out", "aten::_index_put_impl_")  # may have the host's indices
+SYNCHRONISE = (
+    "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive", "equal", "bincount",
+    "_local_scalar_dense", "isin", "histc", "segment_reduce", "unique_dim_consecutive", "_assert_async",
+)  # fmt: skip
+
+
+def _run(op: Any, *arguments: Any, **named: Any) -> Any:
+    """Do an operation of the device."""
+    name, leaves = op.name(), tree_leaves((arguments, named))
+    for record in _records:
+        record.operations[name] = record.operations.get(name, 0) + 1
+    if name in MOVES:
+        return _move(arguments[0], arguments[1], *arguments[2:], **named)
+    if name.startswith("aten::set_."):  # concerns no memory
+        return op.redispatch(_CPU, *arguments, **named)
+    _check_devices(name, leaves)
+    if (why := _waits(name, arguments, named)) is not None:
+        note_wait(why)
+    given: dict[int, Tensor] = {}
+    hosts: list[Tensor] = []
+
+    def host(tensor: Tensor) -> Tensor:
+        found = unwrapped(tensor)
+        given[id(found)] = tensor
+        hosts.append(found)  # their ids are not used again
+        return found
+
+    with torch._C._DisableFuncTorch():
+        positional, keywords = tree_map_only(Tensor, host, (arguments, named))
+        if "device" in keywords:
+            keywords["device"] = torch.device("cpu")
+        keywords.pop("pin_memory", None)
+        result = op(*positional, **keywords)
+
+    def device(tensor: Tensor) -> Tensor:
+        target = given.get(id(tensor))
+        if target is None:
+            return wrapped(tensor)
+        if is_fake(target) and target.layout is torch.strided and target.shape != tensor.shape:  # it was resized
+            host = tensor.untyped_storage()
+            _label(tensor, memory.device_of(host) or memory.adopt(host), target)
+        return target
+
+    return tree_map_only(Tensor, device, result)
+
+
+def _check_devices(name: str, leaves: Sequence[Any]) -> None:
+    """Raise where the host's tensors, other than scalars, are among the device's."""
+    others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not is_fake(leaf) and leaf.dim()]
+    if name in HOST_INDEX:
+        others = [leaf for leaf in others if leaf.dtype not in (torch.int64, torch.int32, torch.bool, torch.uint8)]
+    if others:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {KIND}:0 and cpu! ({name})"
+        )
+
+
+def _waits(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> str | None:
+    """Return why the host waits for the device before this operation returns, if it does."""
+    short = name.removeprefix("aten::").split(".")[0]
+    if short == "repeat_interleave":
+        given = named.get("output_size") is not None
+        return None if given else short
+    if name in HOST_INDEX:
+        indices = [index for index in arguments[1] if isinstance(index, Tensor)]
+        if any(not is_fake(index) and index.dim() for index in indices):
+            return f"{short} by the host's indices"
+        masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+        filled = short == "_index_put_impl_" and arguments[2].numel() == 1 and len(indices) == 1
+        return f"{short} by a mask" if masks and not filled else None
+    return short if short in SYNCHRONISE else None
+
+
+def _move(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    if is_fake(source) != is_fake(target):
+        host = target if is_fake(source) else source
+        pinned = non_blocking and memory.is_pinned(host)
+        if not pinned and host.numel():
+            note_wait("copy to the host" if is_fake(source) else "pageable copy to the device")
+    unwrapped(target).copy_(unwrapped(source))
+    return target
+
+
+class FakeStream:
+    """A stream: work on it is done at once."""
+
+    def wait_event(self, event: FakeEvent) -> None:
+        """Wait on the device."""
+
+    def wait_stream(self, stream: FakeStream) -> None:
+        """Wait on the device."""
+
+    def synchronize(self) -> None:
+        """Wait on the host."""
+        note_wait("synchronize a stream")
+
+    def record_event(self) -> FakeEvent:
+        """Return an event of this moment."""
+        event = FakeEvent()
+        event.record()
+        return event
+
+
+class FakeEvent:
+    """An event of a stream: the host's time when it is recorded, since work is done at once."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        """See `torch.cuda.Event`."""
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        """See `torch.cuda.Event`."""
+        return (later.at - self.at) * 1e3
+
+
+class FakeKind(DeviceKind):
+    """What the project asks of the device, beside operations on tensors.
+
+    `gloo_reads`: gloo sends the device's tensors, as NCCL would; else they are staged, as by several ranks on one GPU.
+    """
+
+    has_streams = True
+    has_allocator = True
+
+    def __init__(self, *, gloo_reads: bool) -> None:
+        self.gloo_reads = gloo_reads
+        self._streams = threading.local()
+
+    def device(self, local_rank: int) -> torch.device:
+        """See `DeviceKind`."""
+        return register()
+
+    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """See `DeviceKind`."""
+        return memory.pin(torch.empty(shape, dtype=dtype))
+
+    def upload(self, host: Tensor, device: torch.device) -> Tensor:
+        """See `DeviceKind`."""
+        pinned = host if memory.is_pinned(host) else memory.pin(host.clone())
+        return pinned.to(device, non_blocking=True)
+
+    def synchronize(self) -> None:
+        """See `DeviceKind`."""
+        note_wait("synchronize")
+
+    def event(self) -> FakeEvent:
+        """See `DeviceKind`."""
+        return FakeEvent()
+
+    def new_stream(self) -> FakeStream:
+        """See `DeviceKind`."""
+        return FakeStream()
+
+    def current_stream(self) -> FakeStream:
+        """See `DeviceKind`."""
+        return getattr(self._streams, "now", _default_stream)
+
+    @contextmanager
+    def on(self, stream: FakeStream) -> Iterator[None]:
+        """See `DeviceKind`."""
+        before, self._streams.now = self.current_stream(), stream
+        try:
+            yield
+        finally:
+            self._streams.now = before
+
+    def hold(self, tensor: Tensor) -> None:
+        """See `DeviceKind`."""
+        assert is_fake(tensor)
+
+    def generator(self, device: torch.device, seed: int) -> torch.Generator:
+        """See `DeviceKind`; draws are made by the host's."""
+        return torch.Generator().manual_seed(seed)
+
+    def reserved(self, device: torch.device) -> int:
+        """See `DeviceKind`."""
+        return memory.bytes()
+
+    def peak(self, device: torch.device) -> int:
+        """See `DeviceKind`."""
+        return memory.bytes()
+
+    def reset_peak(self, device: torch.device) -> None:
+        """See `DeviceKind`."""
+
+    def give_back(self) -> None:
+        """See `DeviceKind`."""
+
+
+_default_stream = FakeStream()
+
+
+@contextmanager
+def in_place_of_cuda(*, gloo_reads: bool = True) -> Iterator[torch.device]:
+    """Have `device: cuda` be this one in the context."""
+    before = dict(KINDS)
+    device, kind = register(), FakeKind(gloo_reads=gloo_reads)
+    KINDS.update(cuda=kind, fake=kind)
+    try:
+        yield device
+    finally:
+        KINDS.clear()
+        KINDS.update(before)
+
+
+@cache
+def register() -> torch.device:
+    """Have torch know the device, in this process; returns it."""
+    _setup_privateuseone_for_python_backend(KIND)
+    library = torch.library.Library("_", "IMPL")
+    for key in ("PrivateUse1", "SparseCsrPrivateUse1"):
+        library.fallback(_run, key)
+    # Of these torch has operations of several others for a device without its own; CUDA has its own.
+    products = torch.library.Library("aten", "IMPL")
+    products.impl("native_layer_norm", partial(_run, _aten.native_layer_norm.default), "PrivateUse1")
+    products.impl("mm", partial(_run, _aten.mm.default), "SparseCsrPrivateUse1")
+    exchanges = torch.library.Library("c10d", "IMPL")
+    for name in ("send", "recv_", "allreduce_", "broadcast_"):
+        exchanges.impl(name, partial(_run, getattr(torch.ops.c10d, name).default), "PrivateUse1", allow_override=True)
+    _kept.extend([library, products, exchanges])
+    return torch.device(KIND, 0)
+
+
+_kept: list[torch.library.Library] = []  # their registrations end with them
