@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import torch
+from harness.graph.block import Block
 from harness.graph.devices import kind_of
 from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
@@ -229,13 +230,31 @@ class Pending(Generic[T]):
     def wait(self, phase: Phase = "comm") -> T:
         """Return the result; the time stood still for it is charged to `phase`.
 
+        On a GPU the memory of its tensors, which another stream may have made, is kept until this one is done with it.
         Raises what the work raised, such as a peer's connection that broke.
         """
         clock = self._comm.clock
         with clock.phase(phase), clock.standing_still() if phase == "comm" else nullcontext():
             result = self._future.result()
+        kind = kind_of(self._comm.device)
+        if kind.has_streams:
+            for tensor in _tensors(result):
+                kind.hold(tensor)
         self._count()
         return result
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a result: one, or what is in collections, dataclasses and blocks."""
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided:
+            yield value
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
+    elif isinstance(value, Block) or (is_dataclass(value) and not isinstance(value, type)):
+        for each in vars(value).values():
+            yield from _tensors(each)
 
 
 class DrawingThreads:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from harness.deferred import torch
 from harness.graph.block import Block
-from harness.graph.devices import kind_of, upload
+from harness.graph.devices import upload
 from harness.graph.kernels import batch_seed
 from harness.graph.partition import HIDDEN, View
 from harness.metrics import Metric
@@ -125,14 +125,6 @@ class Loaded:
     loss: Loss
     stats: dict[str, float]
 
-    def hold(self) -> None:
-        """Keep the memory of what another stream fetched until this one is done with it (GPUs only)."""
-        kind = kind_of(self.inputs.device)
-        if kind.has_streams:
-            for tensor in (self.inputs, self.loss.rows, self.loss.labels, self.loss.weights):
-                if tensor is not None:
-                    kind.hold(tensor)
-
 
 class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """A method that says what is drawn for a batch (`make_sampler`); the rest is here.
@@ -195,7 +187,6 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
         for loaded in self.loader.load(map(self.hand_out, self.batches(epoch))):
-            loaded.hold()
             yield self.step(loaded)
 
     def hand_out(self, batch: Batch) -> Batch:

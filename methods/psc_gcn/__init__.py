@@ -202,6 +202,9 @@ class EdgeSampler:
         if cache != "none":
             self._fill(worker.comm)
         self._aside = Background(worker.comm, "sampler") if options.rate < 1 else None
+        self._halo, self._right = partition.full_halo, None
+        if self.learns:  # made here, not by the thread: on a GPU what its stream makes is for it alone
+            _, self._right, _ = partition.full_block.scales(worker.model.propagation)
         self._started: deque[Pending[Drawn | None]] = deque()
         self._start()
 
@@ -280,15 +283,13 @@ class EdgeSampler:
         }
 
     def _refresh(self, comm: Communicator, norms: Tensor) -> None:
-        partition, options = self._partition, self._options
-        halo = partition.full_halo
+        options, halo = self._options, self._halo
         boundary = comm.exchange_rows(
             norms.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts, purpose="control"
         )
         score = torch.cat([options.inner_factor * norms, boundary]).double()
-        _, right, _ = partition.full_block.scales(self._worker.model.propagation)
-        if right is not None:
-            score *= right.squeeze(1).double().square()
+        if self._right is not None:
+            score *= self._right.squeeze(1).double().square()
         best = optimal_probabilities(self._indptr, self._indices, score.cpu().numpy(), self._weights, options.rate)
         if options.uniform:
             best += options.uniform * (options.rate - best)

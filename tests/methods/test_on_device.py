@@ -39,6 +39,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage": ("graphsage", {"fanouts": 3, "batch_size": 4}),
     "graphsage ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "prefetch": 2, "cache": "degree"}),
     "graphsage asking": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner"}),
+    "graphsage asking ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner", "prefetch": 2}),
     "graphsage of less": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6}),
     "graphsage of host": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6, "storage": "host"}),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
@@ -123,6 +124,12 @@ def test_no_step_waits_for_the_device(seen: dict[Key, list[OnDevice]], world: in
     method, _ = METHODS[run[0]]
     waits = sum((rank.waits for rank in seen[world, *run]), Counter[tuple[str, str]]())
     assert set(waits) <= ALLOWED.get(method, set())
+
+
+@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@pytest.mark.parametrize("world", WORLDS)
+def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
+    assert set().union(*(rank.unheld for rank in seen[world, *run])) == set()
 
 
 @pytest.mark.parametrize("fault", FAULTS)

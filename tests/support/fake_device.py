@@ -43,9 +43,14 @@ class Wait:
 
 @dataclass
 class Record:
-    """What was seen since it was begun: waits of the host, and the operations by name with how often."""
+    """What was seen since it was begun.
+
+    `waits`: of the host; `unheld`: where the default stream read what another one made and did not hold its memory,
+    which that stream may write to as soon as it is freed; `operations`: by name, how often.
+    """
 
     waits: list[Wait] = field(default_factory=list)
+    unheld: list[str] = field(default_factory=list)
     operations: dict[str, int] = field(default_factory=dict)
 
     def wait(self, what: str) -> None:
@@ -87,9 +92,10 @@ def _line_of_ours() -> str:
 
 
 class _Memory:
-    """The host's storages behind those of the device, by address."""
+    """The host's storages behind those of the device, by address; `foreign` are those that another stream made."""
 
     def __init__(self) -> None:
+        self.foreign: set[int] = set()
         self._made: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
         self._pinned: dict[int, StorageWeakRef] = {}
         self._lock, self._due = threading.RLock(), 256
@@ -102,6 +108,7 @@ class _Memory:
             place = host.data_ptr()
             storage = torch._C._construct_storage_from_data_pointer(place, torch.device(KIND, 0), host.nbytes())
             self._made[place] = StorageWeakRef(storage), host
+            (self.foreign.discard if on_default_stream() else self.foreign.add)(place)
             return storage  # type: ignore[no-any-return]
 
     def _sweep(self) -> None:
@@ -121,6 +128,16 @@ class _Memory:
         if found is None or found[0].expired():
             return None
         return torch.UntypedStorage._new_with_weak_ptr(found[0].cdata)  # type: ignore[no-any-return]
+
+    def look(self, tensor: Tensor) -> None:
+        """Note it if the default stream has not held this memory of another's."""
+        if self.foreign and on_default_stream() and tensor.untyped_storage().data_ptr() in self.foreign:
+            for record in _records:
+                record.unheld.append(_line_of_ours())
+
+    def hold(self, tensor: Tensor) -> None:
+        """Take note that a stream holds what another one made."""
+        self.foreign.discard(tensor.untyped_storage().data_ptr())
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Take a tensor of the host for pinned."""
@@ -155,6 +172,7 @@ def unwrapped(tensor: Tensor) -> Tensor:
         accessors = _aten.crow_indices.default, _aten.col_indices.default, _aten.values.default
         parts = [unwrapped(accessor.redispatch(_SPARSE, tensor)) for accessor in accessors]
         return torch.sparse_csr_tensor(*parts, tensor.shape, check_invariants=False)
+    memory.look(tensor)
     host = memory.host_of(tensor.untyped_storage())
     return torch.empty(0, dtype=tensor.dtype).set_(host, tensor.storage_offset(), tensor.shape, tensor.stride())
 
@@ -306,7 +324,6 @@ class FakeKind(DeviceKind):
 
     def __init__(self, *, gloo_reads: bool) -> None:
         self.gloo_reads = gloo_reads
-        self._streams = threading.local()
 
     def device(self, local_rank: int) -> torch.device:
         """See `DeviceKind`."""
@@ -335,20 +352,21 @@ class FakeKind(DeviceKind):
 
     def current_stream(self) -> FakeStream:
         """See `DeviceKind`."""
-        return getattr(self._streams, "now", _default_stream)
+        return getattr(_streams, "now", _default_stream)
 
     @contextmanager
     def on(self, stream: FakeStream) -> Iterator[None]:
         """See `DeviceKind`."""
-        before, self._streams.now = self.current_stream(), stream
+        before, _streams.now = self.current_stream(), stream
         try:
             yield
         finally:
-            self._streams.now = before
+            _streams.now = before
 
     def hold(self, tensor: Tensor) -> None:
         """See `DeviceKind`."""
         assert is_fake(tensor)
+        memory.hold(tensor)
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator:
         """See `DeviceKind`; draws are made by the host's."""
@@ -369,7 +387,12 @@ class FakeKind(DeviceKind):
         """See `DeviceKind`."""
 
 
-_default_stream = FakeStream()
+_default_stream, _streams = FakeStream(), threading.local()
+
+
+def on_default_stream() -> bool:
+    """Whether this thread works on the default stream."""
+    return getattr(_streams, "now", _default_stream) is _default_stream
 
 
 @contextmanager
