@@ -246,7 +246,7 @@ class Pending(Generic[T]):
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in a result: one, or what is in collections, dataclasses and blocks."""
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         if value.layout is torch.strided:
             yield value
     elif isinstance(value, dict | list | tuple):
