@@ -13,7 +13,7 @@ import typer
 
 from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, option, use_data_dir
 from harness.errors import UserError
-from harness.report import FORMATS, write_report
+from harness.report import DRAWN, FORMATS, write_report
 
 WATCH_S, RENEWED_S = 2.0, 10
 
@@ -23,7 +23,7 @@ def report(
     out: Annotated[
         Path | None, option("--out DIR", "Where the report is written.", show_default="reports/NAME")
     ] = None,
-    formats: Annotated[str, option("--format LIST", "Of html, md, csv, latex, pdf-figures.")] = ",".join(FORMATS),
+    formats: Annotated[str, option("--format LIST", "Of html, md, csv, latex, svg, pdf-figures.")] = ",".join(FORMATS),
     baseline: Annotated[
         list[Path] | None,
         option(
@@ -45,8 +45,9 @@ def report(
 ) -> None:
     """Write tables and figures of results.
 
-    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page. With --watch until every
-    trial of the suites has a record, or Ctrl-C.
+    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page, which draws its figures
+    itself: as files they are drawn for --format svg and pdf-figures alone. With --watch until every trial of the suites
+    has a record, or Ctrl-C.
     """
     from harness.launch.inputs import cores
     from harness.registry import find_plugins
@@ -67,6 +68,8 @@ def report(
     if watch:
         _until_all_ended(places, lambda: write_report(places, out, asked, given, views, RENEWED_S, beside, stored))
     typer.echo(str(write_report(places, out, asked, given, views, beside=beside, baselines=stored)))
+    drawn = "" if set(asked) & set(DRAWN) else "; figures as files: --format svg or pdf-figures"
+    typer.echo(f"written: {', '.join(asked)}{drawn}", err=True)
 
 
 def _until_all_ended(places: Sequence[Path], write: Callable[[], Path]) -> None:

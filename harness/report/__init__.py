@@ -58,4 +58,4 @@ def write_report(
         return write_files(report, inputs, target, formats)
 
 
-__all__ = ["FORMATS", "write_report"]
+__all__ = ["DRAWN", "FORMATS", "write_report"]

@@ -17,7 +17,7 @@ import pandas as pd
 
 from harness.metrics import SUMS, Metric, find_metric
 from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, record_values
-from harness.report.courses import trial_course
+from harness.report.courses import curve_of, trial_course
 from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
 from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
 from harness.results.record import Json, Record, flatten, of_workload, own_settings
@@ -219,6 +219,12 @@ class Section:
     def courses(self) -> dict[str, pd.DataFrame]:
         """The course of each trial that has epochs, see `trial_course`."""
         return {str(trial): trial_course(rows) for trial, rows in self.epochs.groupby("trial")}
+
+    @cached_property
+    def curves(self) -> dict[str, pd.DataFrame]:
+        """The curve of each trial that was evaluated, see `trial_curve`."""
+        found = {trial: curve_of(course) for trial, course in self.courses.items()}
+        return {trial: curve for trial, curve in found.items() if len(curve)}
 
     @cached_property
     def target(self) -> float | None:

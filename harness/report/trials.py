@@ -11,7 +11,6 @@ import pandas as pd
 
 from harness.metrics import METRICS, Metric
 from harness.report.columns import DERIVED
-from harness.report.courses import curve_of
 from harness.report.embedding import SHAPES, in_element, rounded
 from harness.report.palette import on_dark
 from harness.report.sections import Section, values_of
@@ -40,7 +39,7 @@ def embedded(sections: Iterable[Section]) -> str:
 
 
 def _section(section: Section) -> dict[str, Any]:
-    courses = section.courses
+    curves = section.curves
     section = replace(section, frame=with_whole(section.frame))
     frame = section.ok
     labels = {variant.key: number for number, variant in enumerate(section.variants)}
@@ -74,16 +73,15 @@ def _section(section: Section) -> dict[str, Any]:
             "seed": frame["seed"].astype(int).tolist(),
         },
         "values": columns,
-        "curves": [_curve(courses.get(str(trial))) for trial in frame["trial"]],
+        "curves": [_curve(curves.get(str(trial))) for trial in frame["trial"]],
         "score": f"Validation {section.metric} (%)",
     }
 
 
-def _curve(course: pd.DataFrame | None) -> list[list[float | None]]:
+def _curve(curve: pd.DataFrame | None) -> list[list[float | None]]:
     """Return epochs, training seconds and validation scores (%) of a trial's evaluations, thinned to `POINTS`."""
-    if course is None:
+    if curve is None:
         return [[], [], []]
-    curve = curve_of(course)
     kept = curve.iloc[:: -(-len(curve) // POINTS) or 1]
     return [[rounded(float(v)) for v in kept[name]] for name in ("epoch", "time_s")] + [
         [rounded(100 * float(v)) for v in kept["score"]]

@@ -26,7 +26,7 @@ from report.measured import (
 from harness.metrics import PHASES
 from harness.report import palette
 from harness.report.notes import make_notes
-from harness.report.sections import make_sections
+from harness.report.sections import Section, component_columns, make_sections
 from harness.report.table import Table
 from harness.report.views.breakdown import BreakdownView
 from harness.results.frames import load_inputs
@@ -197,3 +197,9 @@ def test_noise_is_flagged_with_its_width(write: Write, tmp_path: Path, noisy: bo
     found = [note.text for note in make_notes(inputs, sections) if note.lead.startswith("Noisy")]
     assert (marked, len(found)) == (("‡", 1) if noisy else ("", 0))
     assert not noisy or "full at P = 2 (6.5 %)" in found[0]
+
+
+def test_a_time_to_the_target_is_no_phase(section: Section) -> None:
+    before = component_columns(section, "phase")
+    times = {"time_to_target_s": 1.0, "time_to_target_with_setup_s": 2.0}
+    assert component_columns(replace(section, frame=section.frame.assign(**times)), "phase") == before

@@ -426,10 +426,11 @@ function plotNow(plot) {
   drawPlot(plot);
 }
 
+// What a filter changes is on the page at once; the figures in sight follow, one after another.
 function plotAgain() {
   for (const plot of plots) {
     plot.due = true;
-    if (plot.seen) plotNow(plot);
+    setTimeout(() => { if (plot.seen) plotNow(plot); });
   }
 }
 

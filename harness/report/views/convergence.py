@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from harness.report.courses import trial_curve
 from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Table, column, grid, seeds_note
@@ -63,10 +62,8 @@ def mean_curve(section: Section, variant: Variant, parts: int) -> pd.DataFrame:
     It ends where the first seed ended, because a mean over those left would be biased. Columns as
     `CURVE_COLUMNS`; no rows if no trial was evaluated.
     """
-    trials = section.select(variant, parts)
-    epochs = section.epochs[section.epochs["trial"].isin(trials["trial"])]
-    curves = [trial_curve(rows) for _, rows in epochs.groupby("trial", sort=True)]
-    curves = [curve for curve in curves if len(curve)]
+    trials = sorted(map(str, section.select(variant, parts)["trial"]))
+    curves = [section.curves[trial] for trial in trials if trial in section.curves]
     if not curves:
         return pd.DataFrame(columns=list(CURVE_COLUMNS))
     by_epoch = pd.concat(curves).groupby("epoch", sort=True)
