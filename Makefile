@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 # Two pips at once would break the environment.
 .NOTPARALLEL:
-.PHONY: help quickstart test lint docs reference constraints clean
+.PHONY: help quickstart test short lint docs reference constraints clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -21,6 +21,21 @@ quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write it
 
 test: $(VENV)/.ready-test  ## Install and run the tests, three files at a time.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# What a plan imports; torch has wheels of gigabytes for most Pythons, and a plan does without.
+PLANS := numpy pydantic typer ruamel.yaml lazy_loader rich psutil requests pooch pymetis
+
+short:  ## Install without torch in a place of its own, and plan: whether another Python (PYTHON=...) reads everything.
+	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \
+	$(PYTHON) -m venv "$$place/venv"; \
+	"$$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(PLANS); \
+	"$$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps .; \
+	"$$place/venv/bin/python" -W error -m compileall -q -f harness methods tools; \
+	cd "$$place"; PATH="$$place/venv/bin:$$PATH"; harness new suite mine; \
+	for command in 'suites' 'list methods' 'list models' 'plan quickstart' 'plan mine.yaml'; do \
+		harness $$command > said || { cat said; echo "error: harness $$command fails on $$(python --version)" >&2; exit 1; }; \
+	done; \
+	python -c 'import sys; print("plans on", sys.version.split()[0])'
 
 lint: $(VENV)/.ready-lint  ## Check style, formatting, types, layers and the links of the documentation.
 	$(BIN)/ruff check

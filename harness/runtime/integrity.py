@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from harness.deferred import torch
 from harness.graph.devices import upload
 from harness.graph.partition import HIDDEN
-from harness.models.gnn import Rows
 from harness.runtime.step import Loss, Step
 
 if TYPE_CHECKING:
