@@ -210,7 +210,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     )
     index = write_report(root, tmp_path / "out", ("html", "md", "svg"))
     page = Page(index.read_text(encoding="utf-8"))
-    assert len([script for script in page.all("script") if "type" not in script]) == 4
+    assert len([script for script in page.all("script") if "type" not in script]) == 5
     assert EVIL in " ".join(page.text)
     assert any(own["method"] == EVIL for plot in plots_in(index.parent).values() for own in plot["series"])
     assert all(path.parent == tmp_path / "out" / "figures" for path in (tmp_path / "out").rglob("*.svg"))
