@@ -132,7 +132,7 @@ function specOf(own, x, y, shown, several, width, lines = false) {
 }
 
 function config({ ink, line }) {
-  return { font: "system-ui, DejaVu Sans, sans-serif", view: { stroke: line }, legend: { labelColor: ink, labelFontSize: 12 },
+  return { aria: false, font: "system-ui, DejaVu Sans, sans-serif", view: { stroke: line }, legend: { labelColor: ink, labelFontSize: 12 },
     axis: { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" } };
 }
 

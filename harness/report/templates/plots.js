@@ -288,7 +288,7 @@ function linesOf(own, panel, datum) {
     if (panel.kind === "bars" && !/^P = /.test(datum.group)) lines.push(`${plain(panel.x)} ${datum.group}`);
     lines.push(`${plain(panel.y)}: ${datum.y === null ? "n/a" : written(datum.y)}${interval(datum)}`);
   }
-  if (datum.seeds) lines.push(`mean of ${datum.seeds} seed${datum.seeds > 1 ? "s" : ""}`);
+  if (datum.seeds) lines.push(datum.seeds > 1 ? `mean of ${datum.seeds} seeds` : "one seed");
   return lines;
 }
 
