@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from functools import cache
 from pathlib import Path
 
 from harness.deferred import torch
@@ -14,6 +15,7 @@ def gpu_is_usable() -> bool:
     return ("torch" in sys.modules or _has_driver()) and torch.cuda.is_available()
 
 
+@cache
 def _has_driver() -> bool:
     """Whether the library is there by which torch would find GPUs, or AMD's driver."""
     try:

@@ -1,8 +1,9 @@
 """Attention over the in-neighbours of a block.
 
 `Sums.add` and `spread` choose by device. On a CPU each thread has a chunk of the rows, all with about as many
-edges, so that sums depend on the number of threads only. On others torch makes matrices [edges, heads], and
-for each head [edges, width].
+edges, so that sums depend on the number of threads only. A GPU takes triton's kernels (`triton_kernels`), which keep
+nothing by edge; where there is no triton, and on other devices, torch's operations do the same for as many edges at a
+time as have `SPELLED_OUT` values.
 
 Destination i has for each head the weights alpha_ij = v_ij exp(e_ij) / sum_k v_ik exp(e_ik) over its
 in-neighbours and itself, e_ij = LeakyReLU(query_i + key_j) (Velickovic et al., ICLR 2018, Eq. 3 and 4); v_ij
@@ -13,8 +14,9 @@ by edge: the backward pass computes the weights again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,12 +24,13 @@ from numpy.typing import NDArray
 
 from harness.deferred import numba, torch
 from harness.graph.csr import CSR
-from harness.graph.spmm import TorchEngine, row_chunks, run_chunks
+from harness.graph.spmm import row_chunks, run_chunks, triton_problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SLOPE = 0.2  # of LeakyReLU below 0
+SPELLED_OUT = 2**24  # values of rows by edge that are in memory at once
 
 Gradients: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
 """Of z, of keys and of queries."""
@@ -41,17 +44,30 @@ class Edges:
     row_scale: Tensor | None = None  # [rows]; None: ones
     column_scale: Tensor | None = None  # [cols]; None: ones
 
-    def spelled_out(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return row and column of every edge, int64 [nnz], and what it counts, [nnz, 1]."""
+    def spelled_out(self, like: Tensor, first: int = 0, last: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return row and column of the edges `first` <= e < `last`, int64 [n], and what they count, [n, 1]."""
         matrix = self.matrix
-        column = matrix.indices.long()
+        last = matrix.nnz if last is None else last
+        column = matrix.indices[first:last].long()
         row = torch.arange(matrix.num_rows, device=like.device).repeat_interleave(
-            matrix.indptr.diff(), output_size=matrix.nnz
+            matrix.indptr.clamp(first, last).diff(), output_size=last - first
         )
-        count = like.new_ones(matrix.nnz) if matrix.values is None else matrix.values.to(like.dtype)
+        values = matrix.values
+        count = like.new_ones(last - first) if values is None else values[first:last].to(like.dtype)
         for scale, index in ((self.row_scale, row), (self.column_scale, column)):
             count = count if scale is None else count * scale.to(like.dtype)[index]
         return row, column, count.unsqueeze(1)
+
+    def parts(self, rows: Tensor, like: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield what `spelled_out` returns, of all edges, `SPELLED_OUT` values of `rows` [n, ...] at a time."""
+        step = max(1, SPELLED_OUT // max(1, rows[:1].numel()))
+        for first in range(0, self.matrix.nnz, step):
+            yield self.spelled_out(like, first, min(first + step, self.matrix.nnz))
+
+
+def fused(device: torch.device) -> bool:
+    """Return whether triton's kernels are taken on a device that is no CPU."""
+    return device.type == "cuda" and triton_problem() is None
 
 
 def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
@@ -64,6 +80,8 @@ def spread(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, ow
         state: [num_dst, 4, heads]: query, peak, 1 / total, and the product of `grad` and the weighted row.
         own: sources whose self loops, at the destinations of the same numbers, are among the edges.
     """
+    if fused(z.device):
+        return spread_by_triton(edges, z, key, grad, state, own)
     if z.device.type != "cpu":
         return spread_by_torch(edges, z, key, grad, state, own)
     # By rows of sources every thread writes rows of its own in `to_z` and `to_key`.
@@ -230,36 +248,34 @@ def _multiply(columns, x, y, out):  # type: ignore[no-untyped-def]
         e += 1
 
 
+def spread_by_triton(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
+    """Do what `spread` does, on a GPU."""
+    from harness.graph import triton_kernels  # triton need not be there
+
+    return triton_kernels.spread(edges.matrix, (edges.row_scale, edges.column_scale), z, key, grad, state, own)
+
+
 def spread_by_torch(edges: Edges, z: Tensor, key: Tensor, grad: Tensor, state: Tensor, own: slice) -> Gradients:
     """Do what `spread` does, by torch's operations, on any device."""
-    to_z, to_key = torch.empty_like(z), torch.zeros_like(key)
+    to_z, to_key = torch.zeros_like(z), torch.zeros_like(key)
     to_query = key.new_zeros((grad.shape[0], key.shape[1]))
     loops = torch.arange(own.start, own.stop, device=z.device)
-    source, target, count = edges.spelled_out(z)
-    every = torch.cat([source, loops]), torch.cat([target, loops])
-    count = torch.cat([count, count.new_ones((len(loops), 1))])
-    query, peak, inverse, mean = state[every[1]].unbind(1)
-    score = query + key[every[0]]
-    weight = _leaky(score).sub_(peak).exp_().mul_(inverse).mul_(count)
-    steep = torch.where(score > 0, 1.0, SLOPE).to(z.dtype)
-    for head in range(z.shape[1]):
-        product = (grad[every[1], head] * z[every[0], head]).sum(1)
-        change = product.sub_(mean[:, head]).mul_(weight[:, head]).mul_(steep[:, head])
-        to_key[:, head].index_add_(0, every[0], change)
-        to_query[:, head].index_add_(0, every[1], change)
-        to_z[:, head] = _product(edges.matrix, weight[: len(source), head], grad[:, head])
-        to_z[own, head] += weight[len(source) :, head].unsqueeze(1) * grad[own, head]
+    step = max(1, SPELLED_OUT // max(1, z[:1].numel()))
+    selves = ((some, some, key.new_ones((len(some), 1))) for some in loops.split(step))
+    for source, target, count in chain(edges.parts(z, key), selves):
+        query, peak, inverse, mean = state[target].unbind(1)
+        score, received = query + key[source], grad[target]
+        weight = _leaky(score).sub_(peak).exp_().mul_(inverse).mul_(count)
+        steep = torch.full_like(score, SLOPE).masked_fill_(score > 0, 1)
+        change = (received * z[source]).sum(2).sub_(mean).mul_(weight).mul_(steep)
+        to_key.index_add_(0, source, change)
+        to_query.index_add_(0, target, change)
+        to_z.index_add_(0, source, received.mul_(weight.unsqueeze(2)))
     return to_z, to_key, to_query
 
 
 def _leaky(scores: Tensor) -> Tensor:
     return torch.nn.functional.leaky_relu(scores, SLOPE)
-
-
-def _product(matrix: CSR, values: Tensor, x: Tensor) -> Tensor:
-    """Return the product [rows, width] of the matrix with other values and `x`."""
-    product: Tensor = TorchEngine().sparse(matrix, values.contiguous()) @ x
-    return product
 
 
 @dataclass(frozen=True)
@@ -292,26 +308,37 @@ class Sums:
             z, key: [num_src, heads, width] and [num_src, heads].
             query: [num_dst, heads].
         """
+        if fused(z.device):
+            self.add_by_triton(edges, z, key, query)
+            return
         if z.device.type != "cpu":
             self.add_by_torch(edges, z, key, query)
             return
         tensors = z, key, query, self.rows, self.total, self.peak
         _run(_add_rows, edges, row_chunks(edges.matrix), tensors)
 
+    def add_by_triton(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
+        """Do what `add` does, on a GPU."""
+        from harness.graph import triton_kernels  # triton need not be there
+
+        scales = edges.row_scale, edges.column_scale
+        triton_kernels.attend(edges.matrix, scales, z, key, query, self.rows, self.total, self.peak)
+
     def add_by_torch(self, edges: Edges, z: Tensor, key: Tensor, query: Tensor) -> None:
         """Do what `add` does, by torch's operations, on any device."""
-        target, source, count = edges.spelled_out(z)
-        score = _leaky(query[target] + key[source])
-        highest = self.peak.scatter_reduce(0, target.unsqueeze(1).expand_as(score), score, "amax")
+        highest = self.peak.clone()
+        for target, source, _ in edges.parts(z, key):
+            score = _leaky(query[target] + key[source])
+            highest.scatter_reduce_(0, target.unsqueeze(1).expand_as(score), score, "amax")
         # Sums so far are relative to the peaks so far.
         kept = (self.peak - highest).exp_()
         self.peak.copy_(highest)
-        term = score.sub_(highest[target]).exp_().mul_(count)
-        self.total.mul_(kept).index_add_(0, target, term)
+        self.total.mul_(kept)
         self.rows.mul_(kept.unsqueeze(2))
-        # A product a head: sparse products take no batch of values.
-        for head in range(z.shape[1]):
-            self.rows[:, head] += _product(edges.matrix, term[:, head], z[:, head])
+        for target, source, count in edges.parts(z, key):
+            term = _leaky(query[target] + key[source]).sub_(highest[target]).exp_().mul_(count)
+            self.total.index_add_(0, target, term)
+            self.rows.index_add_(0, target, term.unsqueeze(2) * z[source])
 
     def merge(self, other: Sums) -> None:
         """Add the sums over other edges to the same destinations."""

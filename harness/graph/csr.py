@@ -24,6 +24,14 @@ Places: TypeAlias = "Ints | Tensor"
 """Positions, int64: on the host, or on the device of what they are positions in."""
 
 
+def on_host(places: Places) -> Ints:
+    """Return positions in the host's memory; where they are on a device the host waits for them."""
+    if isinstance(places, np.ndarray):
+        return places
+    found: Ints = places.cpu().numpy()
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class CSR:
     """A sparse matrix by rows."""

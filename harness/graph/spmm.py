@@ -1,4 +1,4 @@
-"""Products of a sparse matrix and rows: our kernel, torch, DGL.
+"""Products of a sparse matrix and rows: our kernels for CPUs and for GPUs, torch, DGL.
 
 Not numba's own threads: compiling for them takes seconds, one thread of a process at a time may use them
 (a prefetching one would be a second), and a serial and a parallel kernel of one function share, and so
@@ -10,7 +10,8 @@ so the loop over a row's entries is written in LLVM's language, with vectors of 
 LLVM splits where a machine's registers are smaller.
 
 `auto` takes numba on every CPU: weighted or not, at every width and size measured it takes 0.4 to 0.7 of the
-time of the faster one of the other two (docs/design/spmm-engines.md; tests/benchmarks/test_spmm.py).
+time of the faster one of the other two (docs/design/spmm-engines.md; tests/benchmarks/test_spmm.py). On a GPU it takes
+triton where that can be imported, torch elsewhere: not measured.
 """
 
 from __future__ import annotations
@@ -252,22 +253,43 @@ class TorchEngine:
         key = (self.name, x.dtype)
         if key not in matrix.handles:
             values = matrix.values
-            values = torch.ones(matrix.nnz, dtype=x.dtype, device=x.device) if values is None else values.to(x.dtype)
-            matrix.handles[key] = self.sparse(matrix, values)
-        product: Tensor = matrix.handles[key] @ x
-        return product
-
-    def sparse(self, matrix: CSR, values: Tensor) -> Tensor:
-        """Return torch's matrix of the same structure with these values [nnz]; its indices are made once."""
-        if self.name not in matrix.handles:
+            values = _ones(matrix.nnz, x.device, x.dtype) if values is None else values.to(x.dtype)
             # Both have to be of one dtype; columns are four bytes, and an entry's place mostly needs no more.
             short = matrix.nnz < 2**31
             indices = (matrix.indptr.int(), matrix.indices) if short else (matrix.indptr, matrix.indices.long())
-            matrix.handles[self.name] = indices
-        starts, columns = matrix.handles[self.name]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return torch.sparse_csr_tensor(starts, columns, values, (matrix.num_rows, matrix.num_cols))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                matrix.handles[key] = torch.sparse_csr_tensor(*indices, values, (matrix.num_rows, matrix.num_cols))
+        product: Tensor = matrix.handles[key] @ x
+        return product
+
+
+def _ones(count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return so many ones, which a process's matrices share."""
+    held = _held_ones(device, dtype)
+    if held[0].numel() < count:
+        held[0] = torch.ones(count, device=device, dtype=dtype)
+    return held[0][:count]
+
+
+@cache
+def _held_ones(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    return [torch.ones(0, device=device, dtype=dtype)]
+
+
+class TritonEngine:
+    """Row sums by kernels that triton compiles (`triton_kernels`): GPUs, weighted or not, no copy of the matrix.
+
+    Rows of bfloat16 are summed in float32.
+    """
+
+    name = "triton"
+
+    def multiply(self, matrix: CSR, x: Tensor) -> Tensor:
+        """See `Engine`. ValueError if there are more rows than a GPU's grid has programs."""
+        from harness.graph import triton_kernels  # triton need not be there
+
+        return triton_kernels.multiply(matrix, x)
 
 
 class DGLEngine:
@@ -321,7 +343,12 @@ def held_vectors() -> int:
     return MOST if torch.backends.cpu.get_cpu_capability() == "AVX512" else MOST // 2
 
 
-ENGINES: dict[str, type[Engine]] = {"torch": TorchEngine, "dgl": DGLEngine, "numba": NumbaEngine}
+ENGINES: dict[str, type[Engine]] = {
+    "torch": TorchEngine,
+    "dgl": DGLEngine,
+    "numba": NumbaEngine,
+    "triton": TritonEngine,
+}
 
 
 @cache
@@ -344,15 +371,38 @@ def dgl_problem() -> str | None:
     return None
 
 
+@cache
+def triton_problem() -> str | None:
+    """Why the triton engine cannot be used here, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed (torch's CUDA builds for Linux bring it)"
+    try:
+        importlib.import_module("triton")
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"triton does not import: {error}"
+    return None
+
+
+def interpreted() -> bool:
+    """Return whether triton's kernels run on CPUs, as its interpreter does for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
 def choose_engine(name: str, *, device: torch.device) -> Engine:
-    """Return the engine called `name`; `auto` is the fastest one on `device`.
+    """Return the engine called `name`; `auto` is the fastest one on `device`, of a GPU what is thought to be.
 
     UserError if it is not installed, or does not run there.
     """
     if name == "auto":
-        return NumbaEngine() if device.type == "cpu" else TorchEngine()
+        if device.type == "cpu":
+            return NumbaEngine()
+        return TritonEngine() if device.type == "cuda" and triton_problem() is None else TorchEngine()
     if name == "dgl" and (problem := dgl_problem()):
         raise UserError(f"'dgl': {problem}", key="train.spmm", fix="use auto, numba or torch")
-    if name != "torch" and device.type != "cpu":
-        raise UserError(f"'{name}' runs on CPUs only", key="train.spmm", fix="use auto or torch")
+    if name == "triton" and (problem := triton_problem()):
+        raise UserError(f"'triton': {problem}", key="train.spmm", fix="use auto or torch")
+    if name == "triton" and device.type != "cuda" and not interpreted():
+        raise UserError("'triton' runs on GPUs only", key="train.spmm", fix="use auto, numba or torch")
+    if name in ("dgl", "numba") and device.type != "cpu":
+        raise UserError(f"'{name}' runs on CPUs only", key="train.spmm", fix="use auto, triton or torch")
     return ENGINES[name]()

@@ -22,13 +22,20 @@ class Linear:
     processors at the shapes of a GNN layer (docs/design/gemm.md). oneDNN compiles and keeps a kernel of megabytes
     for every number of rows; so it is used for those that recur, and MKL for those that a sampler makes new each time.
     Without gradients other numbers are remembered than with them: an evaluation must not change how training rounds.
+
+    Attributes:
+        rounded: whether products are of operands rounded to bfloat16, in both passes, and summed in float32.
     """
 
     def __init__(self) -> None:
         self.training, self.evaluating = RecurringRows(), RecurringRows()
+        self.rounded = False
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return the product, [rows, out]."""
+        if self.rounded:
+            rounded: Tensor = _RoundedLinear.apply(x, weight, bias)
+            return rounded
         if x.device.type == "cpu" and x.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             recurs = (self.training if torch.is_grad_enabled() else self.evaluating).has(x.shape[0])
             result: Tensor = _Linear.apply(x, weight, bias, recurs)
@@ -109,6 +116,37 @@ class _Linear(Function):
         grad = grads[0].contiguous()
         to_x = ctx.product(grad, weight.t()) if ctx.needs_input_grad[0] else None
         return to_x, _weight_gradient(x, grad), grad.sum(0) if ctx.has_bias else None, None
+
+
+ROUNDED_ROWS = 256  # the numbers of rows of products in bfloat16 are multiples of it
+
+
+class _RoundedLinear(Function):
+    """What autocast does, but that rows are taken up to a multiple: oneDNN compiles for every number of them."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows, factor = _rounded(x), weight.to(torch.bfloat16)
+        ctx.save_for_backward(rows, factor)
+        ctx.count, ctx.dtype, ctx.has_bias = x.shape[0], x.dtype, bias is not None  # type: ignore[attr-defined]
+        out = (rows @ factor)[: x.shape[0]].to(x.dtype)
+        return out if bias is None else out.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        rows, factor = ctx.saved_tensors
+        grad = _rounded(grads[0])
+        to_x = (grad @ factor.t())[: ctx.count].to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        return to_x, (rows.t() @ grad).to(ctx.dtype), grads[0].sum(0) if ctx.has_bias else None
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """Return the rows in bfloat16, and zeros up to a multiple of `ROUNDED_ROWS`."""
+    count = -(-x.shape[0] // ROUNDED_ROWS) * ROUNDED_ROWS
+    out = torch.empty((count, x.shape[1]), dtype=torch.bfloat16, device=x.device)
+    out[: x.shape[0]] = x
+    out[x.shape[0] :] = 0
+    return out
 
 
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ class GNN(Architecture, nn.Module):
         inputs, outputs: width of the input features, and number of classes.
         seed: of the initial weights, which do not depend on rank or device.
         dtype: of the weights.
+        rounded: whether dense products of the training are of operands rounded to bfloat16; evaluations' never are.
         products: the order of A H W in the graph layers.
         source: where the code of the layer is, if it is a plugin's.
     """
@@ -44,11 +45,12 @@ class GNN(Architecture, nn.Module):
         *,
         seed: int,
         dtype: torch.dtype,
+        rounded: bool = False,
         products: Products = "auto",
         source: PluginSource | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        self.spec, self.inputs, self.outputs = spec, inputs, outputs
+        self.spec, self.inputs, self.outputs, self.rounded = spec, inputs, outputs, rounded
         self.graph_layers = nn.ModuleList(self._build(MODELS.load(spec.name, source).as_module(), products))
         self.linear_layers = nn.ModuleList(_Linear(*widths) for widths in self.linear_widths)
         self.norms = nn.ModuleList(
@@ -58,7 +60,20 @@ class GNN(Architecture, nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for module in (*self.graph_layers, *self.linear_layers):
             module.reset(generator)
-        self.to(dtype)
+        self.to(dtype).train()
+
+    def train(self, mode: bool = True) -> Self:
+        """See `nn.Module`; with it begins, or ends, the rounding of products."""
+        for product in self._products:
+            product.rounded = self.rounded and mode
+        return super().train(mode)
+
+    @property
+    def _products(self) -> list[Linear]:
+        return [
+            *(layer.linear for layer in self._layers),
+            *(layer.product for layer in self.linear_layers if isinstance(layer, _Linear)),
+        ]
 
     @property
     def _layers(self) -> list[GraphLayer]:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Direction = Literal["forward", "backward", "none"]
 Scope = Literal["setup", "compile", "epoch", "eval"]
 
+ROUNDED: tuple[Purpose, ...] = ("embedding", "gradient")
+"""Purposes whose rows a lower precision of messages rounds: input features are sent as they were read."""
+
 
 @dataclass(frozen=True)
 class Channel:
@@ -125,6 +128,7 @@ class Communicator:
     With gloo and a GPU (several ranks on one device) tensors are staged through the host.
     A group of one rank needs no process group and moves nothing. `group` is a process group of all ranks;
     None: the one that they joined first. `timeout_s`: how long exchanges in groups made later wait for peers.
+    `message`: what values of embeddings and of their gradients are sent as by `exchange_rows`; None: as they are.
 
     Attributes:
         by_sockets: whether all that passes here passes TCP sockets of this process.
@@ -139,8 +143,9 @@ class Communicator:
         traffic: Traffic,
         group: dist.ProcessGroup | None = None,
         timeout_s: float = 300,
+        message: torch.dtype | None = None,
     ) -> None:
-        self.rank, self.world, self.device = rank, world, device
+        self.rank, self.world, self.device, self.message = rank, world, device, message
         self._timeout = timedelta(seconds=timeout_s)
         self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
@@ -159,6 +164,7 @@ class Communicator:
         layer: int = -1,
         direction: Direction = "none",
         out: Tensor | None = None,
+        exact: bool = False,
     ) -> Tensor:
         """Send `send_counts[q]` rows to each rank q and receive `recv_counts[q]` from it.
 
@@ -170,6 +176,7 @@ class Communicator:
             layer: graph layer, -1 where none applies.
             direction: forward or backward pass.
             out: [sum(recv_counts), ...], contiguous: where to receive; allocated if None.
+            exact: values are sent as they are, whatever the purpose.
 
         Returns:
             `out`, grouped by sender in rank order.
@@ -178,7 +185,14 @@ class Communicator:
             out = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         if self.world == 1:
             return out.copy_(rows)
-        self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction)
+        rounded = rows if exact else rows.to(self.sent_as(rows, purpose))
+        if rounded.dtype != rows.dtype:
+            return out.copy_(
+                self.exchange_rows(
+                    rounded, send_counts, recv_counts, purpose=purpose, layer=layer, direction=direction, exact=True
+                )
+            )
+        self._count_rows(rows, rows.dtype, send_counts, recv_counts, purpose, layer, direction)
         self._align()
         with self.clock.phase("comm"):
             source, target = rows.contiguous(), out
@@ -202,7 +216,26 @@ class Communicator:
         overlapped: bool = False,
     ) -> None:
         """Count what `exchange_rows` of these arguments moves."""
-        width = rows.element_size() * math.prod(rows.shape[1:])
+        dtype = self.sent_as(rows, purpose)
+        self._count_rows(rows, dtype, send_counts, recv_counts, purpose, layer, direction, overlapped=overlapped)
+
+    def sent_as(self, rows: Tensor, purpose: Purpose) -> torch.dtype:
+        """Return what the values of rows with this purpose are sent as."""
+        return rows.dtype if self.message is None or purpose not in ROUNDED else self.message
+
+    def _count_rows(
+        self,
+        rows: Tensor,
+        dtype: torch.dtype,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        purpose: Purpose,
+        layer: int,
+        direction: Direction,
+        *,
+        overlapped: bool = False,
+    ) -> None:
+        width = dtype.itemsize * math.prod(rows.shape[1:])
         for peer in range(self.world):
             if peer != self.rank and (send_counts[peer] or recv_counts[peer]):
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
@@ -231,7 +264,7 @@ class Communicator:
         group = None
         if self.world > 1:
             group = self._spare.pop(0) if self._spare else dist.new_group(timeout=self._timeout)
-        return Communicator(self.rank, self.world, self.device, clock, Traffic(), group)
+        return Communicator(self.rank, self.world, self.device, clock, Traffic(), group, message=self.message)
 
     def give_back(self, aside: Communicator) -> None:
         """Take back what `aside` returned, whose exchanges are over; every rank must call in the same order."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.graph.spmm import triton_problem
 from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
 from harness.runtime.evaluation import pieces
@@ -42,6 +43,7 @@ class BytesCase:
         steps: of the epoch, the same number on each rank.
         stats: the epoch's `Step.stats`, summed over steps and ranks.
         itemsize: bytes of a value.
+        message_itemsize: of an embedding's or gradient's, as it is sent; None: the same.
         label_bytes: of a node's label: 8, or a value for each class.
         weighted: edges have weights.
     """
@@ -54,6 +56,7 @@ class BytesCase:
     steps: int = 1
     stats: Mapping[str, float] = field(default_factory=dict)
     itemsize: int = 4
+    message_itemsize: int | None = None
     label_bytes: int = 8
     weighted: bool = False
 
@@ -61,6 +64,11 @@ class BytesCase:
     def pairs(self) -> int:
         """P (P - 1), the pairs of a sender and a receiver."""
         return self.parts * (self.parts - 1)
+
+    @property
+    def message(self) -> int:
+        """Bytes of an embedding's or gradient's value, as it is sent."""
+        return self.itemsize if self.message_itemsize is None else self.message_itemsize
 
     def count(self, name: str) -> int:
         """Return a metric of `stats` that counts something; 0 if no step told it."""
@@ -72,7 +80,7 @@ class BytesCase:
         """Return the bytes of a full-graph method whose ranks are sent `rows` rows in each layer.
 
         Forward rows * width * itemsize in each layer (in mixhop in each hop), width that of its input;
-        backward the same in all layers but the first.
+        backward the same in all layers but the first. Behind the first it is `message` bytes a value.
 
         Args:
             rows: that all ranks together receive, forward.
@@ -85,11 +93,15 @@ class BytesCase:
         for block, (width, _) in enumerate(self.model.widths):
             layer, _ = self.model.layer_of(block)
             transformed = transform_first and self.model.transforms_first(block)
-            row = (layer.transformed if transformed else width) * self.itemsize
+            values = layer.transformed if transformed else width
             if block or not precompute:
-                sent["feature" if block == 0 else "embedding"] += rows * row
+                if block:
+                    sent["embedding"] += rows * values * self.message
+                else:
+                    sent["feature"] += rows * values * self.itemsize
                 # No row of the first layer depends on a weight, unless it is H W that is sent.
-                sent["gradient"] += backward * row if block >= self.model.hops or transformed else 0
+                learnt = block >= self.model.hops or transformed
+                sent["gradient"] += backward * values * self.message if learnt else 0
         return sent
 
     def mini_batch(self, options: MiniBatchOptions, *, labels: bool = False, width: int | None = None) -> Bytes | None:
@@ -159,12 +171,13 @@ class MemoryCase:
         model: the replica.
         parts: number of ranks.
         itemsize: bytes of a value.
+        rounded: dense products keep their operands in bfloat16.
         moments: vectors as long as the weights that the optimizer keeps (Adam 2).
         inductive: `evaluated` is of another graph than `train`.
         multilabel: a label is a row of classes.
         weighted: edges have weights.
         cuda: the tensors live on a GPU.
-        torch_engine: SpMM by torch, which keeps its own copy of each matrix with 8-byte columns and values.
+        torch_engine: SpMM by torch, which keeps 4-byte pointers of its own, and values where there are none.
         threads: of the rank; as many batches are drawn at a time.
         evaluation_mib: of boundary rows that an evaluation receives at once.
         least: where a method can only bound what it needs, give what it needs in any case, not the most.
@@ -178,6 +191,7 @@ class MemoryCase:
     model: Architecture
     parts: int = 1
     itemsize: int = 4
+    rounded: bool = False
     moments: int = 2
     inductive: bool = False
     multilabel: bool = False
@@ -275,6 +289,21 @@ class MemoryCase:
         blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each, layers=layers)
         return self.mini_batch(blocks, options)
 
+    def drawn_on_device(self, read: int, options: MiniBatchOptions) -> Components:
+        """Return the components that batches are drawn from and with on a GPU; none without one.
+
+        "graph" is the whole training graph, and with sharded features each node's owner and row there; "sampling" a
+        table of the nodes, and half a dozen numbers of 8 bytes for each of the edges `read` at a time.
+        """
+        if not self.cuda:
+            return {}
+        weights = (4 * self.edges + 8 * self.nodes) if self.weighted else 0
+        places = 0 if options.storage == "host" else 8 * self.nodes
+        return {
+            "graph": 8 * (self.nodes + 1) + 4 * self.edges + weights + places,
+            "sampling": 4 * self.nodes + 48 * read,
+        }
+
     def subgraphs(self, options: MiniBatchOptions, size: int, *, chances: bool = True) -> Components:
         """Return the components of a method on subgraphs of `size` nodes (-1: all; see `subgraph_blocks`).
 
@@ -316,17 +345,29 @@ class MemoryCase:
     def matrices(self, block: BlockSize, *, transposed: bool = True) -> int:
         """Return the bytes of a CSR (8-byte pointers, 4-byte columns), its transpose, degrees and scales.
 
-        torch's engine has pointers of 4 bytes besides, and a value for each entry.
+        torch's engine has pointers of 4 bytes besides, and a value for each entry, which both share where all are one.
         """
-        ones = self.torch_engine and not self.weighted
-        entry = 4 + (self.itemsize if self.weighted or ones else 0)
-        pointer = 8 + (4 if self.torch_engine else 0)
-        pointers = pointer * (block.dst + 1) + (pointer * (block.src + 1) if transposed else 0)
-        return pointers + entry * block.edges * (2 if transposed else 1) + self.itemsize * (block.dst + block.src)
+        entry = 4 + (self.itemsize if self.weighted else 0)
+        pointers = (12 if self.torch_engine else 8) * (block.dst + 1 + (block.src + 1 if transposed else 0))
+        ones = self.itemsize * block.edges if self.torch_engine and not self.weighted else 0
+        scales = self.itemsize * (block.dst + block.src)
+        return pointers + entry * block.edges * (2 if transposed else 1) + ones + scales
 
     def _layers(self, blocks: Sequence[BlockSize], peak: int) -> Components:
         eq3 = eq3_values(self.model, blocks)
-        return {"layers (Eq. 3)": eq3 * self.itemsize, "layers, beside Eq. 3": (peak - eq3) * self.itemsize}
+        found = {"layers (Eq. 3)": eq3 * self.itemsize, "layers, beside Eq. 3": (peak - eq3) * self.itemsize}
+        return found | ({"bfloat16 operands": 2 * self._operands(blocks)} if self.rounded else {})
+
+    def _operands(self, blocks: Sequence[BlockSize]) -> int:
+        """Return the values that products have in bfloat16: what all keep, and the result of the widest.
+
+        The float32 rows that they were are counted with the layers, even where nothing but a product would keep them.
+        """
+        if self.least:
+            return 0
+        sizes = [(block.dst + block.src, *pair) for block, pair in zip(blocks, self.model.widths, strict=True)]
+        sizes += [(blocks[-1].dst, *pair) for pair in self.model.linear_widths]
+        return sum(rows * inputs for rows, inputs, _ in sizes) + max(rows * max(pair) for rows, *pair in sizes)
 
     def _labels(self, rows: int) -> int:
         return rows * (self.model.outputs * self.itemsize if self.multilabel else 8)
@@ -374,6 +415,7 @@ def case_of(worker: Worker) -> MemoryCase:
         model=worker.model,
         parts=worker.world,
         itemsize=worker.dtype.itemsize,
+        rounded=worker.model.rounded,
         moments=optimizer_of(train, worker.job.config.plugins.get("optimizer")).moments,
         multilabel=worker.multilabel,
         weighted=partition.meta["weighted"],
@@ -384,8 +426,8 @@ def case_of(worker: Worker) -> MemoryCase:
 
 
 def uses_torch(spmm: str, device: str) -> bool:
-    """Return whether products are torch's, which keeps a copy of each matrix."""
-    return spmm == "torch" or device == "cuda"
+    """Return whether products are torch's, as far as this machine tells what ranks have installed."""
+    return spmm == "torch" or (spmm == "auto" and device != "cpu" and triton_problem() is not None)
 
 
 def _spread(drawn: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.deferred import dist, torch
+from harness.errors import UserError
 from harness.graph.devices import KINDS
 from harness.runtime.spec import RunConfig
 from harness.spec import Spec
@@ -73,6 +74,21 @@ def rank_device(kind: str) -> torch.device:
     return KINDS[kind].device(int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def backend_for(device: str, ranks: int, gpus: int) -> Backend:
+    """Return what `ranks` of a machine with so many GPUs talk through: nccl where each has a GPU of its own, else gloo.
+
+    NCCL refuses two ranks on one device; gloo stages what they exchange through the host (`Communicator`). UserError
+    if this torch lacks what is needed.
+    """
+    shared = device == "cuda" and gpus < ranks
+    if device == "cuda" and not shared and dist.is_nccl_available():
+        return "nccl"
+    if not dist.is_gloo_available():
+        why = f"{ranks} ranks share {gpus} GPU(s), which NCCL refuses, and" if shared else f"ranks on {device}:"
+        raise UserError(f"{why} this torch has no gloo", key="partition.parts", fix="one part, or a torch with gloo")
+    return "gloo"
+
+
 def join_group(job: Job, rank: int, world: int) -> None:
     """Join the trial's process group: nccl with a GPU for each local rank, gloo otherwise."""
     from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -86,7 +102,7 @@ def join_group(job: Job, rank: int, world: int) -> None:
     backend: Backend
     if job.rendezvous is None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-        backend = "nccl" if job.config.device == "cuda" and torch.cuda.device_count() >= local else "gloo"
+        backend = backend_for(job.config.device, local, torch.cuda.device_count())
         store = FileStore(str(job.store), world)
     else:
         at = job.rendezvous

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from harness.runtime.worker import Worker
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+
+KEEP_S = 1.0  # between two writes of the epochs so far
 
 
 class TrialError(Exception):
@@ -47,6 +50,8 @@ class RankReport:
         self._method: Method[Any] | None = None
         self._foreseen: list[str] = []
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
+        self._ended = (out / f"epochs-{rank}.jsonl").open("a")
+        self._kept, self._kept_at = 0, time.monotonic()
 
     @property
     def exit_code(self) -> int:
@@ -83,6 +88,13 @@ class RankReport:
         """Record what a rehearsal took, after which the training has another `method`."""
         self._method = method
         self._data["compile_s"] = seconds
+
+    def keep_epochs(self) -> None:
+        """Write the rows so far, at most once in `KEEP_S`: they outlive a rank that is killed."""
+        if time.monotonic() - self._kept_at >= KEEP_S:
+            self._ended.write("".join(json.dumps(each) + "\n" for each in self.epochs[self._kept :]))
+            self._ended.flush()
+            self._kept, self._kept_at = len(self.epochs), time.monotonic()
 
     def progress(self, **event: Any) -> None:
         """Tell the launcher how far the trial is (rank 0 only)."""

@@ -51,13 +51,19 @@ class TrainSpec(Spec):
     seconds: float | None = Field(
         None, gt=0, description="stop after the epoch in which the slowest rank has trained for so many seconds"
     )
-    precision: Literal["float32", "float64"] = Field("float32", description="of features, weights, messages")
+    precision: Literal["float32", "float64", "bf16"] = Field(
+        "float32",
+        description="of features, weights, messages; bf16: float32, but for the operands of training's dense products",
+    )
+    message_precision: Literal["same", "bf16"] = Field(
+        "same", description="of the embeddings and gradients that training exchanges; bf16: half the bytes of float32"
+    )
     inductive: bool | None = Field(None, description="train on the training subgraph only; default: the data set's")
     cores: int | None = Field(
         None, ge=1, description="cores that a rank is pinned to, helpers' threads included; default: cores / ranks"
     )
     threads: int | None = Field(None, ge=1, description="CPU threads a rank; default: its cores")
-    spmm: Literal["auto", "torch", "dgl", "numba"] = Field("auto", description="SpMM engine")
+    spmm: Literal["auto", "torch", "dgl", "numba", "triton"] = Field("auto", description="SpMM engine")
     products: Products = Field(
         "auto", description="order of A H W in sage and gcn where the method's options and exchanges leave it open"
     )
@@ -94,6 +100,16 @@ class TrainSpec(Spec):
         """Return whether an evaluation follows `epoch`, counted from 0."""
         due = self.eval_every > 0 and (epoch + 1) % self.eval_every == 0
         return due or (self.final_eval and epoch + 1 == self.epochs)
+
+    @property
+    def stored(self) -> Literal["float32", "float64"]:
+        """What features, weights and messages are stored as."""
+        return "float64" if self.precision == "float64" else "float32"
+
+    @property
+    def message_itemsize(self) -> int:
+        """Bytes of a value of the embeddings and gradients that are exchanged."""
+        return 2 if self.message_precision == "bf16" else 8 if self.stored == "float64" else 4
 
     @property
     def scored(self) -> bool:

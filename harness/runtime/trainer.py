@@ -218,6 +218,7 @@ class Trainer:
             if spec.evaluates(epoch):
                 self._evaluate(row)
             self._follow_seconds(row, evaluated=spec.evaluates(epoch))
+            self.report.keep_epochs()
             self.report.progress(
                 event="epoch",
                 epoch=epoch,
@@ -234,6 +235,7 @@ class Trainer:
         summary = self.progress.summary(self.report.epochs) | {
             "checksum": self.check_replicas(len(self.report.epochs) - 1),
             "spmm": self.worker.partition.engine,
+            "tf32": torch.backends.cuda.matmul.allow_tf32 if self.worker.device.type == "cuda" else None,
             "parameters": self.flat.values.numel(),
         }
         self.report.finish(summary, self.eval_s, usage=self.usage.report(), wire=sent)

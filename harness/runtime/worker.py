@@ -64,9 +64,14 @@ class Worker:
         job, rank, world = self.job, self.rank, self.world
         self.device = rank_device(config.device)
         self.spans.of(self.device)
-        self.dtype = getattr(torch, config.train.precision)
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32, whatever a plugin has set
+        self.dtype = getattr(torch, config.train.stored)
         self.clock, self.traffic = Clock(self.device, detailed=config.timing in IN_PHASES), Traffic()
-        self.comm = Communicator(rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s)
+        self.comm = Communicator(
+            rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s,
+            message=torch.bfloat16 if config.train.message_precision == "bf16" else None,
+        )  # fmt: skip
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check: TrafficCheck | None = None
         if config.traffic == "verify" and self.interface is not None:
@@ -104,6 +109,7 @@ class Worker:
             self._graph.num_classes,
             seed=config.seed,
             dtype=self.dtype,
+            rounded=config.train.precision == "bf16",
             products=config.train.products,
             source=config.plugins.get("model"),
         ).to(self.device)

@@ -38,22 +38,15 @@ def _not_empty(selector: Selector) -> Selector:
     return selector
 
 
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"bad value {value}: must be finite")
-    return value
-
-
-Bound = Annotated[float, AfterValidator(_finite)]
 Selection = Annotated[Selector, AfterValidator(_not_empty)]
 
 
 class Expect(Spec):
     """One of four expectations: a lower bound, an upper bound, both, or an order of trials."""
 
-    at_least: Bound | None = Field(None, description="the value is this or more")
-    at_most: Bound | None = Field(None, description="the value is this or less")
-    between: tuple[Bound, Bound] | None = Field(None, description="the value is in this range, ends included")
+    at_least: float | None = Field(None, description="the value is this or more")
+    at_most: float | None = Field(None, description="the value is this or less")
+    between: tuple[float, float] | None = Field(None, description="the value is in this range, ends included")
     order: tuple[Selection, ...] | None = Field(
         None, min_length=2, description="trials whose values rise or fall in this order"
     )
@@ -206,6 +199,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.final_eval": True,
     "train.cores": None,
     "train.products": "auto",
+    "train.message_precision": "same",
     "train.schedule": "constant",
     "train.optimizer_options": {},
     "train.schedule_options": {},

@@ -10,7 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from harness import Bytes, BytesCase, FullGraphMethod, FullGraphOptions, Loss, MemoryCase, Metric, Step, Worker, torch
+from harness import (
+    Bytes,
+    BytesCase,
+    FullGraphMethod,
+    FullGraphOptions,
+    Loss,
+    MemoryCase,
+    Metric,
+    Step,
+    UserError,
+    Worker,
+    torch,
+)
 from harness.graph import Partition, upload
 from harness.models import BlockSize
 from harness.runtime import PartSize
@@ -78,6 +90,12 @@ class CAGNET(FullGraphMethod[CAGNETOptions]):
 
     def __init__(self, worker: Worker, options: CAGNETOptions) -> None:
         rank_groups(options.replication, worker.world)  # a user's mistake ends the trial before anything is sent
+        if worker.job.config.train.message_precision != "same":
+            raise UserError(
+                "cagnet's ranks hold copies that are equal bit for bit, and broadcast rows as they are",
+                key="train.message_precision",
+                fix="leave it at same, or leave cagnet out",
+            )
         super().__init__(worker, options)
         sizes = [row["inner"] for row in worker.partition.meta["table"][: worker.world]]
         job = worker.job

@@ -36,6 +36,7 @@ from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import induced
 
 CPU = torch.device("cpu")
+ON_CPUS = [name for name in ENGINES if name != "triton"]
 WIDTHS = (50, 128, 200, 512, 602, 1024)
 SIZE = 8000
 LEAST = 0.05  # seconds for which each engine is timed at least
@@ -106,6 +107,28 @@ def copied(threads: int) -> float:
     return 2 * source.nbytes / seconds
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_engines_on_a_gpu(case: str) -> None:
+    """Print milliseconds of both products, in turns; what `choose_engine` takes is to follow from it."""
+    make, widths = CASES[case]
+    matrix = make().to(torch.device("cuda"))
+    print(f"\n{torch.cuda.get_device_name()}: {case}, {matrix.nnz} entries")
+    for width in widths:
+        x = torch.rand((matrix.num_cols, width), device="cuda")
+        times: dict[str, list[float]] = {"triton": [], "torch": []}
+        for turn in range(21):
+            for name, taken in times.items():
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                ENGINES[name]().multiply(matrix, x)
+                end.record()
+                end.synchronize()
+                if turn:  # the first one compiles
+                    taken.append(start.elapsed_time(end))
+        print(f"{width:>6}", {name: round(float(np.median(taken)), 3) for name, taken in times.items()})
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_engines(benchmark: Any, case: str, threads: int) -> None:
@@ -114,7 +137,7 @@ def test_engines(benchmark: Any, case: str, threads: int) -> None:
     random = np.random.default_rng(1)
     values = torch.from_numpy(random.random(plain.nnz, np.float32))
     weighted = CSR(plain.indptr, plain.indices, plain.num_cols, values)
-    names = [name for name in ENGINES if name != "dgl" or dgl_problem() is None]
+    names = [name for name in ON_CPUS if name != "dgl" or dgl_problem() is None]
 
     def table() -> Iterator[str]:
         bandwidth = copied(threads)
@@ -176,7 +199,7 @@ def by_columns(matrix: CSR, x: torch.Tensor, threads: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ON_CPUS)
 def test_growth(benchmark: Any, name: str, weighted: bool, edges: int) -> None:
     """64 columns."""
     if name == "dgl" and (problem := dgl_problem()):

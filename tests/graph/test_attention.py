@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.oracle import attention
+from harness.graph import attention as ours
 from harness.graph import spmm as parts
 from harness.graph.attention import Edges, Sums, spread, spread_by_torch
 from harness.graph.block import MEAN, Block
@@ -90,8 +91,11 @@ def test_float32_follows_float64() -> None:
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-3)
 
 
-def test_torchs_operations_do_what_the_kernels_do() -> None:
-    """Those that other devices take."""
+@pytest.mark.parametrize("values", [1, 70, 2**24])
+def test_torchs_operations_do_what_the_kernels_do(values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that other devices take, for so many values at a time: edge by edge, by seven edges, and all at once."""
+    monkeypatch.setattr(ours, "SPELLED_OUT", values)
+    torch.manual_seed(0)
     block, _ = case(23, 40)
     edges = Edges(block.adjacency, block.dst_scale, block.src_scale)
     sources = Edges(block.transposed, block.src_scale, block.dst_scale)

@@ -16,6 +16,7 @@ from harness.graph.csr import CSR
 from harness.graph.spmm import ENGINES, LINE, MOST, NumbaEngine, choose_engine, dgl_problem, multiply_rows
 
 CPU = torch.device("cpu")
+ON_CPUS = [name for name in ENGINES if name != "triton"]  # whose interpreter is slow: test_triton.py
 
 
 def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_matrix]:
@@ -33,7 +34,7 @@ def case(weighted: bool, rows: int = 300, cols: int = 500) -> tuple[CSR, sp.csr_
 @pytest.mark.parametrize("width", [1, 7, 16, 130, 301])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ON_CPUS)
 def test_engines_equal_scipy(
     name: str, weighted: bool, dtype: torch.dtype, width: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +55,7 @@ def test_engines_equal_scipy(
     np.testing.assert_allclose(got.numpy(), matrix @ x, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ON_CPUS)
 def test_a_matrix_without_entries(name: str) -> None:
     if name == "dgl" and (problem := dgl_problem()):
         pytest.skip(problem)
@@ -127,9 +128,24 @@ def test_dgl_reads_edge_ids_where_it_cuts_columns_up() -> None:
         assert done.returncode == -signal.SIGSEGV
 
 
-def test_auto_is_numba_on_cpus_and_torch_elsewhere() -> None:
-    assert choose_engine("auto", device=CPU).name == "numba"
-    assert choose_engine("auto", device=torch.device("cuda")).name == "torch"
+def test_torch_takes_columns_as_they_are_and_ones_that_are_shared() -> None:
+    """A fresh block every step is not to be copied every step."""
+    csr, other = (case(False, rows=rows)[0] for rows in (300, 200))
+    x = torch.ones(500, 2)
+    for matrix in (csr, other):
+        choose_engine("torch", device=CPU).multiply(matrix, x)
+        held = matrix.handles["torch", torch.float32]
+        assert held.col_indices().data_ptr() == matrix.indices.data_ptr()
+        matrix.handles["values"] = held.values().data_ptr()
+    assert csr.handles["values"] == other.handles["values"]
+
+
+def test_auto_is_numba_on_cpus_and_triton_on_gpus_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem, name in ((None, "triton"), ("triton is not installed", "torch")):
+        monkeypatch.setattr(parts, "triton_problem", lambda problem=problem: problem)
+        assert choose_engine("auto", device=CPU).name == "numba"
+        assert choose_engine("auto", device=torch.device("cuda")).name == name
+        assert choose_engine("auto", device=torch.device("meta")).name == "torch"
 
 
 def test_an_engine_that_is_missing_is_the_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +154,10 @@ def test_an_engine_that_is_missing_is_the_users_error(monkeypatch: pytest.Monkey
         choose_engine("dgl", device=CPU)
     with pytest.raises(UserError, match=r"'numba' runs on CPUs only"):
         choose_engine("numba", device=torch.device("cuda"))
+    monkeypatch.setattr(parts, "triton_problem", lambda: None)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(UserError, match=r"train\.spmm: 'triton' runs on GPUs only \(use auto, numba or torch\)"):
+        choose_engine("triton", device=CPU)
+    monkeypatch.setattr(parts, "triton_problem", lambda: "triton is not installed")
+    with pytest.raises(UserError, match=r"'triton': triton is not installed \(use auto or torch\)"):
+        choose_engine("triton", device=torch.device("cuda"))

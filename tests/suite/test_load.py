@@ -84,9 +84,9 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "model: {hiden: 3}\n", "s.yaml:4: model.hiden: unknown key (did you mean 'hidden'?)"),
         (PLAIN + "partitions: 3\n", "s.yaml:4: partitions: unknown key (did you mean 'partition'?)"),
         (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checksum_every, clip, cores, epochs, "
-         "eval_every, evaluation_mib, final_eval, inductive, lr, lr_warmup, optimizer, optimizer_options, patience, "
-         "pos_weight, precision, products, sampled_eval, schedule, schedule_options, seconds, spmm, stop_at_target, "
-         "target, threads, warmup, weight_decay)"),
+         "eval_every, evaluation_mib, final_eval, inductive, lr, lr_warmup, message_precision, optimizer, "
+         "optimizer_options, patience, pos_weight, precision, products, sampled_eval, schedule, schedule_options, "
+         "seconds, spmm, stop_at_target, target, threads, warmup, weight_decay)"),
         (PLAIN + "model:\n  name: 3\n", "s.yaml:5: model.name: bad value 3: must be a valid string"),
         (PLAIN + "model:\n  name: {gat: 3}\n",
          "s.yaml:4: model: name: write the options of gat as `{gat: {option: value}}`"),
@@ -95,6 +95,8 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "train: {epochs: ten}\n",
          "s.yaml:4: train.epochs: bad value 'ten': must be a valid integer, unable to parse string as an "
          "integer"),
+        (PLAIN + "train: {epochs: true}\n", "s.yaml:4: train.epochs: must be a number"),
+        (PLAIN + "train: {lr: .inf}\n", "s.yaml:4: train.lr: bad value inf: must be a finite number"),
         (PLAIN + "train: 3\n", "s.yaml:4: train: bad value 3: must be a section of `key: value` lines"),
         (PLAIN + "train: {epochs: [1, two]}\n",
          "s.yaml:4: train.epochs: bad value 'two': must be a valid integer, unable to parse string as an "
