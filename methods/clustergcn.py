@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from harness import (
     Bytes,
     BytesCase,
+    LayerSample,
     MemoryCase,
     MiniBatchMethod,
     MiniBatchOptions,
@@ -23,8 +24,8 @@ from harness import (
     Worker,
 )
 from harness.graph import Block, Topology, View, upload
-from harness.runtime import Batch, Communicator, FeatureStore, HostStore, RowPlan, common_order, fresh, make_batches
-from harness.sampling import Tables, clusters, induce, induced
+from harness.runtime import Batch, Communicator, FeatureStore, HostStore, Plan, common_order, fresh, make_batches
+from harness.sampling import GraphOnDevice, Tables, clusters, induce, induce_on_device, induced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +54,11 @@ class ClusterOptions(MiniBatchOptions):
         if self.cache != "none" and self.scope == "local":
             raise ValueError("cache: scope 'local' reads no remote node; leave cache at 'none'")
         return self
+
+    @property
+    def of_whole_graph(self) -> bool:
+        """Whether batches are of the whole graph, and have its degrees: what a GPU induces."""
+        return self.scope == "global" and self.degrees == "graph"
 
     def clusters_of(self, ranks: int) -> int:
         """Return how many clusters each rank's part is divided into, by scope `local`."""
@@ -137,6 +143,11 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         own = clusters(part, min(count, inner.size), 0, keep=keep)
         return inner, own + np.int64(worker.rank * count)
 
+    @property
+    def draws_on_device(self) -> bool:
+        """See `MiniBatchMethod`: subgraphs of the whole graph, with its degrees."""
+        return self.worker.device.type != "cpu" and self.options.of_whole_graph
+
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         return _InducedOwn(source, self.worker) if self._local else _Induced(source)
@@ -153,6 +164,7 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         if self.options.degrees == "graph":
             return super().blocks(sample, source)
         worker, layer = self.worker, sample.layers[0]
+        assert isinstance(layer, LayerSample)
         weights = None if layer.values is None else layer.values.astype(np.float32)
         graph = Topology(layer.indptr, layer.indices, weights)
         engine, alone = worker.job.config.train.spmm, replace(layer, sources=np.arange(layer.sources.size))
@@ -202,7 +214,9 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         blocks = graph.subgraph_blocks(math.floor(share * graph.nodes))
         # Scope local keeps besides which nodes of the graph it learns from, a byte each.
         held = 8 * graph.nodes + (case.nodes if local else 0)
-        return case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else held}
+        components = case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else held}
+        read = 0 if case.least else min(case.edges, math.floor(share * case.edges))
+        return components | (case.drawn_on_device(read, options) if options.of_whole_graph else {})
 
 
 class _Induced:
@@ -210,9 +224,13 @@ class _Induced:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        on_host = source.device.type == "cpu"
+        self._graph = None if on_host else GraphOnDevice.of(source.topology, source.device)
 
     def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
         """See `Sampler`; nothing is drawn."""
+        if self._graph is not None:
+            return Sample([induce_on_device(self._graph, targets)] * self._source.depth, None)
         layer = induce(self._source.topology, targets, self._source.tables)
         return Sample([layer] * self._source.depth, None)
 
@@ -235,8 +253,8 @@ class _InducedOwn(_Induced):
 class _OwnRows(FeatureStore):
     """A rank's own rows, which it reads without asking another; all columns but those asked for are 0."""
 
-    def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
-        rows = fresh(self.inner, plan.own.size, self.width)
+    def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        rows = fresh(self.inner, len(plan.own), self.width)
         plan.copy_own(self.inner, rows)
         if columns is None:
             return rows

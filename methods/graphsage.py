@@ -31,6 +31,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     p_ij ~ A_ij, sum k, and count 1/p_ij (`weights: propagation`, A_ij the model's weight of the edge): both
     are unbiased. All layers' nodes are found first, then the input features are fetched from their owners.
     With `topology: owner` these draw, too, and send what is drawn, or with `weights: propagation` whole rows.
+    On a GPU what every rank draws uniformly is drawn there, from a copy of the graph: the same as on a CPU.
     Exact with all neighbours and all training nodes in one batch. Bytes: see `MiniBatchMethod`.
     """
 
@@ -52,6 +53,11 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
         return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"), weights)
 
     @property
+    def draws_on_device(self) -> bool:
+        """See `MiniBatchMethod`: uniform draws from a graph that every rank has."""
+        return self.worker.device.type != "cpu" and _uniform_of_all(self.options)
+
+    @property
     def remarks(self) -> list[str]:
         """See `Method.remarks`: fan-outs that were asked for and leave no neighbour out."""
         most = int(np.diff(self.source.topology.indptr).max(initial=0))
@@ -61,5 +67,15 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
 
     @classmethod
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn`."""
-        return case.drawn(options, options.fanouts, "fanouts", each=True)
+        """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.drawn_on_device`)."""
+        components = case.drawn(options, options.fanouts, "fanouts", each=True)
+        if not _uniform_of_all(options):
+            return components
+        fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")
+        blocks = case.largest_blocks(case.batch_rows(options.batch_size), fanouts, each=True)
+        return components | case.drawn_on_device(max(block.edges for block in blocks), options)
+
+
+def _uniform_of_all(options: SAGEOptions) -> bool:
+    """Whether draws are uniform, from a graph that every rank has: those that a GPU makes."""
+    return options.weights == "uniform" and not options.asks_owners

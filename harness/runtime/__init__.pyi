@@ -17,6 +17,7 @@ from .cost_models import Components as Components
 from .cost_models import PartSize as PartSize
 from .features import FeatureStore as FeatureStore
 from .features import HostStore as HostStore
+from .features import Plan as Plan
 from .features import RowStore as RowStore
 from .minibatch import Drawn as Drawn
 from .minibatch import Loaded as Loaded

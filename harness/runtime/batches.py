@@ -262,13 +262,23 @@ class DrawingThreads:
 
     def __init__(self, comm: Communicator, threads: int) -> None:
         self._comm, self._threads = comm, ThreadPoolExecutor(threads, "draws")
+        self._kind = kind_of(comm.device)
+        self._stream = self._kind.new_stream()
 
     def run(self, work: Callable[[Communicator], T]) -> Pending[T]:
         """Start `work`; the communicator that it is given is the trainer's, and not to be used."""
 
+        stream = self._stream
+        ready = None if stream is None else self._kind.current_stream().record_event()
+
         def do() -> T:
-            with self._comm.clock.working("draws"):
-                return work(self._comm)
+            with self._comm.clock.working("draws"), self._kind.on(stream):
+                if stream is not None:
+                    stream.wait_event(ready)
+                result = work(self._comm)
+                if stream is not None:
+                    stream.synchronize()  # a fetch reads it on a stream of its own
+                return result
 
         return Pending(self._comm, self._threads.submit(do))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.graph.csr import on_host
 from harness.graph.kernels import batch_seed
 from harness.runtime.batches import PRESAMPLED
 from harness.runtime.features import FeatureStore
@@ -71,7 +72,7 @@ def _fill(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: float) ->
     times = np.zeros(source.topology.num_nodes)
     if policy == "inclusion":
         for batch in method.batches(PRESAMPLED):
-            times[method.sampler.sample(batch.targets, batch.seed).layers[0].sources] += 1
+            times[on_host(method.sampler.sample(batch.targets, batch.seed).layers[0].sources)] += 1
     out_degree: NDArray[np.int64] = np.zeros(times.size, np.int64)
     if policy == "degree":
         out_degree = np.diff(source.topology.indptr)  # every edge is there in both directions

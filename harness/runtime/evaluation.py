@@ -95,6 +95,7 @@ class WholeBlock(Block):
             layer=self._layer,
             direction="forward",
             out=rows[inner:],
+            exact=True,
         )
         return rows
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import torch
+from harness.graph.csr import Places, on_host
 from harness.graph.devices import kind_of, upload
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
 from harness.runtime.row_plan import RowPlan, fresh, take
+from harness.runtime.row_plan_on_device import RowPlanOnDevice
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Plan: TypeAlias = RowPlan | RowPlanOnDevice
 
 
 class RowStore:
@@ -48,13 +53,20 @@ class RowStore:
         # A cached node's place in the cached rows or -1; empty if none is cached.
         self._slot, self._cached = np.empty(0, np.int32), inner[:0]
 
-    def gather(self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
+    @cached_property
+    def placed(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`owner`, `row` and each node's place in the cache, if there is one, on the device; copied there once."""
+        slot = torch.from_numpy(self._slot).to(self.inner.device) if self._slot.size else None
+        owner, row = (torch.from_numpy(np.array(each)).to(self.inner.device) for each in (self.owner, self.row))
+        return owner, row, slot
+
+    def gather(self, ids: Places, columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
         """Return the rows [len(ids), ...] of the nodes `ids`; every rank must call, if with no ids.
 
         Own rows are copied, and a remote one comes once, however often its node is in `ids`.
 
         Args:
-            ids: int64, nodes in any order, which may repeat.
+            ids: int64, nodes in any order, which may repeat; distinct if they are on a device.
             columns: int64 on the host, the same distinct ones on all ranks: the only columns of remote rows that
                 travel, the others are 0. None: all.
             comm: an aside communicator, for work beside the trainer; None: the store's own.
@@ -65,7 +77,7 @@ class RowStore:
         return self.read(ids, columns, comm)[0]
 
     def read(
-        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+        self, ids: Places, columns: Tensor | None = None, comm: Communicator | None = None
     ) -> tuple[Tensor, dict[str, int]]:
         """Return what `gather` returns, and its metrics, as they are recorded; every rank must call.
 
@@ -74,13 +86,13 @@ class RowStore:
         """
         comm = comm or self.comm
         with comm.clock.phase("fetch"):
-            plan = self._plan(ids, self._slot)
-            asked, cached = plan.asked.size, plan.cached.size
-            metrics = {"input_nodes": ids.size, "remote_nodes": asked + cached, "cached_nodes": cached}
+            plan = self._plan_of(ids)
+            asked, cached = len(plan.asked), len(plan.cached)
+            metrics = {"input_nodes": len(ids), "remote_nodes": asked + cached, "cached_nodes": cached}
             return self._collect(plan, columns, comm), metrics
 
-    def _collect(self, plan: RowPlan, columns: Tensor | None, comm: Communicator) -> Tensor:
-        result = fresh(self.inner, plan.own.size, *self.inner.shape[1:])
+    def _collect(self, plan: Plan, columns: Tensor | None, comm: Communicator) -> Tensor:
+        result = fresh(self.inner, len(plan.own), *self.inner.shape[1:])
         plan.copy_own(self.inner, result)
         if comm.world == 1:
             return result
@@ -130,12 +142,17 @@ class RowStore:
         values = self._move(sent, plan.counts, wanted, comm)
         return list(zip(places.split(wanted), values.split(wanted), strict=True))
 
+    def _plan_of(self, ids: Places) -> Plan:
+        if isinstance(ids, np.ndarray):
+            return self._plan(ids, self._slot)
+        return RowPlanOnDevice.of(ids, *self.placed, rank=self.comm.rank, world=self.comm.world)
+
     def _plan(self, ids: NDArray[np.int64], slot: NDArray[np.int32]) -> RowPlan:
         rank, world = self.comm.rank, self.comm.world
         with self.tables.borrow() as table:
             return RowPlan.of(ids, self.owner, self.row, slot, table, rank=rank, world=world)
 
-    def _fetch(self, plan: RowPlan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+    def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
         wanted = comm.exchange_counts(plan.counts)
         asked = upload(plan.asked, comm.device)
         asked = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")
@@ -183,6 +200,8 @@ class FeatureStore(RowStore):
         slot = np.full(self.owner.size, -1, np.int32)
         slot[remote] = np.arange(remote.size, dtype=np.int32)
         self._slot, self._cached = slot, rows
+        if "placed" in vars(self):  # here, not in a step
+            self.placed = *self.placed[:2], torch.from_numpy(slot).to(self.inner.device)
 
 
 class HostStore:
@@ -203,14 +222,16 @@ class HostStore:
         self.comm, self._features, self._nodes, self._dtype = comm, features, nodes, dtype
         self.width: int = features.shape[1]
 
-    def gather(self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
+    def gather(self, ids: Places, columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
         """Return the features [len(ids), F] of the nodes `ids`; a rank may call by itself.
 
-        Arguments as for `RowStore.gather`; `columns` are the only ones copied, of whatever node.
+        Arguments as for `RowStore.gather`; `columns` are the only ones copied, of whatever node. The host waits for
+        ids on a device.
         Traffic: len(ids) rows, or their columns (swap, layer 0).
         """
         comm = comm or self.comm
         with comm.clock.phase("swap"):
+            ids = on_host(ids)
             shape = (ids.size, self._features.shape[1])
             host = kind_of(comm.device).pinned(*shape, dtype=torch.float32)
             # mode: numpy would copy once more to be able to raise.
@@ -223,8 +244,8 @@ class HostStore:
             return rows if columns is None else rows.new_zeros(shape).index_copy_(1, upload(columns, rows.device), rows)
 
     def read(
-        self, ids: NDArray[np.int64], columns: Tensor | None = None, comm: Communicator | None = None
+        self, ids: Places, columns: Tensor | None = None, comm: Communicator | None = None
     ) -> tuple[Tensor, dict[str, int]]:
         """Return what `gather` returns, and the metrics of `FeatureStore.read`: no row is another rank's."""
-        metrics = {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": 0}
+        metrics = {"input_nodes": len(ids), "remote_nodes": 0, "cached_nodes": 0}
         return self.gather(ids, columns, comm), metrics

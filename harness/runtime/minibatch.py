@@ -168,12 +168,19 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         self.source = self._source(worker.view)
         self.sampler = self.make_sampler(self.source)
         self.store = self.make_store(worker.view)
+        if self.draws_on_device and isinstance(self.store, RowStore):
+            _ = self.store.placed  # here, not in a step, nor on another stream
         self.loader = Loader(
             worker.comm, self._draw, self.fetch, depth=options.prefetch, threads=worker.job.threads,
             pool=options.pool, together=options.asks_owners,
         )  # fmt: skip
         if options.cache != "none":
             fill_cache(self, options.cache, options.capacity)
+
+    @property
+    def draws_on_device(self) -> bool:
+        """Whether batches are drawn where the model is, on a GPU."""
+        return False
 
     @abstractmethod
     def make_sampler(self, source: Source) -> Sampler:
@@ -234,8 +241,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
                 inputs = drop_values(inputs, self.options.feature_loss, drawn.batch.seed)
         stats = {
             **metrics,
-            "drawn_edges": sum(layer.indices.size for layer in sample.layers),
-            **{f"nodes_layer{i}": layer.sources.size for i, layer in enumerate(sample.layers)},
+            "drawn_edges": sum(layer.edges for layer in sample.layers),
+            **{f"nodes_layer{i}": len(layer.sources) for i, layer in enumerate(sample.layers)},
             f"nodes_layer{len(sample.layers)}": sample.layers[-1].num_dst,
             **sample.stats,
         }
@@ -268,7 +275,9 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         outputs = sample.layers[-1].destinations
         if sample.targets is not None:
             index = torch.arange(sample.targets, device=view.labels.device)
-            own = upload(view.local_row[outputs[: sample.targets]].astype(np.int64), view.labels.device)
+            # What is drawn on a device is for the batch's targets, in their order.
+            nodes = outputs[: sample.targets] if isinstance(outputs, np.ndarray) else drawn.batch.targets
+            own = upload(view.local_row[nodes].astype(np.int64), view.labels.device)
             labels = view.labels[own]
         else:
             found = self._training_labels.gather(outputs, comm=comm)
@@ -284,13 +293,17 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def _training_labels(self) -> RowStore:
         worker, view = self.worker, self.worker.view
         tables = self.source.tables
-        return RowStore(worker.comm, view.labels, view.owner, view.local_row, purpose="control", tables=tables)
+        store = RowStore(worker.comm, view.labels, view.owner, view.local_row, purpose="control", tables=tables)
+        if self.draws_on_device and isinstance(self.store, RowStore):
+            store.placed = *self.store.placed[:2], None
+        return store
 
     def _source(self, view: View) -> Source:
         model, comm, tables = self.worker.model, self.worker.comm, Tables(view.topology.num_nodes)
         topology = OwnedTopology.of(view, comm, tables) if self.options.asks_owners else view.topology
         how: dict[str, Any] = {"propagation": model.propagation, "reads_own": model.reads_own, "depth": model.depth}
-        return Source(view, topology, tables=tables, **how)
+        device = self.worker.device if self.draws_on_device else None
+        return Source(view, topology, tables=tables, device=device, **how)
 
     def make_store(self, view: View) -> FeatureStore | HostStore:
         """Return the store of the rows that a batch of the view reads as its input."""

@@ -80,7 +80,7 @@ class RowPlan:
             return
         at, source = upload(self.cached_at, rows.device), upload(self.cached, rows.device)
         for places, chunk in zip(at.split(CHUNK), source.split(CHUNK), strict=True):
-            _write(result, places, take(rows, chunk, columns), columns)
+            write(result, places, take(rows, chunk, columns), columns)
 
     def landing(self, result: Tensor) -> Tensor | None:
         """Return the part of `result` that the asked rows can be received in, None if they are spread."""
@@ -92,7 +92,7 @@ class RowPlan:
 
     def spread(self, received: Tensor, result: Tensor, columns: Tensor | None) -> None:
         """Copy the asked rows, or `columns` of them, to their positions; the other columns are 0."""
-        _write(result, upload(self.asked_at, result.device), received, columns)
+        write(result, upload(self.asked_at, result.device), received, columns)
 
     def copy_repeated(self, result: Tensor) -> None:
         """Copy the rows of nodes that were met before, once these are there."""
@@ -130,7 +130,8 @@ def take(rows: Tensor, at: Tensor, columns: Tensor | None, out: Tensor | None = 
     return out
 
 
-def _write(result: Tensor, at: Tensor, rows: Tensor, columns: Tensor | None) -> None:
+def write(result: Tensor, at: Tensor, rows: Tensor, columns: Tensor | None) -> None:
+    """Write `rows`, or `columns` (int64) and 0 elsewhere, to the rows `at` of `result`."""
     if columns is None:
         result.index_copy_(0, at, rows)
     elif result.device.type == "cpu":

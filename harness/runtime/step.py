@@ -162,5 +162,5 @@ class Step:
     aggregated: Rows | None = None
     stats: dict[str, Any] = field(default_factory=dict)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
-    nodes: NDArray[np.int64] | None = None
-    outputs: NDArray[np.int64] | None = None
+    nodes: Places | None = None
+    outputs: Places | None = None

@@ -1,5 +1,6 @@
 from .boundary import BoundarySampler as BoundarySampler
 from .boundary import sample_boundary as sample_boundary
+from .graph_on_device import GraphOnDevice as GraphOnDevice
 from .layer_kernels import node_uniform as node_uniform
 from .layerwise import LAYERS as LAYERS
 from .layerwise import LAYERWISE_METRICS as LAYERWISE_METRICS
@@ -16,6 +17,7 @@ from .neighbours import systematic as systematic
 from .neighbours import take as take
 from .neighbours import target_rows as target_rows
 from .nodes import ImportanceSubgraphs as ImportanceSubgraphs
+from .sample import DrawnLayer as DrawnLayer
 from .sample import OwnSample as OwnSample
 from .sample import Pool as Pool
 from .sample import Tables as Tables
@@ -33,3 +35,4 @@ from .subgraphs import clusters as clusters
 from .subgraphs import induce as induce
 from .subgraphs import induced as induced
 from .subgraphs import missing_degree as missing_degree
+from .subgraphs_on_device import induce_on_device as induce_on_device

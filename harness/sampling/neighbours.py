@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from harness.deferred import numba
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
+from harness.sampling.graph_on_device import GraphOnDevice
 from harness.sampling.layerwise import write_inclusion
+from harness.sampling.neighbours_on_device import sample_on_device
 from harness.sampling.sample import LayerSample, Sample, Source, Tables
 
 
@@ -240,15 +242,22 @@ def _number(targets, columns, table):  # type: ignore[no-untyped-def]
 class FanoutSampler:
     """Draws at most so many in-neighbours of every node, layer by layer (GraphSAGE, Algorithm 2).
 
-    `fanouts` are by layer, input layer first; -1: all. For `node_weights` see `draw_neighbours`.
+    `fanouts` are by layer, input layer first; -1: all. For `node_weights` see `draw_neighbours`. Without them a source
+    may have its draws on a device, which then keeps the graph; what is drawn is the same.
     """
 
     def __init__(self, source: Source, fanouts: Sequence[int], node_weights: Floats | None = None) -> None:
         self._fanouts = fanouts
+        on_host = source.device.type == "cpu"
+        if not on_host and node_weights is not None:
+            raise ValueError("draws by weights of nodes are the host's")
+        self._graph = None if on_host else GraphOnDevice.of(source.topology, source.device)
         self._draw = partial(draw_neighbours, source.topology, tables=source.tables, node_weights=node_weights)
 
     def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
+        if self._graph is not None:
+            return sample_on_device(self._graph, targets, self._fanouts, seed)
         return sample_layers(self._draw, targets, self._fanouts, seed)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, OwnRows, Propagation
-from harness.graph.csr import CSR, Floats, Ints, Topology
+from harness.graph.csr import CSR, Floats, Ints, Places, Topology
 from harness.graph.devices import upload
 from harness.graph.partition import View
 
@@ -32,6 +32,29 @@ class OwnSample:
     rows: Ints  # [k], which source it is
     scale: Floats  # [k], what the own row counts, the inverse of its chance to be drawn
     loop: Floats  # [k], multiplies the self loop, as `LayerSample.values` and `dst_scale` multiply edges
+
+
+class DrawnLayer(Protocol):
+    """The sampled in-edges of a layer's destinations, on the host (`LayerSample`) or on a device."""
+
+    @property
+    def sources(self) -> Places:
+        """Distinct nodes of the view, int64 [num_src]."""
+
+    @property
+    def destinations(self) -> Places:
+        """The destinations, int64 [num_dst]."""
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destinations."""
+
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+
+    def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
+        """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +79,11 @@ class LayerSample:
     def num_dst(self) -> int:
         """Number of destinations."""
         return self.indptr.size - 1
+
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+        return self.indices.size
 
     @property
     def destinations(self) -> Ints:
@@ -131,14 +159,17 @@ class Source:
     """A view's graph, and which of its nodes are this rank's.
 
     `topology` is the whole graph, memory-mapped, or what asks other ranks for its rows. `propagation` is the model's
-    weighting of edges, `reads_own` and `depth` are as of a `GNN`, `tables` are for kernels that number nodes.
+    weighting of edges, `reads_own` and `depth` are as of a `GNN`, `tables` are for kernels that number nodes. Batches
+    are drawn on `device`.
     """
 
     def __init__(
-        self, view: View, topology: Topology, *, propagation: Propagation, reads_own: bool, depth: int, tables: Tables
-    ) -> None:
+        self, view: View, topology: Topology, *, propagation: Propagation, reads_own: bool, depth: int, tables: Tables,
+        device: torch.device | None = None,
+    ) -> None:  # fmt: skip
         self.view, self.topology, self.tables = view, topology, tables
         self.propagation, self.reads_own, self.depth = propagation, reads_own, depth
+        self.device = torch.device("cpu") if device is None else device
 
     @cached_property
     def local(self) -> NDArray[np.bool_]:
@@ -155,7 +186,7 @@ class Sample:
     loss reads all training nodes among the output rows, whoever owns them.
     """
 
-    layers: Sequence[LayerSample]
+    layers: Sequence[DrawnLayer]
     targets: int | None
     weights: Floats | None = None  # [output rows], factors of the rows' losses
     stats: dict[str, float] = field(default_factory=dict)  # the sampler's own metrics, summed over an epoch's steps

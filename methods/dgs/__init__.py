@@ -33,7 +33,7 @@ from harness.runtime import (
     HostStore,
     Loaded,
     NeighbourOptions,
-    RowPlan,
+    Plan,
     fresh,
     take,
 )
@@ -72,7 +72,7 @@ class ColumnStore(FeatureStore):
     _own: Tensor | None = None
     """Those of this rank, on the host: no step waits to see whether others are new."""
 
-    def _fetch(self, plan: RowPlan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
+    def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
         news = self._news(columns) << _HALF
         received = comm.exchange_counts([count | news for count in plan.counts])
         wanted, said = [n & (1 << _HALF) - 1 for n in received], [n >> _HALF for n in received]

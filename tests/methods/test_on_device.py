@@ -53,6 +53,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 # The models of one variant of each method; the others' first one.
 RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method]
 WORLDS = (1, 2)
+DRAWN_THERE = ("graphsage", "clustergcn")
 
 Waits = set[tuple[str, str]]
 COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them
@@ -61,18 +62,29 @@ LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")
 ANNOUNCED = ("copy to the host", "harness/runtime/step.py:_announce_on_device")  # how many rows are moved
 INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
+SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
+    ("_local_scalar_dense", "harness/sampling/neighbours_on_device.py:draw_uniform"),
+    ("nonzero", "harness/sampling/neighbours_on_device.py:number_sources"),
+    ("copy to the host", "harness/runtime/row_plan_on_device.py:of"),
+}
+SUBGRAPH = {  # the same of a subgraph
+    ("_local_scalar_dense", "harness/sampling/subgraphs_on_device.py:induce_on_device"),
+    ("nonzero", "harness/sampling/subgraphs_on_device.py:induce_on_device"),
+    ("copy to the host", "harness/runtime/row_plan_on_device.py:of"),
+}
+READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
 ALLOWED: dict[str, Waits] = {
     "bns-gcn": {ANNOUNCED, INDUCED},
     "cagnet": {COUNTS, INDUCED},
     "pipegcn": {TRANSFER},
     "psc-gcn": {COUNTS, ASKED, TRANSFER, ("copy to the host", "methods/psc_gcn/__init__.py:_refresh")},
-    "graphsage": {COUNTS, TRANSFER, ("copy to the host", "harness/runtime/owned.py:_move")},
+    "graphsage": {COUNTS, TRANSFER, READ, ("copy to the host", "harness/runtime/owned.py:_move")} | SAMPLED,
     "fastgcn": {COUNTS},
     "ladies": {COUNTS},
     "skewed": {COUNTS},
     "graphsaint": {COUNTS, LABELLED},
-    "clustergcn": {COUNTS, LABELLED},
+    "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
     "vrgcn": {COUNTS},
     "dgs": {COUNTS} | EXPLAINED,
 }
@@ -130,6 +142,13 @@ def test_no_step_waits_for_the_device(seen: dict[Key, list[OnDevice]], world: in
 @pytest.mark.parametrize("world", WORLDS)
 def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
     assert set().union(*(rank.unheld for rank in seen[world, *run])) == set()
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if METHODS[run[0]][0] in DRAWN_THERE], ids=" ".join)
+@pytest.mark.parametrize("world", WORLDS)
+def test_draws_are_made_there(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
+    sampled = "_local_scalar_dense" in {what for rank in seen[world, *run] for what, _ in rank.waits}
+    assert sampled == ("topology" not in METHODS[run[0]][1])
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -108,11 +108,11 @@ def test_mixed_powers_by_hand() -> None:
     assert components(case=case, transform_before_exchange=True) == found
 
 
-def test_sgd_has_no_moments_and_torch_copies_matrices() -> None:
+def test_sgd_has_no_moments_and_torch_makes_pointers_and_ones() -> None:
     sgd = components(case=replace(CASE, moments=0))
     assert 2 * sgd["weights and optimizer"] == components()["weights and optimizer"]
     copied = components(case=replace(CASE, torch_engine=True))
-    more = 4 * (101 + 121) + 2 * 4 * 1000  # pointers of 4 bytes, and a value for each entry
+    more = 4 * (101 + 121) + 4 * 1000  # pointers of 4 bytes, and ones that both share
     assert copied["adjacency"] == components()["adjacency"] + more
 
 
@@ -199,3 +199,22 @@ def test_against_ranks(tmp_path: Path) -> None:
     for (libraries, _), *large in run_ranks(memory_peaks, 2, cases):
         for peak, modelled in large:
             assert 0.5 < modelled / (peak - libraries) < 2
+
+
+def test_a_gpu_that_draws_neighbours_has_the_graph() -> None:
+    gpu, options = replace(CASE, cuda=True), {"fanouts": 3, "batch_size": 10}
+    found = components("graphsage", gpu, **options)
+    # Pointers, columns, owners and rows; a table of the nodes, and of the first layer at most 10 (1 + 3) 3 edges.
+    assert found["graph"] == 8 * 201 + 4 * 2000 + 8 * 200
+    assert found["sampling"] == 4 * 200 + 48 * 120
+    weighted = components("graphsage", replace(gpu, weighted=True), **options)
+    assert weighted["graph"] - found["graph"] == 4 * 2000 + 8 * 200
+    assert components("graphsage", gpu, storage="host", **options)["graph"] == 8 * 201 + 4 * 2000
+    for others in (components("graphsage", CASE, **options), components("graphsage", gpu, topology="owner", **options),
+                   components("graphsage", gpu, weights="propagation", **options),
+                   components("clustergcn", gpu, scope="local"),
+                   components("clustergcn", gpu, degrees="batch")):  # fmt: skip
+        assert "graph" not in others
+    clustered = components("clustergcn", gpu, clusters=10, per_batch=2)
+    assert clustered["graph"] == found["graph"]
+    assert clustered["sampling"] == 4 * 200 + 48 * 412  # a fifth of the edges, and METIS' 3 %

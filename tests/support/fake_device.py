@@ -223,7 +223,7 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
         return found
 
     with torch._C._DisableFuncTorch():
-        positional, keywords = tree_map_only(Tensor, host, (arguments, named))
+        positional, keywords = tree_map_only(Tensor, host, (_with_scalars(op, arguments), named))
         if "device" in keywords:
             keywords["device"] = torch.device("cpu")
         keywords.pop("pin_memory", None)
@@ -239,6 +239,15 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
         return target
 
     return tree_map_only(Tensor, device, result)
+
+
+def _with_scalars(op: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments; integers that torch had made tensors of are such again: not all operations take them."""
+    kinds = [argument.type.kind() for argument in op._schema.arguments]
+    return tuple(
+        torch.tensor(value) if kind == "TensorType" and type(value) is int else value
+        for value, kind in zip(arguments, kinds, strict=False)
+    )
 
 
 def _check_devices(name: str, leaves: Sequence[Any]) -> None:
