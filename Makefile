@@ -10,10 +10,10 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 # Two pips at once would break the environment.
 .NOTPARALLEL:
-.PHONY: help quickstart test short lint docs reference constraints clean
+.PHONY: help quickstart test short lint docs reference gpu gpu-bundle constraints clean
 
 help:  ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 	@echo "  PYTHON=...        interpreter to make .venv with (now: $(or $(PYTHON),none of 3.11 or newer found))"
 
 quickstart: $(VENV)/.ready-run  ## Install, run suites/quickstart.yaml, write its report, print the report's path.
@@ -49,6 +49,12 @@ docs: $(VENV)/.ready-docs  ## Build the documentation's site: site/index.html.
 
 reference: $(VENV)/.ready-run  ## Renew docs/reference from the code.
 	$(BIN)/python -m tools.reference docs/reference
+
+gpu: $(VENV)/.ready-test  ## Gather what a GPU has to show, nine minutes at a time; again goes on (docs/gpu.md).
+	$(BIN)/python -m tools.gpu $(if $(DEVICE),--device $(DEVICE))
+
+gpu-bundle: $(VENV)/.ready-run  ## Gather the wheels that a GPU machine without a network lacks, in gpu-bundle/.
+	$(BIN)/python -m tools.gpu.bundle $(if $(HAVE),--have $(HAVE))
 
 constraints:  ## Renew constraints.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \

@@ -276,4 +276,5 @@ def merged(groups: Sequence[GroupResult], nodes: Sequence[dict[str, Any]]) -> Gr
         limit_s=next((group.limit_s for group in groups if group.limit_s is not None), None),
         reached=own.reached,
         nodes=nodes,
+        epochs=[row for group in groups for row in group.epochs],
     )

@@ -23,6 +23,7 @@ from harness.launch.process import (
     log_tail,
     oom_kills,
     rank_environment,
+    read_ended_epochs,
     read_rank,
     start_rank,
     wait_for_end,
@@ -69,7 +70,8 @@ class RankFailure:
 class GroupResult:
     """Says how a group ended.
 
-    `ranks` is what each rank wrote (those that wrote nothing are left out); `log` the end of every rank's
+    `ranks` is what each rank wrote (those that wrote nothing are left out), `epochs` the rows of epochs that these
+    others had ended; `log` the end of every rank's
     output; `wall_s` seconds, None if no rank was started; `warm` whether all ranks were forked by a process that
     had imported what they need; `limit_s` the time limit, if it ended the group; `reached` where training was then, in
     words; `nodes` what each node is, empty on one machine.
@@ -83,6 +85,7 @@ class GroupResult:
     limit_s: float | None = None
     reached: str = ""
     nodes: Sequence[dict[str, Any]] = ()
+    epochs: Sequence[dict[str, Any]] = ()
 
     @property
     def status(self) -> Status:
@@ -149,9 +152,11 @@ def run_group(
     group.report()
     oom = count_oom_kills() > kills
     ranks = [placement.rank for placement in placements]
+    written = {rank: read_rank(out, rank) for rank in ranks}
     return GroupResult(
         failures=[failure_of(process, out, oom=oom) for process in group.processes if failed(process, out)],
-        ranks=[found for rank in ranks if (found := read_rank(out, rank)) is not None],
+        ranks=[found for found in written.values() if found is not None],
+        epochs=[row for rank in ranks if written[rank] is None for row in read_ended_epochs(out, rank)],
         log=group_log(out, ranks),
         wall_s=time.monotonic() - started,
         warm=server is not None,

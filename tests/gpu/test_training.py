@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.training import unsynchronised_epochs
 
 from harness.check.graphs import on_disk, random_graph
@@ -63,3 +64,11 @@ def test_explanations_of_a_gpus_model_guide_like_those_of_a_cpus(model: str, tmp
 def test_an_epoch_of_plain_timing_never_waits_for_the_device(tmp_path: Path) -> None:
     [losses] = run_ranks(unsynchronised_epochs, 1, case(tmp_path, 1, "full", {}, "sage", "cuda"))
     assert losses[2] < losses[0]
+
+
+def test_float32_is_not_tf32(tmp_path: Path) -> None:
+    """Unless a plugin turns it on, which the record tells."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    worker = case(tmp_path, 1, "full", {}, "sage", "cuda").trainer(0, 1).worker
+    assert worker.device.type == "cuda"
+    assert not torch.backends.cuda.matmul.allow_tf32
