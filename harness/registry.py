@@ -187,12 +187,9 @@ class Registry(Generic[T]):
         """Return the entry points by name; another package's does not take the place of the tool's own."""
         return {point.name: point for point in reversed(self._entry_points())}
 
-    def _entry_points(self) -> list[_Point]:
+    def _entry_points(self) -> tuple[_Point, ...]:
         """Return all entry points, the tool's own first."""
-        return sorted(
-            _installed(self.base.group, tuple(sys.path)),
-            key=lambda point: (point.package != DISTRIBUTION, point.package, point.value),
-        )
+        return _installed(self.base.group, tuple(sys.path))
 
     def _import(self, path: str, name: str) -> T:
         """Return what is at `package.module:Name`; messages call it `name`."""
@@ -229,8 +226,12 @@ class _Point(NamedTuple):
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> tuple[_Point, ...]:
-    """Return the entry points of a group of what is installed on `path`: slow, files of every package are read."""
-    return tuple(_Point(p.name, p.value, "" if p.dist is None else p.dist.name) for p in entry_points(group=group))
+    """Return the entry points of a group of what is installed on `path`, the tool's own first.
+
+    Slow: files of every package are read.
+    """
+    found = (_Point(p.name, p.value, "" if p.dist is None else p.dist.name) for p in entry_points(group=group))
+    return tuple(sorted(found, key=lambda point: (point.package != DISTRIBUTION, point.package, point.value)))
 
 
 def registered_in(module: ModuleType) -> Iterator[tuple[str, Any]]:

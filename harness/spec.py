@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 
 class Spec(BaseModel):
     """Base of everything a suite file configures: immutable, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value_is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        given = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, bool) for each in given):
+            kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+            if bool not in kinds and kinds & {int, float}:
+                raise ValueError("must be a number")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Return what an annotation is made of: int and None of `int | None`, bool of `Literal[True]`."""
+    members = get_args(annotation)
+    return {annotation, type(annotation)}.union(*map(_kinds, members)) if members else {annotation, type(annotation)}
 
 
 class PluginSource(Spec):

@@ -194,9 +194,10 @@ def lost_bytes(run: CheckRun, ranks: Result) -> list[str]:
 
 def _case(run: CheckRun) -> BytesCase:
     """Return the sizes of a run, which are those of all its epochs; of an epoch nothing yet."""
-    graph, itemsize = run.tiny.graph, np.dtype(run.spec.precision).itemsize
+    graph, itemsize = run.tiny.graph, np.dtype(run.spec.stored).itemsize
     return BytesCase(
         epoch=0, parts=run.world, boundary=run.tiny.boundary(), nodes=run.tiny.seen().size, itemsize=itemsize,
+        message_itemsize=run.spec.message_itemsize,
         model=GNN(run.network, graph.features.shape[1], graph.num_classes, seed=0, dtype=torch.float32),
         label_bytes=graph.num_classes * itemsize if graph.multilabel else 8, weighted=graph.weights is not None,
     )  # fmt: skip

@@ -42,7 +42,7 @@ from harness.cli.options import (
     use_data_dir,
 )
 from harness.cli.selection import Kept, select
-from harness.cli.terminal import table
+from harness.cli.terminal import outlive_readers, table
 from harness.errors import UserError
 from harness.suite.shipped import suite_file
 
@@ -103,6 +103,8 @@ def run(
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.store import ResultStore
 
+    end_when_asked()  # by a cluster that wants its machine back, or a terminal that is closed
+    outlive_readers()
     set_ = overrides_of(set_, repeat, interleave)
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
@@ -112,7 +114,6 @@ def run(
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
-    end_when_asked()  # by a cluster that wants its machine back
     if cluster is None:
         check_writable(store.directory)
     if local:

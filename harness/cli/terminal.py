@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
+import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+
+from harness.results.csv_cells import in_csv
 
 GAP = 2  # blanks between columns
 LONGEST_WORD = 36  # a longer one may be cut
@@ -18,6 +22,46 @@ BREAK = re.compile(r"(?<!\d) |(?<=\d) (?!(?:[KMGT]?i?B|ms|s|min|h|J|W|%)(?![a-z]
 def is_terminal() -> bool:
     """Whether somebody watches standard output."""
     return sys.stdout.isatty()
+
+
+class _Outliving(io.TextIOWrapper):
+    """Text for a reader who may go away: from then on it is written to nowhere."""
+
+    def write(self, text: str, /) -> int:
+        """Write text and return its length."""
+        try:
+            return super().write(text)
+        except OSError:
+            self._to_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        """Write what is kept."""
+        try:
+            super().flush()
+        except OSError:
+            self._to_nowhere()
+
+    def _to_nowhere(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+_outliving: list[_Outliving] = []  # one that is collected would close what the interpreter's own stream writes to
+
+
+def outlive_readers() -> None:
+    """Have printing end nothing: a pipe or terminal that is gone, a full disk, a letter that it cannot show."""
+    for name in "stdout", "stderr":
+        stream = getattr(sys, name)
+        if type(stream) is io.TextIOWrapper and stream is getattr(sys, f"__{name}__"):
+            stream.flush()
+            told = stream.encoding, "backslashreplace" if stream.errors == "strict" else stream.errors
+            buffering, through = stream.line_buffering, stream.write_through
+            text = _Outliving(stream.buffer, *told, line_buffering=buffering, write_through=through)
+            setattr(sys, name, text)
+            _outliving.append(text)
 
 
 def table(
@@ -102,7 +146,7 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows as CSV."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([in_csv(value) for value in row] for row in rows)
 
 
 def _is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ import typer
 
 from harness.caches import cache_root
 from harness.cli.options import DataDir, Device, Plugin, Results, Set, SuiteFile, Warm, device_of, use_data_dir
-from harness.cli.terminal import seconds_text, table
+from harness.cli.terminal import outlive_readers, seconds_text, table
 
 if TYPE_CHECKING:
     from harness.results.store import ResultStore
@@ -49,10 +49,11 @@ def tune(
     from harness.tune.search import Tuner, tuned_suite
     from harness.tune.space import Searched
 
+    end_when_asked()
+    outlive_readers()
     options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
     loaded = read_suite(suite, set_ or [], plugin or [])
     searched = Searched(loaded, device_of(device), data_dir)
-    end_when_asked()
 
     def run(of: Suite, trials: Sequence[TrialConfig], store: ResultStore) -> int:
         with view() as progress:

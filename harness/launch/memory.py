@@ -141,6 +141,7 @@ class _Sizes:
             model=self.model,
             parts=self.trial.partition.parts,
             itemsize=8 if spec.precision == "float64" else 4,
+            rounded=spec.precision == "bf16",
             moments=optimizer_of(spec, self.trial.plugins.get("optimizer")).moments,
             inductive=self.inductive,
             multilabel=self.graph.multilabel,

@@ -237,6 +237,15 @@ def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
     return written if written is not None and isinstance(written.get("status"), str) else None
 
 
+def read_ended_epochs(out: Path, rank: int) -> list[dict[str, Any]]:
+    """Return the rows of the epochs that `rank`, which wrote no report, had kept; a line cut short is left out."""
+    try:
+        lines = (out / f"epochs-{rank}.jsonl").read_bytes().splitlines()
+    except OSError:
+        return []
+    return [row for line in lines if (row := _parse(line)) is not None]
+
+
 def log_path(out: Path, rank: int) -> Path:
     """Return the file that the output of `rank` goes to."""
     return out / f"log-{rank}.txt"

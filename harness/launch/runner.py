@@ -216,7 +216,8 @@ class TrialRunner:
             self.store.drop(trial.id)
             return None
         try:
-            self.store.commit(trial.id, record, epoch_rows(outcome.group.ranks), outcome.log)
+            epochs = [*epoch_rows(outcome.group.ranks), *outcome.group.epochs]
+            self.store.commit(trial.id, record, epochs, outcome.log)
         except OSError as error:
             what = f"cannot write the record: {error.strerror}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error

@@ -30,13 +30,19 @@ _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 
 
 def end_when_asked() -> None:
-    """Have SIGTERM end this process as Ctrl-C does, once: the kernel may tell of a starter's death more than once."""
+    """Have SIGTERM, and SIGHUP unless `nohup` said otherwise, end this process as Ctrl-C does.
+
+    Once: the kernel may tell of a starter's death more than once, and a cluster repeats itself.
+    """
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which what is started now would inherit
+        for each in asked:
+            signal.signal(each, lambda *_: None)  # not SIG_IGN, which what is started now would inherit
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, end)
+    asked = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    for each in asked:
+        signal.signal(each, end)
 
 
 def start_runner(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:

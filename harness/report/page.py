@@ -29,6 +29,7 @@ from harness.report.table import Table
 from harness.report.trials import embedded, trials_table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
 from harness.report.workloads import find_workloads
+from harness.results.csv_cells import in_csv
 from harness.results.frames import ResultInputs
 from harness.results.store import KeptSuite, kept_suites
 from harness.results.text import join_unique
@@ -271,8 +272,8 @@ def to_csv(frame: pd.DataFrame) -> bytes:
     """Return a frame as CSV; mappings and lists as JSON, missing values empty."""
     flat = frame.copy()
     for column in flat.columns:
-        if flat[column].dtype == object:
-            flat[column] = [json.dumps(v) if isinstance(v, dict | list) else v for v in flat[column]]
+        if flat[column].dtype == object or isinstance(flat[column].dtype, pd.StringDtype):
+            flat[column] = [json.dumps(v) if isinstance(v, dict | list) else in_csv(v) for v in flat[column]]
     return flat.to_csv(index=False).encode()
 
 

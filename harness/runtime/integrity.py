@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.deferred import torch
+from harness.graph.csr import Places, on_host
 from harness.graph.devices import upload
 from harness.graph.partition import HIDDEN
 from harness.runtime.step import Loss, Step
@@ -121,7 +122,7 @@ class Integrity:
 
 
 LOOKED_AT = 4  # rows an epoch
-Nodes = NDArray[np.int64] | None
+Nodes: TypeAlias = "Places | None"
 
 
 class Inputs:
@@ -183,31 +184,32 @@ class Inputs:
     def _trained_on(self, rows: NDArray[np.int64], nodes: Nodes) -> bool:
         """Return whether rows of the output are training nodes'."""
         view = self._worker.view
-        own = np.asarray(self._worker.partition.inner)[rows] if nodes is None else nodes[rows]
+        own = np.asarray(self._worker.partition.inner)[rows] if nodes is None else on_host(nodes)[rows]
         return bool(view.trains(own).all())
 
     def _take_features(self, rows: Tensor, nodes: Nodes) -> None:
         worker = self._worker
-        count = worker.partition.num_inner if nodes is None else nodes.size
+        count = worker.partition.num_inner if nodes is None else len(nodes)
         if rows.shape[0] != count or not rows.numel():
             return
         at = [self._random.randrange(count) for _ in range(LOOKED_AT)]
 
         def stored() -> Tensor:
-            own = np.asarray(worker.partition.inner)[at] if nodes is None else nodes[at]
+            own = np.asarray(worker.partition.inner)[at] if nodes is None else on_host(nodes)[at]
             return torch.from_numpy(np.array(worker.stored_features[worker.view.nodes[own]])).to(worker.dtype)
 
         self._taken.append((_rows(rows, at), stored))
 
     def _take_aggregated(self, rows: Tensor, nodes: Nodes) -> None:
         worker, known = self._worker, self._worker.aggregated_rows
-        count = worker.partition.num_inner if nodes is None else nodes.size
+        count = worker.partition.num_inner if nodes is None else len(nodes)
         if rows.shape[0] != count or not known:
             return
         if nodes is None:
             at = own = list(known)[:LOOKED_AT]
         else:
             inner = {int(worker.partition.inner[row]): row for row in known}
+            nodes = on_host(nodes)
             at = np.flatnonzero(np.isin(nodes, [*inner]))[:LOOKED_AT].tolist()
             own = [inner[int(node)] for node in nodes[at]]
         if at:

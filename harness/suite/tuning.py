@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -29,8 +28,6 @@ class Range(Spec):
             raise ValueError(f"write one of {', '.join(Range.model_fields)}" + (f", not {len(said)}" if said else ""))
         if self.bounds is not None:
             low, high = self.bounds
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise ValueError(f"bad value [{low:g}, {high:g}]: must be finite")
             if low >= high:
                 raise ValueError(f"the range [{low:g}, {high:g}] is empty: write the smaller number first")
             if self.log is not None and low <= 0:

@@ -79,8 +79,13 @@ def found(group: GroupResult) -> list:
 
 def test_a_warm_rank_sees_what_a_cold_one_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    body = """
-import signal
+    body = (
+        f"""
+import signal, time
+while os.getppid() != {os.getpid()}:  # the runner, once what forked the rank has handed it over
+    time.sleep(0.01)
+"""
+        + """
 status = Path("/proc/self/status").read_text().splitlines()
 own = "PPid", "Threads", "SigBlk", "SigIgn", "SigCgt", "Umask", "Cpus_allowed"
 found = {
@@ -94,6 +99,7 @@ found = {
     "buffer": sys.stderr.fileno(),
 }
 """
+    )
     cold = found(report(tmp_path, monkeypatch, body, warm=False))
     group = report(tmp_path, monkeypatch, body)
     assert group.warm

@@ -295,6 +295,11 @@ def test_csv_of_mappings_and_gaps() -> None:
     assert to_csv(frame).decode() == 'a,b\n"{""k"": [1, 2]}",1.5\n,\n'
 
 
+def test_no_cell_of_a_csv_file_is_a_formula() -> None:
+    frame = pd.DataFrame({"name": ["=1+1", "@sum", "-", "-1.5", "plain"], "value": [-1.0, 2, 3, 4, 5]})
+    assert to_csv(frame).decode().splitlines()[1:] == ["'=1+1,-1.0", "'@sum,2.0", "-,3.0", "-1.5,4.0", "plain,5.0"]
+
+
 def test_only_a_page_that_is_followed_renews_itself(tmp_path: Path) -> None:
     root = write_results(tmp_path / "results", methods=METHODS[:1], parts=(2,), seeds=(0,))
     for renewed_s in (10, None):

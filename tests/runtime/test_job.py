@@ -12,7 +12,8 @@ import torch.distributed as dist
 from support.wire import schedulers
 
 from harness.check.training import run_ranks
-from harness.runtime.job import Job, join_group, patient_threads
+from harness.errors import UserError
+from harness.runtime.job import Job, backend_for, join_group, patient_threads
 from harness.runtime.spec import RunConfig
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="SCHED_BATCH is Linux's")
@@ -33,6 +34,32 @@ def test_a_rank_of_a_trial_joins_scheduled_so(tmp_path: Path, monkeypatch: pytes
         pool.submit(join_group, job, 0, 2).result()
         after = pool.submit(os.sched_getscheduler, 0).result()
     assert (joined, after) == ([os.SCHED_BATCH], os.SCHED_OTHER)
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "gpus", "backend"),
+    [("cuda", 2, 2, "nccl"), ("cuda", 2, 1, "gloo"), ("cuda", 9, 8, "gloo"), ("cpu", 2, 8, "gloo")],
+)
+def test_ranks_that_share_a_gpu_talk_through_gloo(
+    device: str, ranks: int, gpus: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    assert backend_for(device, ranks, gpus) == backend
+
+
+def test_without_gloo_ranks_that_share_a_gpu_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    with pytest.raises(UserError) as refused:
+        backend_for("cuda", 2, 1)
+    assert str(refused.value) == (
+        "partition.parts: 2 ranks share 1 GPU(s), which NCCL refuses, and this torch has no gloo"
+        " (one part, or a torch with gloo)"
+    )
+
+
+def test_a_torch_without_nccl_has_its_gpus_talk_through_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    assert backend_for("cuda", 2, 2) == "gloo"
 
 
 def test_the_users_own_policy_stays() -> None:
