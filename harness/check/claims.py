@@ -194,7 +194,7 @@ def lost_bytes(run: CheckRun, ranks: Result) -> list[str]:
 
 def _case(run: CheckRun) -> BytesCase:
     """Return the sizes of a run, which are those of all its epochs; of an epoch nothing yet."""
-    graph, itemsize = run.tiny.graph, np.dtype(run.spec.stored).itemsize
+    graph, itemsize = run.tiny.graph, run.spec.itemsize
     return BytesCase(
         epoch=0, parts=run.world, boundary=run.tiny.boundary(), nodes=run.tiny.seen().size, itemsize=itemsize,
         message_itemsize=run.spec.message_itemsize,

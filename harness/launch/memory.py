@@ -140,7 +140,7 @@ class _Sizes:
             edges=edges,
             model=self.model,
             parts=self.trial.partition.parts,
-            itemsize=8 if spec.precision == "float64" else 4,
+            itemsize=spec.itemsize,
             rounded=spec.precision == "bf16",
             moments=optimizer_of(spec, self.trial.plugins.get("optimizer")).moments,
             inductive=self.inductive,

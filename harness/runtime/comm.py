@@ -185,24 +185,20 @@ class Communicator:
             out = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
         if self.world == 1:
             return out.copy_(rows)
-        rounded = rows if exact else rows.to(self.sent_as(rows, purpose))
-        if rounded.dtype != rows.dtype:
-            return out.copy_(
-                self.exchange_rows(
-                    rounded, send_counts, recv_counts, purpose=purpose, layer=layer, direction=direction, exact=True
-                )
-            )
-        self._count_rows(rows, rows.dtype, send_counts, recv_counts, purpose, layer, direction)
+        dtype = rows.dtype if exact else self.sent_as(rows, purpose)
+        self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, exact=exact)
         self._align()
         with self.clock.phase("comm"):
-            source, target = rows.contiguous(), out
+            source, target = rows.to(dtype).contiguous(), out
             if self._staged:
-                source, target = source.cpu(), torch.empty(out.shape, dtype=out.dtype)
+                source = source.cpu()
+            if self._staged or dtype != out.dtype:
+                target = torch.empty(out.shape, dtype=dtype, device=source.device)
             if self._gloo:
                 self._swap(target.split(list(recv_counts)), source.split(list(send_counts)))
             else:
                 dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=self._group)
-            return out.copy_(target) if self._staged else out
+            return out if target is out else out.copy_(target)
 
     def count_rows(
         self,
@@ -213,33 +209,20 @@ class Communicator:
         layer: int,
         direction: Direction,
         *,
+        exact: bool = False,
         overlapped: bool = False,
     ) -> None:
         """Count what `exchange_rows` of these arguments moves."""
-        dtype = self.sent_as(rows, purpose)
-        self._count_rows(rows, dtype, send_counts, recv_counts, purpose, layer, direction, overlapped=overlapped)
-
-    def sent_as(self, rows: Tensor, purpose: Purpose) -> torch.dtype:
-        """Return what the values of rows with this purpose are sent as."""
-        return rows.dtype if self.message is None or purpose not in ROUNDED else self.message
-
-    def _count_rows(
-        self,
-        rows: Tensor,
-        dtype: torch.dtype,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int],
-        purpose: Purpose,
-        layer: int,
-        direction: Direction,
-        *,
-        overlapped: bool = False,
-    ) -> None:
+        dtype = rows.dtype if exact else self.sent_as(rows, purpose)
         width = dtype.itemsize * math.prod(rows.shape[1:])
         for peer in range(self.world):
             if peer != self.rank and (send_counts[peer] or recv_counts[peer]):
                 sent, received = send_counts[peer] * width, recv_counts[peer] * width
                 self.traffic.count(purpose, layer, direction, peer, sent, received, overlapped=overlapped)
+
+    def sent_as(self, rows: Tensor, purpose: Purpose) -> torch.dtype:
+        """Return what the values of rows with this purpose are sent as."""
+        return rows.dtype if self.message is None or purpose not in ROUNDED else self.message
 
     def _swap(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         """Send and receive at once; gloo's own all-to-all may send all before it lets the peer send.

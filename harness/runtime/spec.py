@@ -107,9 +107,14 @@ class TrainSpec(Spec):
         return "float64" if self.precision == "float64" else "float32"
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of a stored value."""
+        return 8 if self.stored == "float64" else 4
+
+    @property
     def message_itemsize(self) -> int:
         """Bytes of a value of the embeddings and gradients that are exchanged."""
-        return 2 if self.message_precision == "bf16" else 8 if self.stored == "float64" else 4
+        return 2 if self.message_precision == "bf16" else self.itemsize
 
     @property
     def scored(self) -> bool:

@@ -98,7 +98,7 @@ def device_sampler(found: Found) -> tuple[float | None, str]:
     """Return the batches a second of a sampler on the device over the host's."""
     kernels = found.get("kernels", {})
     if not kernels.get("device_batches_s"):
-        return None, "neighbours are drawn on the host; there is no sampler on the device yet"
+        return None, "batches were not drawn on a device"
     return float(kernels["device_batches_s"] / kernels["host_batches_s"]), ""
 
 

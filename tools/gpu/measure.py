@@ -25,6 +25,8 @@ from harness.errors import UserError
 from harness.graph.csr import CSR, Topology
 from harness.graph.spmm import ENGINES, choose_engine
 from harness.results.environment import collect
+from harness.sampling.graph_on_device import GraphOnDevice
+from harness.sampling.neighbours_on_device import sample_on_device
 from harness.sampling.sample import Tables
 
 ROUNDS = 15
@@ -101,7 +103,7 @@ def nvml(uuid: str) -> dict[str, Any]:
 
 
 def kernels(device: torch.device, quick: bool) -> dict[str, Any]:
-    """Return seconds of sparse products by engine and torch's own, and of batches of neighbours on the host.
+    """Return seconds of sparse products by engine and torch's own, and batches of neighbours a second.
 
     The graph is random, of 20 entries a row. `gathered_bytes` are those of the source rows that the entries name, of
     which `of_copy` is the rate over the copy's.
@@ -112,7 +114,9 @@ def kernels(device: torch.device, quick: bool) -> dict[str, Any]:
     size = 1 << 26 if quick or device.type == "cpu" else 1 << 30
     copy = copy_bandwidth(device, size)
     rows = [row for width in WIDTHS for row in _products(indptr, indices, width, device, copy)]
-    return {"edges": edges, "copy_bytes_s": copy, "products": rows} | _batches(Topology(indptr, indices), nodes, quick)
+    return {"edges": edges, "copy_bytes_s": copy, "products": rows} | _batches(
+        Topology(indptr, indices), nodes, device, quick
+    )
 
 
 def _products(
@@ -139,17 +143,30 @@ def _products(
     return found
 
 
-def _batches(topology: Topology, nodes: int, quick: bool) -> dict[str, Any]:
-    """Return the batches a second that one thread of the host draws, blocks included."""
+def _batches(topology: Topology, nodes: int, device: torch.device, quick: bool) -> dict[str, Any]:
+    """Return batches a second, blocks included: of one thread of the host, and of torch on the device."""
     draw, tables, rng = _benchmark("test_samplers").draw, Tables(nodes), np.random.default_rng(0)
-    count = 10 if quick else 100
-    batches = [rng.choice(nodes, TARGETS, replace=False) for _ in range(count + 2)]
-    took = []
-    for seed, targets in zip(itertools.count(), batches, strict=False):
-        start = time.perf_counter()
-        draw(topology, targets, FANOUTS, seed, tables)
-        took.append(time.perf_counter() - start)
-    return {"fanouts": list(FANOUTS), "host_batches_s": 1 / median(took[2:]), "device_batches_s": None}
+    batches = [rng.choice(nodes, TARGETS, replace=False) for _ in range(10 if quick else 100)]
+    graph = GraphOnDevice.of(topology, device)
+
+    def draw_there(targets: np.ndarray[Any, Any], seed: int) -> None:
+        for layer in sample_on_device(graph, targets, FANOUTS, seed).layers:
+            layer.block(topology, device=device, dtype=torch.float32)
+
+    def rate(work: Callable[[np.ndarray[Any, Any], int], object], where: torch.device) -> float:
+        turns = itertools.cycle(enumerate(batches))
+
+        def one() -> None:
+            seed, targets = next(turns)
+            work(targets, seed)
+
+        return 1 / seconds_of(one, where, len(batches))
+
+    return {
+        "fanouts": list(FANOUTS),
+        "host_batches_s": rate(lambda at, seed: draw(topology, at, FANOUTS, seed, tables), torch.device("cpu")),
+        "device_batches_s": rate(draw_there, device),
+    }
 
 
 def _benchmark(name: str) -> Any:
