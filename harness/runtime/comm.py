@@ -11,7 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -110,6 +110,14 @@ class Traffic:
     def rows(self) -> list[dict[str, Any]]:
         """One row a channel, for the record."""
         return [asdict(channel) | asdict(volume) for channel, volume in self._volumes.items()]
+
+    def restore(self, rows: list[dict[str, Any]]) -> None:
+        """Go on from what another process had counted, by its `rows`; what was counted here is forgotten."""
+        self._volumes.clear()
+        of_volume = [field.name for field in fields(Volume)]
+        for row in rows:
+            channel = {name: value for name, value in row.items() if name not in of_volume}
+            self._volumes[Channel(**channel)] = Volume(**{name: row[name] for name in of_volume})
 
     @contextmanager
     def during(self, scope: Scope) -> Iterator[None]:
@@ -367,6 +375,14 @@ class TrafficCheck:
         for name, total in self._sums.items():
             start, end = before[name], after[name]
             self._sums[name] = None if total is None or start is None or end is None else total + end - start
+
+    def state(self) -> dict[str, int | None]:
+        """Return the sums so far."""
+        return dict(self._sums)
+
+    def restore(self, state: dict[str, int | None]) -> None:
+        """Add to the sums of another process, by its `state`."""
+        self._sums = dict(state)
 
     def report(self) -> dict[str, Any]:
         """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""

@@ -35,7 +35,9 @@ def main(arguments: list[str]) -> int:
         join_group(job, rank, world)
         usage = Usage(job.cores, report.flag)  # before a plugin's module runs
         imported_s = import_first(job.config)
-        set_up(Worker(job, rank, world, report.stage), report, usage, imported_s).run()
+        trainer = set_up(Worker(job, rank, world, report.stage), report, usage, imported_s)
+        trainer.resume()
+        trainer.run()
     return report.exit_code
 
 

@@ -127,6 +127,39 @@ class Worker:
                 _set_global_generators(others)
                 self.rng.bit_generator.state = ours
 
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it: generators, the model's buffers, what was counted and measured."""
+        return {
+            "rng": self.rng.bit_generator.state,
+            "torch": torch.get_rng_state(),
+            "device": kind_of(self.device).random_state(self.device),
+            "others": _global_generators(),
+            "buffers": dict(self.model.named_buffers()),
+            "rows": self.model.known_rows,
+            "traffic": self.traffic.rows(),
+            "between": self.spans.seconds,
+            "beside": self.clock.beside,
+            "meters": self.meters.state(),
+            "check": None if self.check is None else self.check.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the `state` of another process; nothing may be drawn or sent behind that."""
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(state["buffers"][name])
+        self.model.known_rows = state["rows"]
+        self.traffic.restore(state["traffic"])
+        self.spans.seconds, self.clock.beside = state["between"], state["beside"]
+        self.meters.restore(state["meters"])
+        if self.check is not None and state["check"] is not None:
+            self.check.restore(state["check"])
+        self.rng.bit_generator.state = state["rng"]
+        _set_global_generators(state["others"])
+        torch.set_rng_state(state["torch"])
+        if state["device"] is not None:
+            kind_of(self.device).set_random_state(self.device, state["device"])
+
     def open_view(self, path: Path, rank: int) -> View:
         """Return the part of `rank` of a partitioned graph."""
         spmm = self.job.config.train.spmm

@@ -116,6 +116,19 @@ class Exploding(Full):
         yield from super().steps(epoch)
 
 
+class Forgetful(Full):
+    """Full-graph training that weighs its loss by the epochs it has seen, and keeps their number in no checkpoint."""
+
+    exact = None
+    seen = 0
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        self.seen += 1
+        for step in super().steps(epoch):
+            weights = torch.full((step.loss.rows.numel(),), float(self.seen), dtype=self.worker.dtype)
+            yield dataclasses.replace(step, loss=dataclasses.replace(step.loss, weights=weights))
+
+
 class Older(PSCGCN):
     """PSC-GCN whose boundary values are an iteration older than they should be."""
 
