@@ -39,6 +39,13 @@ class CheckpointPlace(Spec):
     lineage: str
     resume: bool
 
+    def shown(self) -> Path:
+        """Return an empty file in the directory by which other machines see whether they see it."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"start-{self.lineage}"
+        path.touch()
+        return path
+
 
 class Checkpoints:
     """Writes a rank's checkpoints when they are due, and finds the last that all ranks have."""
