@@ -117,13 +117,15 @@ def repeat_check(subject: Subject, settings: Sequence[Options], graphs: TinyGrap
     return Check("deterministic", "one seed, the same losses and weights bit for bit", runs, unequal)
 
 
-def resume_check(subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int) -> Check:
+def resume_check(
+    subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int, spec: TrainSpec = SPEC
+) -> Check:
     """Return the check that a run of `repeat_check` that is cut off ends as if it had not been."""
     tiny, whole = graphs.get(ON["sage"], world), dict[str, list[RankOutcome]]()
     runs = [
-        CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], SPEC, timing="plain", cut=cut)
+        CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], spec, timing="plain", cut=cut)
         for options in settings
-        for cut in (0, SPEC.epochs // 2)
+        for cut in (0, spec.epochs // 2)
     ]
 
     def unequal(run: CheckRun, ranks: Result) -> list[str]:

@@ -121,7 +121,7 @@ class RankReport:
         self._take_loads()
         return {
             "epochs": json.dumps(self.epochs),
-            "flags": [list(flag) for flag in self.flags],
+            "flags": list(self.flags),
             "made": {name: self._data[name] for name in MADE if name in self._data},
             "resumed": self._resumed,
             "elapsed_s": self._earlier_s + time.monotonic() - self._started,

@@ -329,6 +329,7 @@ class Trainer:
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
         worker, lr = self.worker, learning_rate(self.spec, self.schedule, epoch)
+        worker.moves.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.integrity.unchanged(worker.model, BETWEEN)
@@ -389,6 +390,7 @@ class Trainer:
     def _take(self, step: Step) -> Tensor:
         """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
+        worker.moves.step()
         self.integrity.begins_step()
         self.integrity.reads(step.loss)
         inputs, aggregated = self.inputs.of(step)
