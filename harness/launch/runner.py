@@ -208,6 +208,26 @@ class TrialRunner:
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
         environment["reference_cores"] = outcome.reference and outcome.reference.cores
+        try:
+            return self._keep(turn, outcome, started, environment, progress)
+        except UserError:
+            raise
+        except Exception as error:  # a rank may have reported anything, and the suite goes on whatever that is
+            status, reason = explain(error)
+            known = {"inputs": outcome.inputs, "reference": outcome.reference}
+            what, log = f"what its ranks reported cannot be kept: {reason}", outcome.log + traceback.format_exc()
+            lost = TrialOutcome(status=status, reason=what, log=log, **known)
+            return self._keep(turn, lost, started, environment, progress)
+
+    def _keep(
+        self,
+        turn: Turn,
+        outcome: TrialOutcome,
+        started: datetime,
+        environment: dict[str, Any],
+        progress: TrialProgress,
+    ) -> Record | None:
+        trial = turn.trial
         record = self._record(trial, outcome, started, environment)
         differ = unlike(record, trial, self.store.directory, self.suite.repeat)
         record = record.model_copy(update={"flags": [*record.flags, *differ]})
@@ -219,7 +239,7 @@ class TrialRunner:
             epochs = [*epoch_rows(outcome.group.ranks), *outcome.group.epochs]
             self.store.commit(trial.id, record, epochs, outcome.log)
         except OSError as error:
-            what = f"cannot write the record: {error.strerror}"
+            what = f"cannot write the record: {error.strerror or error}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error
         turn.done = True
         return record
