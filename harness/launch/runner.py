@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from harness.errors import DataUnavailable, UserError
+from harness.errors import DataUnavailable, UserError, of_system
 from harness.gpus import gpu_is_usable
 from harness.launch.ahead import compile_ahead
 from harness.launch.data_changes import on_todays_data
@@ -220,12 +220,7 @@ class TrialRunner:
             return self._keep(turn, lost, started, environment, progress)
 
     def _keep(
-        self,
-        turn: Turn,
-        outcome: TrialOutcome,
-        started: datetime,
-        environment: dict[str, Any],
-        progress: TrialProgress,
+        self, turn: Turn, outcome: TrialOutcome, started: datetime, environment: dict[str, Any], progress: TrialProgress
     ) -> Record | None:
         trial = turn.trial
         record = self._record(trial, outcome, started, environment)
@@ -306,6 +301,8 @@ def explain(error: Exception) -> tuple[Status, str]:
         return "skipped", str(error)
     if isinstance(error, UserError):
         return "error", str(error)
+    if isinstance(error, OSError) and (told := of_system(error)) is not None:
+        return "error", str(told)
     if isinstance(error, MemoryError):
         return "oom", f"out of memory in the runner: {error}"
     return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.projection import network_label
-from harness.results.record import Json, Record
+from harness.results.record import EDITED, Json, Record
 from harness.results.reference import at_middle, measurements
 from harness.results.repeats import averaged
 from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
@@ -57,6 +57,13 @@ def _read_once(path: Path) -> dict[Path, Record]:
         if key not in last or record.started > last[key][1].started:
             last[key] = place, record
     return dict(last.values())
+
+
+def edited(places: Iterable[Path]) -> list[str]:
+    """Return a line for each trial under results directories whose files are not what was written."""
+    found = (record for place in places for record in _read_once(place).values())
+    said = ((record, flag.partition(": ")) for record in found for flag in record.flags)
+    return [f"{record.label} ({record.trial}): {what}" for record, (key, _, what) in said if key == EDITED]
 
 
 def load_epochs(path: Path | str) -> pd.DataFrame:

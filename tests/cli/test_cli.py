@@ -293,7 +293,9 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
 
 
-def test_partition_of_ones_own_data(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch) -> None:
+def test_partition_of_ones_own_data(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HARNESS_DATA")
     write_ring(tmp_path / "elsewhere", "My_Graph")
     options = ("--parts", "2", "--method", "chunk", "--data-dir")

@@ -43,10 +43,9 @@ def behave(what: str, rank: int, out: Path, job: dict) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if what in ("hang", "stubborn"):
         time.sleep(600)
-    if what == "nothing":
-        return
-    if what == "damaged":
-        (out / f"rank{rank}.json").write_text('{"rank": 0, "sta')
+    if what in ("nothing", "damaged"):
+        if what == "damaged":
+            (out / f"rank{rank}.json").write_text('{"rank": 0, "sta')
         return
     if what == "child":
         child = subprocess.Popen(["sleep", "600"])
@@ -59,9 +58,9 @@ def behave(what: str, rank: int, out: Path, job: dict) -> None:
     if rank == 0 and (ledger := os.environ.get("FAKE_LEDGER")):
         with open(ledger, "a") as stream:
             stream.write(json.dumps(job["config"], sort_keys=True) + "\n")
-    if what.startswith("{"):
-        finish(rank, out, "ok", None, **json.loads(what))
-    finish(rank, out, what, None if what == "ok" else f"planted {what}")
+    others = json.loads(what) if what.startswith("{") else {}
+    status = "ok" if others else what
+    finish(rank, out, status, None if status == "ok" else f"planted {what}", **others)
 
 
 def finish(rank: int, out: Path, status: str, reason: str | None, /, **others: object) -> None:
