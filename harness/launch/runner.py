@@ -214,9 +214,8 @@ class TrialRunner:
             raise
         except Exception as error:  # a rank may have reported anything, and the suite goes on whatever that is
             status, reason = explain(error)
-            known = {"inputs": outcome.inputs, "reference": outcome.reference}
             what, log = f"what its ranks reported cannot be kept: {reason}", outcome.log + traceback.format_exc()
-            lost = TrialOutcome(status=status, reason=what, log=log, **known)
+            lost = replace(outcome, group=GroupResult(), status=status, reason=what, log=log, result={})
             return self._keep(turn, lost, started, environment, progress)
 
     def _keep(
