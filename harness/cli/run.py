@@ -117,7 +117,7 @@ def run(
     if cluster is None:
         check_writable(store.directory)
     if local:
-        check_writable(cache_root(), "HARNESS_CACHE")
+        check_cache()
     nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
@@ -270,6 +270,13 @@ def interrupted() -> NoReturn:
 
     typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
     raise typer.Exit(INTERRUPTED)
+
+
+def check_cache() -> None:
+    """Make the cache; UserError if that is not possible. One that holds data is used as it is."""
+    home = cache_root()
+    if not (home / "datasets").is_dir():
+        check_writable(home, "HARNESS_CACHE")
 
 
 def check_writable(directory: Path, key: str = "--results") -> None:

@@ -26,10 +26,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from harness.data.graph import Array, GraphData, check_graph
-from harness.errors import DataError
+from harness.errors import DataError, writing
 
 CHUNK_BYTES = 4 << 20
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
+SUMS = "checksums.json"  # see `harness.data.sums`
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
 
@@ -168,7 +169,8 @@ def _read_into(stream: IO[bytes], view: memoryview) -> int:
 def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
     """Return the SHA-256 of what files of a directory contain, those of `names` that are there, in that order.
 
-    It is kept in the directory's file `kept`, and read from there while sizes and times of change are the same.
+    It is kept in the directory's file `kept`, and read from there while sizes and times of change are the same, or the
+    directory, or that which it was made in, has checksums: then a change is damage.
     """
     known = known_hash(directory, names, kept)
     if known is not None:
@@ -184,7 +186,9 @@ def known_hash(directory: Path, names: Sequence[str], kept: str) -> str | None:
     """Return the `content_hash` that is kept; None if there is none, or the files have changed."""
     try:
         remembered = json.loads((directory / kept).read_text())
-        return str(remembered["hash"]) if remembered["stat"] == _stat(directory, names) else None
+        sealed = any((place / SUMS).exists() for place in (directory, directory.parent))
+        unchanged = sealed or remembered["stat"] == _stat(directory, names)
+        return str(remembered["hash"]) if unchanged else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # absent, or damaged: it is only a shortcut
 
@@ -230,13 +234,33 @@ def locked(path: Path) -> Iterator[None]:
     waits: two may then make the same thing, and one of them is kept whole (see `atomic_directory`).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / f".{path.name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+    file = path.parent / f".{path.name}.lock"
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        flock(lock, file, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
+
+
+def flock(lock: int, file: Path, how: int) -> None:
+    """Lock an open file, as well as its file system can.
+
+    BlockingIOError if another process has it and `how` says not to wait; OSError, with the file's name, if the system
+    fails.
+    """
+    try:
+        fcntl.flock(lock, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def may_keep(target: Path) -> bool:
+    """Return whether a directory is there, or can be made: caches may be read-only, or somebody else's."""
+    return target.exists() or os.access(target.parent, os.W_OK | os.X_OK)
 
 
 @contextmanager
@@ -251,7 +275,8 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     work = target.parent / f"{_prefix(target)}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
     work.mkdir()
     try:
-        yield work
+        with writing(target):
+            yield work
         for path in [*work.rglob("*"), work]:
             sync(path)
         old = work.with_suffix(".old.tmp")

@@ -26,6 +26,7 @@ from typing import Any, Self
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.errors import writing
 from harness.results import beat
 from harness.results.pulse import Pulses, start_beating, stop_beating
 
@@ -125,7 +126,8 @@ class Runner:
 
     def __enter__(self) -> Self:
         self._home.mkdir(parents=True, exist_ok=True)
-        _beat_path(self.directory, self.id).write_text("0\n")
+        with writing(self._home):
+            _beat_path(self.directory, self.id).write_text("0\n")
         self._write()
         self._start_heart()
         return self
@@ -296,8 +298,9 @@ class Leases:
         path = self.home / f"{lease.trial}.{lease.number}"
         text = json.dumps({"runner": lease.runner, "done": lease.done}).encode()
         temporary = self.home / f".{lease.trial}.{uuid.uuid4().hex}"
-        temporary.write_bytes(text)
         try:
+            with writing(self.home):
+                temporary.write_bytes(text)
             os.link(temporary, path)
         except OSError as error:
             # A server that answered twice says of our own link that it exists: then there are two names for the file.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.data.store import sync
+from harness.data.store import hash_file, sync
 from harness.errors import UserError
-from harness.results.leases import Lease, Leases, Runner, Runners, named
-from harness.results.record import Record, read_kept, read_record
+from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, named
+from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
 from harness.results.reference import measurements, note
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
 from harness.suite.text import write_whole
@@ -98,7 +98,13 @@ class ResultStore:
         self.owner = uuid.uuid4().hex[:10]
 
     def runner(self) -> Runner:
-        """Return this process as a runner of the suite, to be entered before anything is staged or committed."""
+        """Return this process as a runner of the suite, to be entered before anything is staged or committed.
+
+        UserError if a link would have it write, or remove, elsewhere.
+        """
+        for name in (STAGING, RUNNERS, LEASES):
+            if (self.directory / name).is_symlink():
+                raise UserError("is a link, which no run writes through", file=self.directory / name, fix="remove it")
         return Runner(self.directory, self.owner)
 
     def leases(self) -> Leases:
@@ -117,7 +123,7 @@ class ResultStore:
         if not re.fullmatch(PLAIN_NAME, trial_id):
             raise ValueError(f"not a trial id: {trial_id!r}")
         path = self.staging / f"{trial_id}-{self.owner}{suffix}"
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         path.mkdir(parents=True)
         return path
 
@@ -159,7 +165,8 @@ class ResultStore:
         Killed at any moment, it leaves the older record (or none) or the new one, never a part.
         """
         built = self._empty(trial_id, BUILT)
-        write_epochs(epochs, built / "epochs.parquet")
+        write_epochs(epochs, built / EPOCHS_FILE)
+        record = record.model_copy(update={"epochs_sha256": hash_file(built / EPOCHS_FILE)})
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
         (built / "record.json").write_text(record.to_json(), encoding="utf-8")
         home = self._put(built, trial_id)
@@ -182,13 +189,21 @@ class ResultStore:
         for path in [*built.iterdir(), built]:
             sync(path)
         home, old = self.directory / trial_id, self.staging / f"{trial_id}{REPLACED}"
-        if home.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if home.exists() or home.is_symlink():
+            _remove(old)
             home.rename(old)
         built.rename(home)
         sync(self.directory)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
         return home
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory with all that it holds; of a link to one, the link."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def records_under(directory: Path) -> list[Path]:
@@ -279,7 +294,7 @@ def record_places(path: Path) -> list[Path]:
 
 
 Keep = Literal["first", "latest"]
-CONTENT = ("record.json", "epochs.parquet")  # what makes two trials the same; logs may be lost on the way
+CONTENT = (RECORD_FILE, EPOCHS_FILE)  # what makes two trials the same; logs may be lost on the way
 
 
 @dataclass(frozen=True)
@@ -362,6 +377,9 @@ def _adopt(store: ResultStore, leases: Leases, known: Lease | None, found: _Foun
 
 def _read_to_merge(place: Path) -> _Found:
     """Read a record that becomes a directory of its trial's name."""
+    for name in CONTENT:
+        if (place / name).is_symlink():
+            raise UserError("is a link, which is not copied", file=place / name, fix="put the file itself there")
     record = read_at(place)
     if record.trial != place.name.partition(".")[0]:
         what = f"is the record of trial '{record.trial}'"
@@ -379,5 +397,6 @@ def _taken(old: _Found, new: _Found, keep: Keep | None) -> _Found:
 def _keep_suite(directory: Path, sources: Sequence[Path]) -> None:
     """Give results the `suite.json` of the first source that has one, if they have none."""
     for source in sources:
-        if (source / SUITE_FILE).is_file() and not (directory / SUITE_FILE).exists():
-            shutil.copyfile(source / SUITE_FILE, directory / SUITE_FILE)
+        kept, target = source / SUITE_FILE, directory / SUITE_FILE
+        if kept.is_file() and not kept.is_symlink() and not target.exists():
+            write_whole(target, kept.read_text(encoding="utf-8"))

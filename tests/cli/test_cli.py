@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch.tiny import write_suite
+from launch.tiny import write_ring, write_suite
 
 from harness.cli import main
 from harness.launch import runner as runner_module
@@ -291,6 +291,18 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     )
     assert row.search(out)
     assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
+
+
+def test_partition_of_ones_own_data(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HARNESS_DATA")
+    write_ring(tmp_path / "elsewhere", "My_Graph")
+    options = ("--parts", "2", "--method", "chunk", "--data-dir")
+    for name in ("My_Graph", "my-graph"):
+        code, out, err = harness(capsys, "partition", name, *options, str(tmp_path / "elsewhere"))
+        assert (code, err) == (0, "")
+        assert out.startswith("My_Graph, chunk, 2 parts\n")
 
 
 def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ from harness_methods.graphsaint import GraphSAINT
 from harness.errors import UserError
 from harness.metrics import METRICS, as_declared
 from harness.results import frames
-from harness.results.frames import load_epochs, load_results
+from harness.results.frames import load_epochs, load_inputs, load_results
 from harness.results.store import EPOCH_COLUMNS, ResultStore
 
 EPOCHS = [
@@ -96,6 +97,20 @@ def test_root_suite_and_trial_directories(root: Path) -> None:
     assert len(load_epochs(root)) == 4
     assert len(load_epochs(root / "demo")) == 3
     assert len(load_epochs(root / "demo" / ("1" * 12))) == 0
+
+
+def test_a_copy_of_a_trial_or_a_suite_counts_once(root: Path, make_record) -> None:
+    frame, epochs = load_results(root), load_epochs(root)
+    shutil.copytree(root / "demo" / ("0" * 12), root / "demo" / f"{'0' * 12} copy")
+    shutil.copytree(root / "other", root / "other-old")
+    pd.testing.assert_frame_equal(load_results(root), frame)
+    pd.testing.assert_frame_equal(load_epochs(root), epochs)
+    assert len(load_inputs(root).epochs) == len(epochs)
+    later = make_record("2" * 12, suite="other", started="2027-01-01T00:00:00+00:00")
+    ResultStore(root, "again").commit("2" * 12, later, EPOCHS[:1] * 2, "")  # not a copy: it ran again
+    assert list(load_results(root)["started"])[-1] == later.started
+    assert len(load_results(root)) == len(frame)
+    assert len(load_epochs(root)) == len(epochs) + 1
 
 
 def test_rows_are_in_the_order_the_trials_started(tmp_path: Path, make_record) -> None:

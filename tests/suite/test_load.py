@@ -83,8 +83,9 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "train:\n  epcohs: 3\n", "s.yaml:5: train.epcohs: unknown key (did you mean 'epochs'?)"),
         (PLAIN + "model: {hiden: 3}\n", "s.yaml:4: model.hiden: unknown key (did you mean 'hidden'?)"),
         (PLAIN + "partitions: 3\n", "s.yaml:4: partitions: unknown key (did you mean 'partition'?)"),
-        (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checkpoint, checksum_every, clip, cores, epochs, "
-         "eval_every, evaluation_mib, final_eval, inductive, lr, lr_warmup, message_precision, optimizer, "
+        (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checkpoint, checksum_every, clip, "
+         "cores, epochs, eval_every, "
+         "evaluation_mib, final_eval, inductive, lr, lr_warmup, message_precision, optimizer, "
          "optimizer_options, patience, pos_weight, precision, products, sampled_eval, schedule, schedule_options, "
          "seconds, spmm, stop_at_target, target, threads, warmup, weight_decay)"),
         (PLAIN + "model:\n  name: 3\n", "s.yaml:5: model.name: bad value 3: must be a valid string"),
