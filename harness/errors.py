@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -27,7 +27,28 @@ class UserError(Exception):
         where = "" if self.file is None else f"{self.file}{f':{self.line}' if self.line else ''}: "
         key = f"{self.key}: " if self.key else ""
         fix = f" ({self.fix})" if self.fix else ""
-        return f"{where}{key}{self.message}{fix}"
+        return printable(f"{where}{key}{self.message}{fix}")
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is wrong, a line each, every one complete."""
+        return (str(self),)
+
+
+class UserErrors(UserError):  # noqa: N818 - several of them
+    """Several mistakes at once; its text has a line for each."""
+
+    def __init__(self, errors: Sequence[UserError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """See `UserError`."""
+        return tuple(line for error in self.errors for line in error.lines)
 
 
 class DataError(UserError):
@@ -43,6 +64,11 @@ class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an
     def __init__(self, reason: str, command: str) -> None:
         self.reason, self.command = reason, command
         super().__init__(f"{reason}; get it with: {command}")
+
+
+def printable(text: str) -> str:
+    """Return a text in one line and without control characters: what a file says must not drive a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import compare, data, doctor, history, method, plan, project, results, run, status, suites, tune
-from harness.errors import DataUnavailable, UserError
+from harness.errors import DataUnavailable, UserError, printable
 
 app = typer.Typer(
     name="harness",
@@ -70,5 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=None if arguments is None else [*arguments])
     except (UserError, DataUnavailable) as error:
-        print(f"error: {error}", file=sys.stderr)
+        for line in error.lines if isinstance(error, UserError) else [printable(str(error))]:
+            print(f"error: {line}", file=sys.stderr)
         sys.exit(2)

@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from harness.errors import UserError, nearest
+from harness.errors import UserError, UserErrors, nearest
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
@@ -66,8 +66,8 @@ class SuiteSource:
 def gather(errors: Sequence[UserError]) -> UserError:
     """Return one error whose text is a line for each distinct one of `errors`, in the file's order."""
     ordered = sorted(errors, key=lambda error: error.line or 0)
-    lines = list(dict.fromkeys(str(error) for error in ordered))
-    return errors[0] if len(lines) == 1 else UserError("\n".join(lines))
+    distinct = list({str(error): error for error in ordered}.values())
+    return distinct[0] if len(distinct) == 1 else UserErrors(distinct)
 
 
 # YAML's core schema and no more: `1e-3` is a number; `off`, `010` and `2020-01-01` are words.
