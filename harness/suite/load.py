@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.errors import UserError, nearest
+from harness.files import read_text
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import PartitionSpec, Spec
@@ -86,9 +87,7 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
 def _text(path: Path) -> str:
     """Read the file, refusing what cannot be a suite before reading it whole."""
     try:
-        if path.stat().st_size > document.MAX_BYTES:
-            raise UserError(f"larger than {document.MAX_BYTES >> 20} MiB", file=path, fix="not a suite file?")
-        return path.read_text(encoding="utf-8")
+        return read_text(path, document.MAX_BYTES)
     except FileNotFoundError as error:
         there = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
         raise UserError("no such file", file=path, fix=nearest(path.name, there) if there else None) from error
