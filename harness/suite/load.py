@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from harness.suite.schema import (
     Suite,
     Timeouts,
 )
+from harness.suite.size import all_values, least_factors, too_many, unstorable
 from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
 
 SECTIONS: dict[str, type[Spec]] = {
@@ -56,20 +58,14 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
         UserError: a line for each mistake, naming file, line (or override), key, value and what is allowed.
             Names and options of data sets and methods are checked by `expand`.
     """
-    data: dict[str, Any]
-    if isinstance(path, Mapping):
-        source, data = SuiteSource(), copy.deepcopy(dict(path))
-    else:
-        read = document.parse(_text(path), str(path))
-        if not isinstance(read.data, dict):
-            fix = "write `name: ...`, `datasets: [...]`, `methods: [...]` lines"
-            raise UserError("not a suite", file=path, fix=fix)
-        source, data = SuiteSource(path, read.lines), read.data
+    source, data = _read(path)
     for override in overrides:
         _override(data, source, override)
     for section in (*SECTIONS, *LISTS, "plugins"):
         if data.get(section, ...) is None:  # `train:` with nothing below it
             del data[section]
+    if (many := too_many(least_factors(data))) is not None:
+        raise source.error((many[0],), many[1], "list fewer values, or write several suites")
     try:
         suite = Suite.model_validate(data)
     except ValidationError as error:
@@ -82,6 +78,22 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
             source.variants[section, number] = _written((section, number), data)
     suite._source = source
     return suite
+
+
+def _read(path: Path | Mapping[str, Any]) -> tuple[SuiteSource, dict[str, Any]]:
+    """Return what a file, or a mapping, says, and where it is written."""
+    if isinstance(path, Mapping):
+        source, data = SuiteSource(), copy.deepcopy(dict(path))
+        for where, value in all_values(data):
+            if wrong := unstorable(value):
+                raise source.error(where, f"bad value {reprlib.repr(value)}: {wrong}")
+    else:
+        read = document.parse(_text(path), str(path))
+        if not isinstance(read.data, dict):
+            fix = "write `name: ...`, `datasets: [...]`, `methods: [...]` lines"
+            raise UserError("not a suite", file=path, fix=fix)
+        source, data = SuiteSource(path, read.lines), read.data
+    return source, data
 
 
 def _text(path: Path) -> str:

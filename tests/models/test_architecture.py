@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch
 from harness.models.architecture import Architecture, evaluation_values, training_values
 from harness.models.gnn import GNN
 from harness.models.layer import MODELS, BlockSize
+from harness.models.sage import SageLayer
 from harness.models.spec import ModelSpec
+from harness.spec import PluginSource
 
 SHAPES = [{"layers": 1}, {"layers": 2, "norm": "layer"}, {"layers": 3, "linear_layers": 2, "norm": "layer"}]
 
@@ -38,3 +41,11 @@ def test_a_layer_has_no_weights_until_it_is_a_module() -> None:
         assert isinstance(layer.as_module()(3, 4), layer)
         assert layer.as_module() is layer.as_module()
         assert {p.dtype for p in layer.as_module()(3, 4).parameters()} == {torch.float32}
+
+
+def test_sizes_of_a_plugins_model_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its layers are torch modules, whose weights would be 2 PB."""
+    spec = ModelSpec(layers=3, hidden=1 << 24)
+    source = PluginSource(file=Path(__file__), module=None, cls="SageLayer", sha256="0")
+    monkeypatch.setattr("harness.registry.Registry.load", lambda *_: SageLayer)
+    assert Architecture(spec, 64, 10, source=source).num_weights == Architecture(spec, 64, 10).num_weights > 1 << 48

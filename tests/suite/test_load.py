@@ -96,7 +96,7 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
          "s.yaml:4: train.epochs: bad value 'ten': must be a valid integer, unable to parse string as an "
          "integer"),
         (PLAIN + "train: {epochs: true}\n", "s.yaml:4: train.epochs: must be a number"),
-        (PLAIN + "train: {lr: .inf}\n", "s.yaml:4: train.lr: bad value inf: must be a finite number"),
+        (PLAIN + "train: {lr: .inf}\n", "s.yaml:4: train.lr: bad value '.inf': must be a finite number"),
         (PLAIN + "train: 3\n", "s.yaml:4: train: bad value 3: must be a section of `key: value` lines"),
         (PLAIN + "train: {epochs: [1, two]}\n",
          "s.yaml:4: train.epochs: bad value 'two': must be a valid integer, unable to parse string as an "
