@@ -35,8 +35,8 @@ def unpacked(key: str, first: bytes, more: Callable[[int], bytes]) -> Any:
         UserError: it is damaged, or larger than a message may be.
     """
     said, colon, data = first.partition(b":")
-    if not colon or not said.isdigit() or len(said) > 6:
-        raise _damaged(key, "it does not say in how many pieces it is")
+    if not colon or not said.isdigit() or len(said) > 4:
+        raise _damaged(key, "it does not say in how many pieces it is, 9999 at most")
     for number in range(1, int(said) + 1):
         data += more(number)
         if len(data) > LARGEST:

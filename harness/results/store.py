@@ -245,6 +245,11 @@ def read_epochs(path: Path) -> pd.DataFrame:
             said = file.metadata
             if said.num_rows * max(1, said.num_columns) > MOST_CELLS:
                 raise ValueError(f"{said.num_rows} rows of {said.num_columns} columns are no trial's")
+            if twice := {*file.schema_arrow.names} & {
+                "suite",
+                "trial",
+            }:  # of which trial they are, is the record's to say
+                raise ValueError(f"they have a column '{min(twice)}'")
             table = pa.Table.from_batches(_bounded(file), file.schema_arrow)
             frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     except (OSError, ValueError, MemoryError) as error:

@@ -149,6 +149,32 @@ def test_damaged_epochs_are_told(root: Path, damage: bytes | None) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("column", ["suite", "trial"])
+def test_epochs_that_say_whose_they_are_are_refused(root: Path, column: str) -> None:
+    """They would take the place of what the record says."""
+    path = next(root.rglob("epochs.parquet"))
+    pd.DataFrame({"epoch": [0], "rank": [0], column: ["x"]}).to_parquet(path, index=False)
+    with pytest.raises(UserError, match=f"damaged epochs: they have a column '{column}'"):
+        load_epochs(root)
+
+
+def test_a_text_that_is_in_every_row_is_not_unpacked(root: Path) -> None:
+    """A dictionary has it once: 200 KB stand for 200 GB."""
+    path = next(root.rglob("epochs.parquet"))
+    frame = pd.DataFrame({"epoch": range(200_000), "rank": 0, "note": "x" * 1_000_000})
+    frame.to_parquet(path, index=False)
+    assert path.stat().st_size < 4 << 20
+    with pytest.raises(UserError, match=r"damaged epochs: holds more than .* MiB"):
+        load_epochs(root)
+
+
+def test_more_rows_than_a_trial_has_are_not_read(root: Path) -> None:
+    path = next(root.rglob("epochs.parquet"))
+    pd.DataFrame({f"c{i}": [0] * 1_000_001 for i in range(50)}).to_parquet(path, index=False)
+    with pytest.raises(UserError, match="1000001 rows of 50 columns are no trial's"):
+        load_epochs(root)
+
+
 def test_a_damaged_record_is_told(root: Path) -> None:
     (root / "demo" / ("1" * 12) / "record.json").write_text("null")
     with pytest.raises(UserError, match=r"record\.json: damaged record"):
