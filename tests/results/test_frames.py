@@ -171,9 +171,9 @@ def test_a_text_that_is_in_every_row_is_not_unpacked(root: Path) -> None:
 
 
 def test_more_rows_than_a_trial_has_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.results.store.MOST_CELLS", 21)
-    pd.DataFrame({"epoch": [0] * 11, "rank": 0}).to_parquet(next(root.rglob("epochs.parquet")), index=False)
-    with pytest.raises(UserError, match="damaged epochs: 11 rows of 2 columns are no trial's"):
+    monkeypatch.setattr("harness.results.store.MOST_CELLS", 200)
+    pd.DataFrame({"epoch": [0] * 101, "rank": 0}).to_parquet(next(root.rglob("epochs.parquet")), index=False)
+    with pytest.raises(UserError, match="damaged epochs: 101 rows of 2 columns are no trial's"):
         load_epochs(root)
 
 
