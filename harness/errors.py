@@ -6,7 +6,7 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,28 @@ class UserError(Exception):
         where = "" if self.file is None else f"{self.file}{f':{self.line}' if self.line else ''}: "
         key = f"{self.key}: " if self.key else ""
         fix = f" ({self.fix})" if self.fix else ""
-        return f"{where}{key}{self.message}{fix}"
+        return printable(f"{where}{key}{self.message}{fix}")
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is wrong, a line each, every one complete."""
+        return (str(self),)
+
+
+class UserErrors(UserError):  # noqa: N818 - several of them
+    """Several mistakes at once; its text has a line for each."""
+
+    def __init__(self, errors: Sequence[UserError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """See `UserError`."""
+        return tuple(line for error in self.errors for line in error.lines)
 
 
 _OF_SYSTEM = {
@@ -77,6 +98,11 @@ class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an
     def __init__(self, reason: str, command: str) -> None:
         self.reason, self.command = reason, command
         super().__init__(f"{reason}; get it with: {command}")
+
+
+def printable(text: str) -> str:
+    """Return a text in one line and without control characters: what a file says must not drive a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from harness.cli import compare, data, doctor, history, method, plan, project, results, run, status, suites, tune
-from harness.errors import DataUnavailable, UserError, of_system
+from harness.errors import DataUnavailable, UserError, of_system, printable
 
 app = typer.Typer(
     name="harness",
@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _end(told)
 
 
-def _end(error: Exception) -> NoReturn:
+def _end(error: UserError | DataUnavailable) -> NoReturn:
     with suppress(OSError):  # the disk that it is told to may be the one that is full
-        print(f"error: {error}", file=sys.stderr)
+        for line in error.lines if isinstance(error, UserError) else [printable(str(error))]:
+            print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

@@ -40,10 +40,9 @@ class Architecture:
         layer = MODELS.load(spec.name, source) if found is None else found.value
         if found is not None and found.source is None:
             self._made = self._build(layer, products)
-            return
-        # Nobody knows how another's layer makes its weights: it makes them, with sizes and without memory.
-        with torch.device("meta"):
-            self._made = self._build(layer.as_module(), products)
+        else:  # nobody knows how another's layer makes its weights: it makes them, with sizes and without memory
+            with torch.device("meta"):
+                self._made = self._build(layer.as_module(), products)
 
     def _build(self, layer: type[GraphLayer], products: Products) -> list[GraphLayer]:
         spec, widths = self.spec, self._all_widths

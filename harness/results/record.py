@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from harness.data.store import hash_file
 from harness.errors import UserError
+from harness.files import RECORD, read_text
 from harness.models.spec import KEPT
 from harness.spec import RENAMED
 from harness.suite.schema import LATER
@@ -125,11 +126,11 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
     """Read JSON with a `schema_version` as a `kind`.
 
     `version`: the newest that is known; `named`: what it is called, and when it is damaged; `fix`: of damage.
-    UserError if it is damaged or newer, OSError if it cannot be read.
+    UserError if it is damaged, newer, too large or no regular file, OSError if it cannot be read.
     """
     what, damaged = named
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, RECORD))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{damaged}: not JSON", file=path, fix=fix) from error
     found = content.get("schema_version") if isinstance(content, dict) else None

@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from harness.data.store import locked
+from harness.files import RECORD, read_bytes
 from harness.results.record import Record
 
 FILE = "reference.jsonl"
@@ -97,7 +98,7 @@ def _ends_whole(path: Path) -> bool:
 
 def _read(path: Path) -> list[Measurement]:
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_bytes(path, RECORD).splitlines()
     except FileNotFoundError:
         return []
     found = []

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.data.store import hash_file, sync
 from harness.errors import UserError
+from harness.files import open_regular, size_text
 from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, named
 from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
 from harness.results.reference import measurements, note
@@ -24,6 +25,8 @@ from harness.suite.text import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyarrow import RecordBatch
+    from pyarrow.parquet import ParquetFile
 
 SUITE_FILE = "suite.json"
 SCHEMA_VERSION = 1
@@ -236,6 +239,7 @@ def _listed(directory: Path) -> list[Path]:
         return []
 
 
+MOST_CELLS = 50_000_000  # of a table of epochs: a million rows, an epoch and rank each, of 50 columns
 EPOCH_COLUMNS = (
     *("suite", "trial", "epoch", "rank", "epoch_time_s", "steps", "loss", "lr"),
     *("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score", "eval_s"),
@@ -259,13 +263,41 @@ def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def read_epochs(path: Path) -> pd.DataFrame:
-    """Read an `epochs.parquet`; UserError if it is missing or damaged."""
-    import pandas as pd
+    """Read an `epochs.parquet`; UserError if it is missing, damaged, or says that it has more than a table may."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
 
     try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"damaged epochs: {str(error).splitlines()[0]}", file=path) from error
+        with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+            said = file.metadata
+            if said.num_rows * max(1, said.num_columns) > MOST_CELLS:
+                raise ValueError(f"{said.num_rows} rows of {said.num_columns} columns are no trial's")
+            if twice := {*file.schema_arrow.names} & {
+                "suite",
+                "trial",
+            }:  # of which trial they are, is the record's to say
+                raise ValueError(f"they have a column '{min(twice)}'")
+            table = pa.Table.from_batches(_bounded(file), file.schema_arrow)
+            frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+    except (OSError, ValueError, MemoryError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"damaged epochs: {why}", file=path, fix="remove the trial's directory") from error
+    return frame
+
+
+def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
+    """Yield what a parquet file holds; ValueError once that is more than a table of numbers has.
+
+    A text that is in the file once may be in every row, so that only a few rows of texts are unpacked at a time.
+    """
+    columns = range(file.metadata.num_columns)
+    texts = any("BYTE_ARRAY" in file.schema.column(i).physical_type for i in columns)
+    total = 0
+    for batch in file.iter_batches(256 if texts else 1 << 16):
+        total += batch.nbytes
+        if total > 8 * MOST_CELLS:
+            raise ValueError(f"holds more than {size_text(8 * MOST_CELLS)}")
+        yield batch
 
 
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:

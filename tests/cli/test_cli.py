@@ -271,9 +271,8 @@ def test_plan_remarks_what_is_hardly_meant(
         return [line for line in (out + err).splitlines() if line.startswith("note: ")]
 
     assert notes() == []
-    assert notes("--set", "partition.parts=[2,13]") == [
-        "note: 1 trial: more parts than ring has nodes, 12",
-        "note: 1 trial: 13 ranks on 2 cores: times are of ranks that wait for one another",
+    assert notes("--set", "partition.parts=[2,12]") == [
+        "note: 1 trial: 12 ranks on 2 cores: times are of ranks that wait for one another"
     ]
     assert notes("--device", "gpu") == [
         "note: 2 trials: device cuda, and torch can use no GPU here (--device cpu; see `harness doctor`)"
@@ -281,6 +280,33 @@ def test_plan_remarks_what_is_hardly_meant(
     assert notes("--executor", "slurm", "--set", "partition.parts=[4]") == []  # not this machine's cores
     excluded = "exclude=[{parts: 1}, {parts: 3}]"
     assert notes("--set", excluded) == [f"note: --set {excluded}: exclude.1: excludes no trial of the suite"]
+
+
+def test_what_no_machine_could_hold_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is planned for it, by `plan` and `run` alike; a line for each mistake."""
+    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(30 << 20))
+    wide = ["--set", "partition.parts=[2,11,12]", "--set", "model.hidden=10000000", "--set", "seeds=[0]"]
+    lines = (
+        "error: --set partition.parts=[2,11,12]: bad value 11: this machine has memory for 10 processes "
+        "(fewer parts, or more machines)\n"
+        "error: --set partition.parts=[2,11,12]: bad value 12: this machine has memory for 10 processes "
+        "(fewer parts, or more machines)\n"
+        "error: --set model.hidden=10000000: bad value 10000000: weights, gradients and moments of a rank take "
+    )
+    for command in ("plan", "run"):
+        code, _, err = harness(capsys, command, "tiny.yaml", *wide)
+        assert code == 2
+        assert err.startswith(lines)
+        assert err.endswith(", this machine has 30 MiB (make it smaller)\n")
+        assert len(err.splitlines()) == 3
+    assert harness(capsys, "plan", "tiny.yaml", *wide, "--nnodes", "2")[2].startswith("error: --set model.hidden")
+    parts = ["--set", "partition.parts=[2,13]"]
+    assert harness(capsys, "run", "tiny.yaml", *parts)[::2] == (
+        2,
+        "error: --set partition.parts=[2,13]: bad value 13: ring has 12 nodes (at most 12)\n",
+    )
 
 
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ def test_it_is_that_of_the_model_with_weights(name: str, shape: dict[str, object
 
 
 def test_anothers_layer_needs_no_memory_for_its_sizes(tmp_path: Path) -> None:
-    """Its weights would take 2.6 PB."""
+    """Its weights would take 1 PB."""
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\nfrom harness import GraphLayer, MEAN\n"
@@ -46,7 +46,7 @@ def test_anothers_layer_needs_no_memory_for_its_sizes(tmp_path: Path) -> None:
         "        self.second = torch.nn.Parameter(torch.ones(outputs, outputs) / outputs)\n"
     )
     source = PluginSource(file=file, module=None, cls="Mine", sha256=sha256_of(file))
-    width = 25_000_000
+    width = 16_000_000
     spec = ModelSpec.model_validate({"name": "mine", "layers": 2, "hidden": width})
     sizes = Architecture(spec, 64, 4, source=source)
     assert sizes.num_weights == 64 * width + width + width**2 + 4 * width + 4 + 16

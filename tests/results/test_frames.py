@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from harness_methods.graphsaint import GraphSAINT
+from pyarrow import parquet
 
 from harness.errors import UserError
 from harness.metrics import METRICS, as_declared
@@ -162,6 +164,32 @@ def test_damaged_epochs_are_told(root: Path, damage: bytes | None) -> None:
         load_epochs(root)
     assert str(error.value).startswith(f"{path}: damaged epochs: ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("column", ["suite", "trial"])
+def test_epochs_that_say_whose_they_are_are_refused(root: Path, column: str) -> None:
+    """They would take the place of what the record says."""
+    path = next(root.rglob("epochs.parquet"))
+    pd.DataFrame({"epoch": [0], "rank": [0], column: ["x"]}).to_parquet(path, index=False)
+    with pytest.raises(UserError, match=f"damaged epochs: they have a column '{column}'"):
+        load_epochs(root)
+
+
+def test_a_text_that_is_in_every_row_is_not_unpacked(root: Path) -> None:
+    """A dictionary has it once: some 100 KB stand for 20 GB."""
+    path = next(root.rglob("epochs.parquet"))
+    note = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int32()), ["x" * 100_000])
+    parquet.write_table(pa.table({"note": note}), path, store_schema=False)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(UserError, match=r"damaged epochs: holds more than 381.5 MiB"):
+        load_epochs(root)
+
+
+def test_more_rows_than_a_trial_has_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.results.store.MOST_CELLS", 200)
+    pd.DataFrame({"epoch": [0] * 101, "rank": 0}).to_parquet(next(root.rglob("epochs.parquet")), index=False)
+    with pytest.raises(UserError, match="damaged epochs: 101 rows of 2 columns are no trial's"):
+        load_epochs(root)
 
 
 def test_a_damaged_record_is_told(root: Path) -> None:

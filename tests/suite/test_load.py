@@ -97,7 +97,7 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
          "s.yaml:4: train.epochs: bad value 'ten': must be a valid integer, unable to parse string as an "
          "integer"),
         (PLAIN + "train: {epochs: true}\n", "s.yaml:4: train.epochs: must be a number"),
-        (PLAIN + "train: {lr: .inf}\n", "s.yaml:4: train.lr: bad value inf: must be a finite number"),
+        (PLAIN + "train: {lr: .inf}\n", "s.yaml:4: train.lr: bad value '.inf': must be a finite number"),
         (PLAIN + "train: 3\n", "s.yaml:4: train: bad value 3: must be a section of `key: value` lines"),
         (PLAIN + "train: {epochs: [1, two]}\n",
          "s.yaml:4: train.epochs: bad value 'two': must be a valid integer, unable to parse string as an "
@@ -211,8 +211,8 @@ def test_files_that_are_no_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert complaint(Path("redit.yaml")) == "redit.yaml: no such file (did you mean 'reddit.yaml'?)"
     assert complaint(Path("no/such.yaml")) == "no/such.yaml: no such file"
     Path("dir.yaml").mkdir()
-    assert complaint(Path("dir.yaml")) == "dir.yaml: cannot be read: Is a directory"
+    assert complaint(Path("dir.yaml")) == "dir.yaml: is a directory, expected a file (name a regular file)"
     Path("latin.yaml").write_bytes(b"name: \xe9")
     assert complaint(Path("latin.yaml")) == "latin.yaml: not UTF-8 text"
     Path("huge.yaml").write_bytes(b"#" * (2 << 20))
-    assert complaint(Path("huge.yaml")) == "huge.yaml: larger than 1 MiB (not a suite file?)"
+    assert complaint(Path("huge.yaml")) == "huge.yaml: larger than 1 MiB (is it the file that is meant?)"

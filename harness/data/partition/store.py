@@ -28,6 +28,7 @@ from harness.data.store import (
 )
 from harness.data.sums import Tell, damage, seal, set_aside, to_stderr
 from harness.errors import DataError, UserError
+from harness.files import RECORD, read_text
 from harness.spec import PartitionSpec, PluginSource
 
 FORMAT = 3  # part of the key: raise it when a view's files change
@@ -209,11 +210,11 @@ def _point_at(view_dir: Path, topology: Path) -> None:
 def _read_meta(view_dir: Path) -> dict[str, Any]:
     path = view_dir / META
     try:
-        meta: dict[str, Any] = json.loads(path.read_text())
+        meta: dict[str, Any] = json.loads(read_text(path, RECORD))
         if not {"topology", "table"} <= meta.keys():
             raise ValueError("keys missing")
     except OSError as error:
         raise UserError("not a partition view", file=path, fix="run the partitioning again") from error
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DataError("damaged partition", file=path, fix=f"delete {view_dir.parent}") from error
     return meta
