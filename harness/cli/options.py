@@ -181,8 +181,6 @@ def cluster_of(
         raise UserError(f"{count}, the Slurm step has {step.nodes} nodes", key="--nnodes", fix="srun -N")
     if rdzv is None and step is None:
         raise UserError(f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT")
-    # Or else torch's store prints a stack trace for every connection that ends; read when torch is imported.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if step is not None:
         return Cluster(count, step.coordinator, step.port, step.index == 0, rdzv_timeout_s, node_timeout_s)
     host, port = _endpoint(rdzv or "")
