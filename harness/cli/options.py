@@ -63,6 +63,10 @@ Plugin = Annotated[
     list[str] | None,
     option("--plugin FILE", "Methods of a file (or of a module) that are not installed; may be repeated."),
 ]
+TrustPlugins = Annotated[
+    bool,
+    typer.Option("--trust-plugins", help="Import the plugins that the suite names: they are code, read them first."),
+]
 Retry = Annotated[str, option("--retry STATUS,...", "Run trials again that ended so, e.g. error,timeout.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all selected trials again.")]
 Warm = Annotated[
