@@ -185,13 +185,12 @@ def own_address(host: str) -> str:
     interface that GLOO_SOCKET_IFNAME names, or else the one through which it reaches the world. UserError if there is
     none.
     """
-    named = os.environ.get("GLOO_SOCKET_IFNAME")
-    found = [] if named else [address for address in addresses_of(host) if not is_loopback(address)]
-    if found:
+    if found := [address for address in addresses_of(host) if not is_loopback(address)]:
         return found[0]
     if host == "localhost" or is_loopback(host):
         return next(iter(addresses_of(host)), host)
-    entries = psutil.net_if_addrs().get(named or "", [])
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    entries = psutil.net_if_addrs().get(named, [])
     if usable := [entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]:
         return usable[0]
     try:
