@@ -26,6 +26,7 @@ from harness.cli.options import (
     Shard,
     SlurmSettings,
     SuiteFile,
+    TrustPlugins,
     executor_of,
     node_count,
     overrides_of,
@@ -48,6 +49,7 @@ def plan(
     only: Only = None,
     set_: Set = None,
     plugin: Plugin = None,
+    trust_plugins: TrustPlugins = False,
     retry: Retry = "",
     fresh: Fresh = False,
     data_dir: DataDir = None,
@@ -79,7 +81,8 @@ def plan(
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     set_ = overrides_of(set_, repeat, interleave)
-    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, Kept(results, build=False))
+    kept = Kept(results, build=False)
+    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, kept, trusted=trust_plugins)
     nodes = node_count(nnodes or "1")
     machines = _machines(executor_of(executor, slurm, False, None), slurm, nodes)
     require_means(trials, loaded, machines)

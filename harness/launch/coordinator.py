@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from harness.launch.rendezvous import (
     PLAN,
     REFUSED,
     WATCH_S,
+    CoordinatorLost,
     NodeInfo,
     StoreClient,
     TrialChannel,
@@ -59,7 +61,9 @@ def coordinate(
         client.put(PLAN, plan_of(suite, trials, client.cluster))
         code = run_suite(suite, trials, store, options, progress, coordinator)
     finally:
-        coordinator.dismiss(code, progress)
+        with suppress(CoordinatorLost):  # what kept the store was killed: the nodes see that, too
+            coordinator.dismiss(code, progress)
+        client.close()
     return code
 
 

@@ -24,6 +24,7 @@ from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
 from harness.launch.local import GroupResult, OnProgress, run_group
 from harness.launch.network import clean_namespaces, network, why_not
 from harness.launch.options import WORKER, RunOptions, is_done
+from harness.launch.preparing import NotPrepared
 from harness.launch.process import Placement, placements_of, rank_environment
 from harness.launch.progress import Shown, TrialProgress
 from harness.launch.queue import Request, TrialQueue, Turn
@@ -227,7 +228,9 @@ class TrialRunner:
             self._train(turn, machines, outcome, progress)
         except Exception as error:  # the suite goes on whatever one trial runs into
             outcome.status, outcome.reason = explain(error)
-            if not isinstance(error, DataUnavailable | UserError):
+            if isinstance(error, NotPrepared):
+                outcome.log += error.log
+            elif not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
         turn.taken.stand()
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
@@ -346,6 +349,8 @@ def explain(error: Exception) -> tuple[Status, str]:
         return "skipped", str(error)
     if isinstance(error, UserError):
         return "error", str(error)
+    if isinstance(error, NotPrepared):
+        return error.status, str(error)
     if isinstance(error, OSError) and (told := of_system(error)) is not None:
         return "error", str(told)
     if isinstance(error, MemoryError):
@@ -435,7 +440,7 @@ def run_suite(
         request = request_of(trials, store, leases, options)
         queue = TrialQueue(store, leases, Seats(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))
-        inputs = InputCache(options.data_dir, options.cache)
+        inputs = InputCache(options.data_dir, options.cache, apart=True)
         try:
             reference = Reference(store.directory)
             runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases, reference)

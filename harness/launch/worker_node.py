@@ -17,6 +17,7 @@ from harness.launch.heartbeat import heartbeat
 from harness.launch.inputs import InputCache, TrialInputs
 from harness.launch.local import GroupResult, RankFailure
 from harness.launch.options import RunOptions
+from harness.launch.preparing import NotPrepared
 from harness.launch.process import placements_of
 from harness.launch.rendezvous import (
     CALL,
@@ -59,7 +60,7 @@ def take_part(
             show(f"joined the run at {client.cluster.endpoint}")
             ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
             ranks.compile(trials, show)
-            inputs = InputCache(options.data_dir, options.cache)
+            inputs = InputCache(options.data_dir, options.cache, apart=True)
             info = NodeInfo.here(session, client.address)
             return WorkerNode(
                 client, {trial.of_any_data.id: trial for trial in trials}, ranks, inputs, info, show
@@ -140,6 +141,7 @@ class WorkerNode:
         except Exception as error:
             status, reason = explain(error)
             log = "" if isinstance(error, DataUnavailable | UserError) else traceback.format_exc()
+            log = error.log if isinstance(error, NotPrepared) else log
             self.show(f"    {reason}")
             channel.say(what, _failed(status, f"said: {reason}", log))
 
