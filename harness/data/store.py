@@ -23,9 +23,8 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any, NamedTuple
 
-import numpy as np
-
 from harness.data.graph import Array, GraphData, check_graph
+from harness.deferred import numpy as np
 from harness.errors import DataError
 
 CHUNK_BYTES = 4 << 20

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.models.spec import KEPT
 from harness.spec import RENAMED

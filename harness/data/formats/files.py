@@ -15,10 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from harness.data.graph import Array, EdgeChunks, Shape, csr_from_edges, fits, shape_text
 from harness.data.store import CHUNK_BYTES, Header, chunk_rows, npy_writer, read_columns, read_header, read_rows
+from harness.deferred import numpy as np
 from harness.errors import DataError
 
 if TYPE_CHECKING:
