@@ -65,12 +65,14 @@ def plan(
 ) -> None:
     """List what a run would do.
 
-    Every trial: done, to run, or skipped and why; the memory of its largest rank, and whether all ranks fit
-    the machines (this one, or those of the executor) or their GPUs; what a trial's options come to on its graph that
-    may not be meant. Nothing is downloaded, built or written. Memory
-    is what layers, features, sparse matrices and the optimizer take, from the least possible (no boundary) to the
-    most, or one figure once the partition is known; interpreter and libraries come on top. How long it will take is
-    told by trials that ran on this machine before, or roughly by the arithmetic of training.
+    It says of every trial whether it is done, is to run or is skipped, and why. It says how much memory the largest
+    rank needs, and whether all ranks fit: into this machine, or those of the executor, or their GPUs. It warns of
+    options that may not be meant on their graph. Nothing is downloaded, built or written.
+
+    Memory is what layers, features, sparse matrices and the optimizer take. It has a range, from no boundary to the
+    largest possible, until the partition is known. Interpreter and libraries come on top.
+
+    The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
     from harness.launch.options import RunOptions
     from harness.launch.planner import plan as make_plan
