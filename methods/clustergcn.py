@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from harness import (
@@ -23,11 +21,13 @@ from harness import (
     UserError,
     Worker,
 )
+from harness import numpy as np
 from harness.graph import Block, Topology, View, upload
 from harness.runtime import Batch, Communicator, FeatureStore, HostStore, Plan, common_order, fresh, make_batches
 from harness.sampling import GraphOnDevice, Tables, clusters, induce, induce_on_device, induced
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's

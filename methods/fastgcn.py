@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import (
@@ -20,6 +18,7 @@ from harness import (
     numba,
     per_layer,
 )
+from harness import numpy as np
 from harness.graph import Propagation, Topology
 from harness.sampling import (
     LAYERS,
@@ -33,6 +32,9 @@ from harness.sampling import (
     check_sizes,
     node_uniform,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class GlobalSampler:

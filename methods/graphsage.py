@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from harness import FanoutSampler, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
+from harness import numpy as np
 from harness.runtime import NeighbourOptions
 from harness.sampling import propagation_scales
 

@@ -46,9 +46,9 @@ def report(
 ) -> None:
     """Write tables and figures of results.
 
-    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page, which draws its figures
-    itself: as files they are drawn for --format svg and pdf-figures alone. With --watch until every trial of the suites
-    has a record, or Ctrl-C.
+    The trials under every DIR are shown together, as HTML, Markdown and CSV. The command prints the path of the page.
+    The page draws its figures itself; --format svg or pdf-figures also writes them as files. With --watch the report
+    is renewed until every trial of the suites has a record, or until Ctrl-C.
     """
     from harness.launch.inputs import cores
     from harness.registry import find_plugins

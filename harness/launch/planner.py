@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -44,15 +44,19 @@ class PlannedTrial:
 
 
 def plan(
-    trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions, machines: Capacity | None = None
+    trials: Sequence[TrialConfig],
+    store: ResultStore,
+    options: RunOptions,
+    machines: Capacity | None = None,
+    records: Iterable[Record] | None = None,
 ) -> list[PlannedTrial]:
     """Return what `run_suite` would do with each of `trials`, in their order; nothing is written or built.
 
-    `machines` would run them; None: this one.
+    `machines` would run them; None: this one. `records` are the store's; None: they are read.
     Raises UserError for an unknown data set, a wrong option of one, or a damaged record.
     """
-    records = {record.trial: record for record in map(read_at, records_under(store.directory))}
-    planner = _Planner(options, records, machines or capacity())
+    found = map(read_at, records_under(store.directory)) if records is None else records
+    planner = _Planner(options, {record.trial: record for record in found}, machines or capacity())
     return [planner.plan(trial) for trial in trials]
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.data.store import hash_file
+from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.files import RECORD, read_text
 from harness.models.spec import KEPT

@@ -11,9 +11,7 @@ from dataclasses import dataclass, is_dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.devices import kind_of
@@ -23,6 +21,7 @@ from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator, Direction, Traffic
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from harness.runtime.worker import Worker

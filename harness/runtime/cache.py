@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.graph.csr import on_host
 from harness.graph.kernels import batch_seed
 from harness.runtime.batches import PRESAMPLED
 from harness.runtime.features import FeatureStore
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from harness.runtime.minibatch import MiniBatchMethod
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.csr import Places, on_host
 from harness.graph.devices import kind_of, upload
@@ -18,6 +16,7 @@ from harness.runtime.row_plan_on_device import RowPlanOnDevice
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 Plan: TypeAlias = RowPlan | RowPlanOnDevice

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
-import numpy as np
 from pydantic import Field, model_validator
 
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.devices import upload

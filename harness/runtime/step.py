@@ -7,10 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.deferred import Function, torch
+from harness.deferred import numpy as np
 from harness.graph.block import Block
 from harness.graph.csr import Places
 from harness.graph.devices import upload
@@ -18,6 +16,7 @@ from harness.graph.partition import Halo, Partition
 from harness.runtime.comm import Communicator
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
     from torch.autograd.function import FunctionCtx
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.csr import CSR, Topology

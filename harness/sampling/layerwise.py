@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.metrics import Metric
 from harness.sampling import layer_kernels as kernels
 from harness.sampling.sample import LayerSample, OwnSample, Pool, Sample, Tables, propagation_scales
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never finds more of p = 1 than `size`
 TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be exact

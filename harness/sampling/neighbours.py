@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
 from harness.sampling.graph_on_device import GraphOnDevice
 from harness.sampling.layerwise import write_inclusion
 from harness.sampling.neighbours_on_device import sample_on_device
 from harness.sampling.sample import LayerSample, Sample, Source, Tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def draw_neighbours(

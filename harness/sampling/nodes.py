@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import next_u64, stream, uniform
 from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import Induced, Normaliser, SubgraphBatch, Subgraphs, as_graph, as_layer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,18 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from harness.data.partition import partition_nodes
 from harness.data.store import atomic_directory, locked, may_keep
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import gather, prefetch
 from harness.sampling.sample import LayerSample, Sample, Tables
 from harness.spec import PartitionSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast
 FILTER_BITS = 2**18  # 32 KiB, what most processors' nearest cache holds

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, MiniBatchMethod, MiniBatchOptions, Sampler, Source, Step
+from harness import numpy as np
 from harness.graph import Topology
 from harness.runtime import (
     Batch,
@@ -41,6 +40,8 @@ from harness.sampling import (
 from .subgraphs import Change, CountedChances, Counts, PresentMean, count, make_node_sampler, part_of, saved_counts
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from harness import Worker
     from harness.runtime import Communicator
 

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness import UserError, numba
+from harness import numpy as np
 from harness.graph import Topology, below, next_u64, stream, uniform
 from harness.sampling import Pool
 
-_1, _6, _63 = (np.uint64(number) for number in (1, 6, 63))
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
-class Marks(Pool[tuple[NDArray[np.uint64], NDArray[np.uint64]]]):
+class Marks(Pool["tuple[NDArray[np.uint64], NDArray[np.uint64]]"]):
     """Lends empty sets of nodes: a bit for each, uint64 [ceil(N/64)], and one for each word, [ceil(N/4096)].
 
     Who borrows one gives it back empty, as `ascending` leaves it. A set of 233,000 nodes fits into a cache of
@@ -35,18 +34,18 @@ class Marks(Pool[tuple[NDArray[np.uint64], NDArray[np.uint64]]]):
 def mark(bits, words, node):  # type: ignore[no-untyped-def]
     """Put `node` into the set; return 1 where it was not there, or 0."""
     place = np.uint64(node)
-    word = place >> _6
+    word = place >> np.uint64(6)
     before = bits[word]
-    bits[word] = before | (_1 << (place & _63))
-    words[word >> _6] |= _1 << (word & _63)
-    return np.int64(~(before >> (place & _63)) & _1)
+    bits[word] = before | (np.uint64(1) << (place & np.uint64(63)))
+    words[word >> np.uint64(6)] |= np.uint64(1) << (word & np.uint64(63))
+    return np.int64(~(before >> (place & np.uint64(63))) & np.uint64(1))
 
 
 @numba.njit(cache=True, nogil=True)
 def marked(bits, node):  # type: ignore[no-untyped-def]
     """Return whether `node` is in the set."""
     place = np.uint64(node)
-    return (bits[place >> _6] >> (place & _63)) & _1 == _1
+    return (bits[place >> np.uint64(6)] >> (place & np.uint64(63))) & np.uint64(1) == np.uint64(1)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -58,14 +57,14 @@ def ascending(bits, words, count):  # type: ignore[no-untyped-def]
         upper = words[k]
         words[k] = 0
         while upper:
-            word = (np.uint64(k) << _6) | _lowest(upper)
-            upper &= upper - _1
+            word = (np.uint64(k) << np.uint64(6)) | _lowest(upper)
+            upper &= upper - np.uint64(1)
             lower = bits[word]
             bits[word] = 0
             while lower:
-                nodes[at] = (word << _6) | _lowest(lower)
-                lower &= lower - _1
-                at += _1
+                nodes[at] = (word << np.uint64(6)) | _lowest(lower)
+                lower &= lower - np.uint64(1)
+                at += np.uint64(1)
     return nodes
 
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness import LayerSample, UserError, batch_seed, numba
+from harness import numpy as np
 from harness.data import atomic_directory, locked
 from harness.graph import Topology, fetch_ahead, gather
 from harness.sampling import (
@@ -34,6 +32,8 @@ from .frontier import FrontierSampler
 from .node_samplers import EdgeEndsSampler, ForestFireSampler, MultiWalkSampler, WalkSampler
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from . import GraphSAINTOptions
 
 

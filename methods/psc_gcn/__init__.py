@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
+from harness import numpy as np
 from harness.graph import Block, Partition, upload
 from harness.runtime import (
     Background,
@@ -32,6 +31,7 @@ from harness.runtime import (
 from .probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 

@@ -9,13 +9,14 @@ runs in kernels that release the GIL, so that the next graph can be drawn in a t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness import numba, torch
+from harness import numpy as np
 from harness.graph import CSR
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LEAST = 1e-30  # of a probability: 1/p is a finite float32, and rows of any length still sum to their budget
 

@@ -259,6 +259,14 @@ def test_plan_tells_how_long_by_what_ran_here(home: Path, capsys: pytest.Capture
     assert "ran here" not in told("--results", "other")
 
 
+def test_plan_works_beside_results_of_no_suite(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results").mkdir()
+    Path("results", "README.md").write_text("not yet")
+    code, out, err = harness(capsys, "plan", "tiny.yaml")
+    assert (code, err) == (0, "")
+    assert "6 by their arithmetic" in out.splitlines()[-1]
+
+
 def test_plan_remarks_what_is_hardly_meant(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
