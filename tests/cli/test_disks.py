@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from launch.tiny import write_suite
 
-from harness.cli import main
 from harness import errors
+from harness.cli import main
 from harness.launch import runner as runner_module
 
 TESTS = Path(__file__).resolve().parents[1]
