@@ -22,6 +22,7 @@ from harness.deferred import dist, torch
 from harness.graph.devices import kind_of, upload
 from harness.metrics import PURPOSES, Phase, Purpose
 from harness.runtime.clock import Clock
+from harness.runtime.turns import Turn, Turns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,9 +130,12 @@ class Communicator:
     A group of one rank needs no process group and moves nothing. `group` is a process group of all ranks;
     None: the one that they joined first. `timeout_s`: how long exchanges in groups made later wait for peers.
     `message`: what values of embeddings and of their gradients are sent as by `exchange_rows`; None: as they are.
+    `turns`: of the communicator that this one is beside.
 
     Attributes:
         by_sockets: whether all that passes here passes TCP sockets of this process.
+        turns: the order in which this rank's threads start collectives; None where that is no matter, as with gloo.
+        turn: the place in it of what this communicator exchanges; None: it is the trainer's.
     """
 
     def __init__(
@@ -144,6 +148,7 @@ class Communicator:
         group: dist.ProcessGroup | None = None,
         timeout_s: float = 300,
         message: torch.dtype | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.rank, self.world, self.device, self.message = rank, world, device, message
         self._timeout = timedelta(seconds=timeout_s)
@@ -151,6 +156,9 @@ class Communicator:
         self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
         self._kind = kind_of(device)
         self._staged = self._gloo and not self._kind.gloo_reads
+        # Two of NCCL's communicators may wait for each other for ever, and so may ranks that disagree on an order.
+        self.turns = turns or (Turns() if world > 1 and not self._gloo else None)
+        self.turn: Turn | None = None
         self._spare: list[dist.ProcessGroup] = []
         self._divided: dict[str, dist.ProcessGroup] = {}
 
@@ -194,6 +202,7 @@ class Communicator:
                 source = source.cpu()
             if self._staged or dtype != out.dtype:
                 target = torch.empty(out.shape, dtype=dtype, device=source.device)
+            self._take_turn()
             if self._gloo:
                 self._swap(target.split(list(recv_counts)), source.split(list(send_counts)))
             else:
@@ -242,16 +251,18 @@ class Communicator:
         """Return a communicator of the same ranks whose exchanges cannot be mixed up with this one's.
 
         Its traffic is its own. Every rank must call, at the same moment. A group that was given back is taken
-        again: its connections are made.
+        again: its connections are made. Where there are `turns` it is this one's group, and they keep exchanges apart.
         """
-        group = None
-        if self.world > 1:
+        group = self._group
+        if self.world > 1 and self.turns is None:
             group = self._spare.pop(0) if self._spare else dist.new_group(timeout=self._timeout)
-        return Communicator(self.rank, self.world, self.device, clock, Traffic(), group, message=self.message)
+        return Communicator(
+            self.rank, self.world, self.device, clock, Traffic(), group, message=self.message, turns=self.turns
+        )
 
     def give_back(self, aside: Communicator) -> None:
         """Take back what `aside` returned, whose exchanges are over; every rank must call in the same order."""
-        if aside._group is not None:
+        if aside._group is not None and self.turns is None:
             self._spare.append(aside._group)
             aside._group = None
 
@@ -266,6 +277,7 @@ class Communicator:
         """Wait for all ranks; not counted as traffic."""
         if self.world == 1:
             return
+        self._take_turn()
         if self._kind.has_streams and not self._gloo:
             # On the stream, like the transfers it precedes; dist.barrier would hold up the host.
             dist.all_reduce(torch.zeros(1, device=self.device), group=self._group)
@@ -273,6 +285,10 @@ class Communicator:
         if self._staged:
             self._kind.current_stream().synchronize()  # the work before is not waiting for peers
         dist.barrier(self._group)
+
+    def _take_turn(self) -> None:
+        if self.turns is not None:
+            self.turns.take(self.turn)
 
     def _align(self) -> None:
         """In an aligned epoch, wait until all ranks are here, so that the transfer is only a transfer."""
@@ -302,6 +318,7 @@ class Communicator:
         self._align()
         with self.clock.phase(phase):
             moved = tensor.cpu() if self._staged else tensor
+            self._take_turn()
             dist.all_reduce(moved, group=self._group)
             return tensor.copy_(moved) if self._staged else tensor
 
@@ -339,6 +356,7 @@ class Communicator:
         with self.clock.phase("comm"):
             if size:
                 moved = rows.cpu() if self._staged else rows
+                self._take_turn()
                 dist.broadcast(moved, root, group or self._group)
                 if moved is not rows:
                     rows.copy_(moved)

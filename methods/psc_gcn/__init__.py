@@ -241,7 +241,9 @@ class EdgeSampler:
         if self._aside is None or self._norms is None:
             return
         norms, self._norms = self._norms, None
-        self._started.append(self._aside.run(lambda comm: self._refresh(comm, norms)))
+        refreshing: Pending[Drawn | None] = self._aside.run(lambda comm: self._refresh(comm, norms))
+        self._started.append(refreshing)
+        refreshing.admit()  # before it is waited for: it takes long between its exchanges
 
     def synchronize(self) -> None:
         """Wait for what was started."""
