@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
-from harness.graph import Block, Partition, upload
+from harness.graph import Block, Partition, kind_of, upload
 from harness.runtime import (
     Background,
     BoundaryInputs,
@@ -311,4 +311,6 @@ class EdgeSampler:
             degree = np.bincount(topology.indices, minlength=topology.num_nodes)
             out_degree = degree[self._partition.boundary]
         nodes = choose(self._policy, capacity, inclusion=self._inclusion, out_degree=out_degree, rng=self._cache_rng)
+        before = self._cache.rows  # perhaps the trainer's stream made them, and this one still reads them
+        kind_of(before.device).hold(before)
         self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, nodes)

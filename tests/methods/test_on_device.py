@@ -144,11 +144,34 @@ def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], world:
     assert set().union(*(rank.unheld for rank in seen[world, *run])) == set()
 
 
+@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@pytest.mark.parametrize("world", WORLDS)
+def test_streams_share_memory_in_order(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
+    assert set().union(*(rank.races for rank in seen[world, *run])) == set()
+
+
 @pytest.mark.parametrize("run", [run for run in RUNS if METHODS[run[0]][0] in DRAWN_THERE], ids=" ".join)
 @pytest.mark.parametrize("world", WORLDS)
 def test_draws_are_made_there(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
     sampled = "_local_scalar_dense" in {what for rank in seen[world, *run] for what, _ in rank.waits}
     assert sampled == ("topology" not in METHODS[run[0]][1])
+
+
+STAGED = [("full", "gat"), ("bns-gcn", "sage"), ("pipegcn", "sage"), ("graphsage ahead", "sage")]
+STAGING = ("synchronize a stream", "harness/runtime/comm.py:_on_host")
+
+
+def test_ranks_that_share_a_gpu_stage_by_pinned_memory(tmp_path: Path) -> None:
+    stored = TinyGraphs(tmp_path).get("transductive", 2).stored
+    cases = [Case(stored, *METHODS[name], MODELS[model], SPEC) for name, model in STAGED]
+    for rank in run_ranks(train_on_both, 2, cases, False, timeout_s=240):
+        for (name, _), found in zip(STAGED, rank, strict=True):
+            assert [row["loss"] for row in found.device.rows] == pytest.approx(
+                [row["loss"] for row in found.cpu.rows], rel=RTOL
+            )
+            assert STAGING in found.waits
+            assert set(found.waits) <= ALLOWED.get(METHODS[name][0], set()) | {STAGING}
+            assert (found.unheld, found.races) == (set(), set())
 
 
 @pytest.mark.parametrize("fault", FAULTS)

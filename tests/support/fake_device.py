@@ -14,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+from support.stream_order import Clock, StreamOrder
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -46,11 +48,13 @@ class Record:
     """What was seen since it was begun.
 
     `waits`: of the host; `unheld`: where the default stream read what another one made and did not hold its memory,
-    which that stream may write to as soon as it is freed; `operations`: by name, how often.
+    which that stream may write to as soon as it is freed; `races`: what streams do with memory in no order, see
+    `StreamOrder`; `operations`: by name, how often.
     """
 
     waits: list[Wait] = field(default_factory=list)
     unheld: list[str] = field(default_factory=list)
+    races: list[str] = field(default_factory=list)
     operations: dict[str, int] = field(default_factory=dict)
 
     def wait(self, what: str) -> None:
@@ -76,6 +80,12 @@ def note_wait(what: str) -> None:
     """Note that the host waits."""
     for record in _records:
         record.wait(what)
+
+
+def note_race(what: str) -> None:
+    """Note that streams are out of order."""
+    for record in _records:
+        record.races.append(what)
 
 
 def _line_of_ours() -> str:
@@ -107,8 +117,9 @@ class _Memory:
                 self._sweep()
             place = host.data_ptr()
             storage = torch._C._construct_storage_from_data_pointer(place, torch.device(KIND, 0), host.nbytes())
-            self._made[place] = StorageWeakRef(storage), host
+            self._made[place] = weak, host = StorageWeakRef(storage), host
             (self.foreign.discard if on_default_stream() else self.foreign.add)(place)
+            order.work(current_stream().number, (), (), {place: weak.expired})
             return storage  # type: ignore[no-any-return]
 
     def _sweep(self) -> None:
@@ -138,6 +149,7 @@ class _Memory:
     def hold(self, tensor: Tensor) -> None:
         """Take note that a stream holds what another one made."""
         self.foreign.discard(tensor.untyped_storage().data_ptr())
+        order.hold(current_stream().number, tensor.untyped_storage().data_ptr())
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Take a tensor of the host for pinned."""
@@ -157,6 +169,7 @@ class _Memory:
 
 
 memory = _Memory()
+order = StreamOrder(note_race, lambda: _line_of_ours())
 
 
 def is_fake(value: Any) -> bool:
@@ -211,8 +224,8 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
     if name.startswith("aten::set_."):  # concerns no memory
         return op.redispatch(_CPU, *arguments, **named)
     _check_devices(name, leaves)
-    if (why := _waits(name, arguments, named)) is not None:
-        note_wait(why)
+    _order(op, arguments, named)
+    _wait(_waits(name, arguments, named))
     given: dict[int, Tensor] = {}
     hosts: list[Tensor] = []
 
@@ -239,6 +252,31 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
         return target
 
     return tree_map_only(Tensor, device, result)
+
+
+def _wait(why: str | None) -> None:
+    """Have the host wait for the current stream, if there is a reason."""
+    if why is not None:
+        note_wait(why)
+        if "host's indices" not in why:  # those are copied to the device
+            order.waited(order.moment(current_stream().number))
+
+
+def _order(op: Any, arguments: Sequence[Any], named: dict[str, Any]) -> None:
+    """Take in what an operation reads and writes."""
+    reads, writes = list[int](), list[int]()
+    declared = op._schema.arguments
+    values = [*zip(declared, arguments, strict=False), *((a, named[a.name]) for a in declared if a.name in named)]
+    for argument, value in values:
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        (writes if written else reads).extend(_places(value))
+    order.work(current_stream().number, reads, writes, {})
+
+
+def _places(value: Any) -> list[int]:
+    """Return the addresses of a value's tensors on the device."""
+    tensors = [leaf for leaf in tree_leaves(value) if is_fake(leaf)]
+    return [leaf.untyped_storage().data_ptr() for leaf in tensors if leaf.layout is torch.strided]
 
 
 def _with_scalars(op: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -283,27 +321,39 @@ def _move(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
         pinned = non_blocking and memory.is_pinned(host)
         if not pinned and host.numel():
             note_wait("copy to the host" if is_fake(source) else "pageable copy to the device")
+    stream = current_stream().number
+    order.work(stream, _places(source), _places(target), {})
+    if is_fake(source) and not is_fake(target) and not (non_blocking and memory.is_pinned(target)):
+        order.waited(order.moment(stream))
     unwrapped(target).copy_(unwrapped(source))
     return target
 
 
 class FakeStream:
-    """A stream: work on it is done at once."""
+    """A stream: work on it is done at once, and its order with others' is kept."""
+
+    _numbers = count()
+
+    def __init__(self) -> None:
+        self.number = next(self._numbers)
 
     def wait_event(self, event: FakeEvent) -> None:
         """Wait on the device."""
+        order.after(self.number, event.moment)
 
     def wait_stream(self, stream: FakeStream) -> None:
         """Wait on the device."""
+        order.after(self.number, order.moment(stream.number))
 
     def synchronize(self) -> None:
         """Wait on the host."""
         note_wait("synchronize a stream")
+        order.waited(order.moment(self.number))
 
     def record_event(self) -> FakeEvent:
         """Return an event of this moment."""
         event = FakeEvent()
-        event.record()
+        event.at, event.moment = time.perf_counter(), order.moment(self.number)
         return event
 
 
@@ -311,11 +361,11 @@ class FakeEvent:
     """An event of a stream: the host's time when it is recorded, since work is done at once."""
 
     def __init__(self) -> None:
-        self.at = 0.0
+        self.at, self.moment = 0.0, Clock()
 
     def record(self) -> None:
         """See `torch.cuda.Event`."""
-        self.at = time.perf_counter()
+        self.at, self.moment = time.perf_counter(), order.moment(current_stream().number)
 
     def elapsed_time(self, later: FakeEvent) -> float:
         """See `torch.cuda.Event`."""
@@ -350,6 +400,7 @@ class FakeKind(DeviceKind):
     def synchronize(self) -> None:
         """See `DeviceKind`."""
         note_wait("synchronize")
+        order.waited_for_all()
 
     def event(self) -> FakeEvent:
         """See `DeviceKind`."""
@@ -361,7 +412,7 @@ class FakeKind(DeviceKind):
 
     def current_stream(self) -> FakeStream:
         """See `DeviceKind`."""
-        return getattr(_streams, "now", _default_stream)
+        return current_stream()
 
     @contextmanager
     def on(self, stream: FakeStream) -> Iterator[None]:
@@ -399,9 +450,14 @@ class FakeKind(DeviceKind):
 _default_stream, _streams = FakeStream(), threading.local()
 
 
+def current_stream() -> FakeStream:
+    """Return the stream that this thread works on."""
+    return getattr(_streams, "now", _default_stream)
+
+
 def on_default_stream() -> bool:
     """Whether this thread works on the default stream."""
-    return getattr(_streams, "now", _default_stream) is _default_stream
+    return current_stream() is _default_stream
 
 
 @contextmanager

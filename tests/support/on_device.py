@@ -27,13 +27,14 @@ from harness.sampling.boundary import BoundarySampler
 class OnDevice:
     """What a rank saw of a case on the CPU and on the device.
 
-    `waits`: the host's waits for the device in the time of epochs, (what, where); `unheld`: see `Record`; `operations`:
-    all that were done on the device.
+    `waits`: the host's waits for the device in the time of epochs, (what, where); `unheld`, `races`: see `Record`;
+    `operations`: all that were done on the device.
     """
 
     cpu: RankOutcome
     device: RankOutcome
     unheld: set[str]
+    races: set[str]
     waits: Counter[tuple[str, str]]
     operations: set[str]
 
@@ -59,7 +60,7 @@ def _both(rank: int, world: int, case: Case, gloo_reads: bool) -> OnDevice:
 
         trainer.worker.clock.epoch = watched  # type: ignore[method-assign]
         on_device = outcome(trainer)
-    return OnDevice(on_cpu, on_device, set(whole.unheld), waits, set(whole.operations))
+    return OnDevice(on_cpu, on_device, set(whole.unheld), set(whole.races), waits, set(whole.operations))
 
 
 @contextmanager
