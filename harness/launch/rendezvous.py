@@ -21,6 +21,7 @@ import psutil
 
 from harness.deferred import torch
 from harness.errors import UserError
+from harness.gpus import usable_gpus
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
@@ -353,19 +354,24 @@ class TrialChannel:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """Says what a node is; `session` names its heartbeat (the coordinator has none: "")."""
+    """Says what a node is; `session` names its heartbeat (the coordinator has none: "").
+
+    `names` are those of its `gpus`.
+    """
 
     session: str
     address: str
     gpus: int
     hardware: dict[str, Any]
+    names: Sequence[str] = ()
 
     @classmethod
     def here(cls, session: str, address: str) -> NodeInfo:
         """Describe this machine."""
         found = collect()
         hardware = {key: found.get(key) for key in _HARDWARE}
-        return cls(session, address, torch.cuda.device_count(), hardware)
+        names = [gpu.name for gpu in usable_gpus()]
+        return cls(session, address, len(names), hardware, names)
 
 
 def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> dict[str, Any]:
