@@ -86,8 +86,8 @@ def _sampling(record: Record) -> dict[str, float]:
     `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
     the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
     probabilities; `edge_share`: of the edges, drawn; `cache_asked`, `cache_found`, `hit_rate`: rows asked
-    for (of a mini-batch method remote nodes, with `storage: host` all that it reads), those of them found in the cache, and found / asked for;
-    `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
+    for (of a mini-batch method remote nodes; with `storage: host` all), those of them found in the cache, and
+    found / asked for; `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
     """
     result = record.result
     sizes = [v for key, v in result.items() if key.startswith("bytes_") and key not in UNSAMPLED]

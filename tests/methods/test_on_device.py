@@ -16,6 +16,7 @@ from support.on_device import FAULTS, OnDevice, train_on_both, train_with_fault
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks
 from harness.models.spec import ModelSpec
+from harness.runtime.integrity import LOOKED_AT
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.spec import TrainSpec
 
@@ -42,6 +43,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage asking ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner", "prefetch": 2}),
     "graphsage of less": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6}),
     "graphsage of host": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6, "storage": "host"}),
+    "graphsage of host ahead": (
+        "graphsage",
+        {"fanouts": 3, "batch_size": 4, "storage": "host", "prefetch": 2, "cache": "degree", "capacity": 0.3},
+    ),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
     "skewed": ("skewed", {"sizes": 6, "batch_size": 4}),
@@ -148,6 +153,22 @@ def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], world:
 @pytest.mark.parametrize("world", WORLDS)
 def test_streams_share_memory_in_order(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
     assert set().union(*(rank.races for rank in seen[world, *run])) == set()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_rows_of_the_host_are_copied_ahead_on_a_stream_of_their_own(
+    seen: dict[Key, list[OnDevice]], world: int
+) -> None:
+    for rank in seen[world, "graphsage of host ahead", "sage"]:
+        on_default, aside = rank.uploads
+        copied, read, cached = (
+            sum(int(row["stats"].get(key) or row.get(key) or 0) for row in rank.device.rows)
+            for key in ("bytes_swap", "input_nodes", "cached_nodes")
+        )
+        assert copied
+        assert 0 < cached < read
+        assert aside >= copied
+        assert on_default <= SPEC.epochs * 2 * LOOKED_AT * 8  # places of the few rows that are looked at
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if METHODS[run[0]][0] in DRAWN_THERE], ids=" ".join)

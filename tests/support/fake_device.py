@@ -49,12 +49,14 @@ class Record:
 
     `waits`: of the host; `unheld`: where the default stream read what another one made and did not hold its memory,
     which that stream may write to as soon as it is freed; `races`: what streams do with memory in no order, see
-    `StreamOrder`; `operations`: by name, how often.
+    `StreamOrder`; `uploads`: bytes copied to the device on the default stream, and on others; `operations`: by
+    name, how often.
     """
 
     waits: list[Wait] = field(default_factory=list)
     unheld: list[str] = field(default_factory=list)
     races: list[str] = field(default_factory=list)
+    uploads: list[int] = field(default_factory=lambda: [0, 0])
     operations: dict[str, int] = field(default_factory=dict)
 
     def wait(self, what: str) -> None:
@@ -321,6 +323,8 @@ def _move(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
         pinned = non_blocking and memory.is_pinned(host)
         if not pinned and host.numel():
             note_wait("copy to the host" if is_fake(source) else "pageable copy to the device")
+        for record in _records if is_fake(target) else ():
+            record.uploads[not on_default_stream()] += host.nbytes
     stream = current_stream().number
     order.work(stream, _places(source), _places(target), {})
     if is_fake(source) and not is_fake(target) and not (non_blocking and memory.is_pinned(target)):

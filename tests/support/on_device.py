@@ -28,7 +28,7 @@ class OnDevice:
     """What a rank saw of a case on the CPU and on the device.
 
     `waits`: the host's waits for the device in the time of epochs, (what, where); `unheld`, `races`: see `Record`;
-    `operations`: all that were done on the device.
+    `uploads`: the epochs', see `Record`; `operations`: all that were done on the device.
     """
 
     cpu: RankOutcome
@@ -36,6 +36,7 @@ class OnDevice:
     unheld: set[str]
     races: set[str]
     waits: Counter[tuple[str, str]]
+    uploads: list[int]
     operations: set[str]
 
 
@@ -50,17 +51,18 @@ def _both(rank: int, world: int, case: Case, gloo_reads: bool) -> OnDevice:
     with in_place_of_cuda(gloo_reads=gloo_reads) as device, recorded() as whole, _drawn_as_on_cpu(device):
         trainer = replace(case, device="cuda").trainer(rank, world, rehearsed=True)
         assert trainer.worker.device == device
-        waits, epoch = Counter[tuple[str, str]](), trainer.worker.clock.epoch
+        waits, uploads, epoch = Counter[tuple[str, str]](), [0, 0], trainer.worker.clock.epoch
 
         @contextmanager
         def watched(*, aligned: bool = False) -> Iterator[EpochTime]:
             with epoch(aligned=aligned) as timed, recorded() as record:
                 yield timed
             waits.update((wait.what, wait.where) for wait in record.waits)
+            uploads[:] = [sum(both) for both in zip(uploads, record.uploads, strict=True)]
 
         trainer.worker.clock.epoch = watched  # type: ignore[method-assign]
         on_device = outcome(trainer)
-    return OnDevice(on_cpu, on_device, set(whole.unheld), set(whole.races), waits, set(whole.operations))
+    return OnDevice(on_cpu, on_device, set(whole.unheld), set(whole.races), waits, uploads, set(whole.operations))
 
 
 @contextmanager
