@@ -40,7 +40,8 @@ def usable_gpus() -> list[Gpu]:
 
 def _bus(properties: object) -> str | None:
     places = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    return None if None in places else "{:04x}:{:02x}:{:02x}.0".format(*places)
+    known = [int(place) for place in places if place is not None]
+    return "{:04x}:{:02x}:{:02x}.0".format(*known) if len(known) == len(places) else None
 
 
 def why_unusable() -> tuple[str, str] | None:

@@ -89,16 +89,38 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         raise gather(checked.errors)
     if errors := list(claim_errors(suite, list(trials.values()))):
         raise gather(errors)
-    if suite.timing == "off" and any(trial.train.seconds is not None for trial in trials.values()):
+    _check_together(suite, trials.values())
+    runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
+    return interleaved(runs) if suite.interleave else runs
+
+
+def _check_together(suite: Suite, trials: Collection[TrialConfig]) -> None:
+    """Raise UserError for settings that do not go together."""
+    if suite.timing == "off" and any(trial.train.seconds is not None for trial in trials):
         raise suite.source.error(
             ("train", "seconds"), "epochs are not timed with `timing: off`", "remove it, or time: `timing: wall`"
         )
+    for trial in trials:
+        if trial.train.cuda_graphs and (found := _why_not_captured(trial)) is not None:
+            raise suite.source.error(("train", "cuda_graphs"), *found)
     if suite.interleave and suite.repeat == 1:
         raise suite.source.error(
             ("interleave",), "nothing takes turns: each trial runs once", "give a repeat of 2 or more"
         )
-    runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
-    return interleaved(runs) if suite.interleave else runs
+
+
+def _why_not_captured(trial: TrialConfig) -> tuple[str, str] | None:
+    from harness.runtime.captured import why_not_captured
+    from harness.runtime.method import METHODS
+
+    name = trial.method.name
+    return why_not_captured(
+        device=trial.device,
+        timing=trial.timing,
+        parts=trial.partition.parts,
+        method=name,
+        recurring=METHODS.load(name, trial.plugin).recurring,
+    )
 
 
 def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:

@@ -227,6 +227,12 @@ def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
     assert re.search(r"will not fit: needs at least \S+ GiB, this machine has 1 GiB", out)
+    gpus = Capacity(1 << 40, (1 << 30, 1 << 40), names=("A", "A"))
+    monkeypatch.setattr("harness.launch.memory.capacity", lambda: gpus)
+    gpu = ["--device", "gpu", "--set", "partition.parts=[2]"]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, *gpu, "--set", "model.hidden=4096")
+    assert re.search(r"will not fit: needs at least \S+ GiB, GPU 0 has 1 GiB", out)
+    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(1 << 30))
     _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
     assert "fit:" not in out
     components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B ", out, re.M)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -79,7 +79,9 @@ def recorded() -> Iterator[Record]:
 
 
 def note_wait(what: str) -> None:
-    """Note that the host waits."""
+    """Note that the host waits, which it must not while work is captured."""
+    if _capturing:
+        raise RuntimeError(f"operation not permitted when stream is capturing ({what})")
     for record in _records:
         record.wait(what)
 
@@ -242,7 +244,7 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
         if "device" in keywords:
             keywords["device"] = torch.device("cpu")
         keywords.pop("pin_memory", None)
-        result = op(*positional, **keywords)
+        result = _captured(partial(op, *positional, **keywords), hosts)
 
     def device(tensor: Tensor) -> Tensor:
         target = given.get(id(tensor))
@@ -329,7 +331,8 @@ def _move(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     order.work(stream, _places(source), _places(target), {})
     if is_fake(source) and not is_fake(target) and not (non_blocking and memory.is_pinned(target)):
         order.waited(order.moment(stream))
-    unwrapped(target).copy_(unwrapped(source))
+    to = unwrapped(target)
+    _captured(partial(to.copy_, unwrapped(source)), [to])
     return target
 
 
@@ -374,6 +377,52 @@ class FakeEvent:
     def elapsed_time(self, later: FakeEvent) -> float:
         """See `torch.cuda.Event`."""
         return (later.at - self.at) * 1e3
+
+
+class FakeGraph:
+    """Work that is done again, on the same memory, when it is replayed.
+
+    While it is captured it is done, to have results of the right shapes, and undone at the end: a real one is not.
+    """
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Callable[[], Any], Any]] = []
+        self.replays = 0
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def keep(self, hosts: Sequence[Tensor]) -> None:
+        """Keep what memory has in it before it is worked on."""
+        for host in hosts:
+            if host.layout is torch.strided:
+                storage = host.untyped_storage()
+                self._before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+
+    def undo(self) -> None:
+        """Have memory as it was."""
+        for storage, before in self._before.values():
+            if storage.nbytes() == before.nbytes():  # else the work made it, as large as it needs
+                storage.copy_(before)
+
+    def replay(self) -> None:
+        """Do the work again."""
+        self.replays += 1
+        for work, result in self.work:
+            for old, new in zip(tree_leaves(result), tree_leaves(work()), strict=False):
+                if isinstance(old, Tensor) and old.layout is torch.strided and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+_capturing: list[FakeGraph] = []
+
+
+def _captured(work: Callable[[], Any], hosts: Sequence[Tensor]) -> Any:
+    """Do work on this memory; what is being captured takes it up."""
+    for graph in _capturing:
+        graph.keep(hosts)
+    result = work()
+    for graph in _capturing:
+        graph.work.append((work, result))
+    return result
 
 
 class FakeKind(DeviceKind):
@@ -431,6 +480,20 @@ class FakeKind(DeviceKind):
         """See `DeviceKind`."""
         assert is_fake(tensor)
         memory.hold(tensor)
+
+    def graph(self) -> FakeGraph:
+        """See `DeviceKind`."""
+        return FakeGraph()
+
+    @contextmanager
+    def capture(self, graph: FakeGraph) -> Iterator[None]:
+        """See `DeviceKind`."""
+        _capturing.append(graph)
+        try:
+            yield
+        finally:
+            _capturing.remove(graph)
+            graph.undo()
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator:
         """See `DeviceKind`; draws are made by the host's."""

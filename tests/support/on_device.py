@@ -88,6 +88,11 @@ FAULTS: dict[str, Callable[[Tensor], Any]] = {
 
 def train_with_fault(rank: int, world: int, case: Case, fault: str) -> list[OnDevice]:
     """Train a case as `train_on_both` does; on the device a fault is done to the rows of each forward product."""
+    _plant(fault)
+    return train_on_both(rank, world, [case])
+
+
+def _plant(fault: str) -> None:
     multiply = Block.multiply
 
     def faulty(block: Block, x: Tensor) -> Tensor:
@@ -96,4 +101,23 @@ def train_with_fault(rank: int, world: int, case: Case, fault: str) -> list[OnDe
         return multiply(block, x)
 
     Block.multiply = faulty  # type: ignore[method-assign]
-    return train_on_both(rank, world, [case])
+
+
+def train_captured(
+    rank: int, world: int, case: Case, fault: bool = False
+) -> tuple[RankOutcome, RankOutcome, tuple[int, int]]:
+    """Train a case on the device as it is, and with its steps captured; return how much work is, how often replayed.
+
+    `fault`: with a wait for the device in each forward product of what is captured.
+    """
+    register()
+    with in_place_of_cuda():
+        case = replace(case, device="cuda", timing="wall")
+        plain = outcome(case.trainer(rank, world))
+        if fault:
+            _plant("item")
+        captured = replace(case, train=case.train.model_copy(update={"cuda_graphs": True})).trainer(rank, world)
+        found = outcome(captured)
+        assert captured.captured is not None
+        graph = captured.captured._graph
+    return plain, found, (len(graph.work), graph.replays)
