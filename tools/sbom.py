@@ -49,7 +49,7 @@ def closure(name: str, extras: Iterable[str]) -> dict[str, tuple[Distribution, s
 
 def licences(package: Distribution) -> list[dict[str, Any]]:
     """Return the licence as the package's metadata tell it; empty where they do not."""
-    told = package.metadata
+    told: Any = package.metadata  # a message, of which not all is declared
     if expression := told.get("License-Expression"):
         return [{"expression": expression}]
     names = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or () if line.startswith("License ::")]

@@ -259,7 +259,7 @@ def _run_side_by_side(wanted: Submission, count: int) -> int:
     from harness.cli.status import live
     from harness.launch.executors.local import run as run_here
     from harness.launch.executors.submission import Quietly
-    from harness.launch.runner import check_device
+    from harness.launch.gpus import check_device
     from harness.results.status import SuiteWatch
 
     check_device(wanted.trials)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from harness.data.catalog import DatasetInfo
+from harness.gpus import why_unusable
+from harness.launch.gpus import unlike_gpus
 from harness.launch.inputs import cores, is_inductive, missing_data
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
 from harness.launch.network import why_not
@@ -93,7 +95,10 @@ def remarks(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[s
     def crowded(trial: TrialConfig) -> str | None:
         ranks = trial.partition.parts
         if trial.device == "cuda" and not gpus:
-            return "device cuda, and torch can use no GPU here (--device cpu; see `harness doctor`)"
+            why, fix = why_unusable() or ("it shows none", "see `harness doctor`")
+            return f"device cuda, and torch can use no GPU here: {why} ({fix})"
+        if machine and (unlike := unlike_gpus(trial, machine.names)) is not None:
+            return f"{unlike}; a run refuses them"
         if trial.device == "cuda" and ranks > gpus:
             return f"{ranks} ranks on {gpus} GPUs: they share them, and times say little"
         if trial.device == "cpu" and ranks * (trial.train.threads or 1) > here:

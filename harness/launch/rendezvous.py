@@ -18,6 +18,7 @@ import psutil
 
 from harness.deferred import torch
 from harness.errors import UserError
+from harness.gpus import usable_gpus
 from harness.launch.messages import packed, told, unpacked
 from harness.launch.process import is_loopback
 from harness.launch.store_server import start_store, stop_store
@@ -382,12 +383,16 @@ class TrialChannel:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """Says what a node is; `session` names its heartbeat (the coordinator has none: "")."""
+    """Says what a node is; `session` names its heartbeat (the coordinator has none: "").
+
+    `names` are those of its `gpus`.
+    """
 
     session: str
     address: str
     gpus: int
     hardware: dict[str, Any]
+    names: Sequence[str] = ()
 
     @classmethod
     def of(cls, said: Any) -> NodeInfo:
@@ -399,7 +404,8 @@ class NodeInfo:
         """Describe this machine."""
         found = collect()
         hardware = {key: found.get(key) for key in _HARDWARE}
-        return cls(session, address, torch.cuda.device_count(), hardware)
+        names = [gpu.name for gpu in usable_gpus()]
+        return cls(session, address, len(names), hardware, names)
 
 
 def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataUnavailable, UserError
+from harness.launch.gpus import check_device
 from harness.launch.heartbeat import heartbeat
 from harness.launch.inputs import InputCache, TrialInputs
 from harness.launch.local import GroupResult, RankFailure
@@ -36,7 +37,7 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import OneMachine, check_device, explain
+from harness.launch.runner import OneMachine, explain
 from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
@@ -81,7 +82,7 @@ def _agreed_plan(client: StoreClient, suite: Suite, trials: Sequence[TrialConfig
         raise UserError(what)
     try:
         check_plan(own, plan)
-        check_device(trials)
+        check_device(trials, client.cluster.nodes)
     except UserError as error:
         client.put(REFUSED, str(error))
         raise

@@ -116,7 +116,8 @@ class BytesCase:
         peers = 8 * self.pairs * self.steps
         drawn = self._asked_of_owners() if options.asks_owners else 0
         if options.storage == "host":
-            return None if labels else {"swap": self.count("input_nodes") * row, "control": drawn}
+            copied = self.count("input_nodes") - self.count("cached_nodes")
+            return None if labels else {"swap": copied * row, "control": drawn}
         remote = self.count("remote_nodes")
         fetched = remote - self.count("cached_nodes")
         asked = remote * (4 + self.label_bytes) + peers if labels else 0
@@ -260,7 +261,8 @@ class MemoryCase:
             "labels": self._labels(self.train.inner),
         }
         if options and options.cache != "none":
-            components["cached features"] = round(options.capacity * self.train.boundary) * row + 4 * self.nodes
+            cacheable = self.nodes if options.storage == "host" else self.train.boundary
+            components["cached features"] = round(options.capacity * cacheable) * row + 4 * self.nodes
         peak, (ahead, pool) = 0, (options.prefetch, options.pool) if options else (0, 0)
         if blocks:
             # Layers of a subgraph share their block.

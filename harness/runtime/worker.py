@@ -77,7 +77,7 @@ class Worker:
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check: TrafficCheck | None = None
         if config.traffic == "verify" and self.interface is not None:
-            self.check = TrafficCheck(self.comm, self.interface)
+            self.check = TrafficCheck(self.comm, self.interface, shaped=config.network is not None)
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
         self.meters = Meters(

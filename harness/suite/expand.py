@@ -115,10 +115,27 @@ def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
         raise suite.source.error(
             ("train", "seconds"), "epochs are not timed with `timing: off`", "remove it, or time: `timing: wall`"
         )
+    for trial in trials:
+        if trial.train.cuda_graphs and (found := _why_not_captured(trial)) is not None:
+            raise suite.source.error(("train", "cuda_graphs"), *found)
     if suite.interleave and suite.repeat == 1:
         raise suite.source.error(
             ("interleave",), "nothing takes turns: each trial runs once", "give a repeat of 2 or more"
         )
+
+
+def _why_not_captured(trial: TrialConfig) -> tuple[str, str] | None:
+    from harness.runtime.captured import why_not_captured
+    from harness.runtime.method import METHODS
+
+    name = trial.method.name
+    return why_not_captured(
+        device=trial.device,
+        timing=trial.timing,
+        parts=trial.partition.parts,
+        method=name,
+        recurring=METHODS.load(name, trial.plugin).recurring,
+    )
 
 
 def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:

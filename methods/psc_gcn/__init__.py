@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
 from harness import numpy as np
-from harness.graph import Block, Partition, upload
+from harness.graph import Block, Partition, kind_of, upload
 from harness.runtime import (
     Background,
     BoundaryInputs,
@@ -258,7 +258,8 @@ class EdgeSampler:
         if self._aside is None or self._norms is None:
             return
         norms, self._norms = self._norms, None
-        self._started.append(self._begin(norms))
+        self._started.append(refreshing := self._begin(norms))
+        refreshing.admit()  # before it is waited for: it takes long between its exchanges
 
     def synchronize(self) -> None:
         """Wait for what was started."""
@@ -295,8 +296,7 @@ class EdgeSampler:
             self._refill(self._worker.comm)
         asked = [None if norms is None else norms.to(self._worker.device) for norms in state["asked"]]
         behind = len(asked) - state["started"]
-        again = [self._begin(norms).result() for norms in asked[:behind]]
-        aside.forget()  # it was counted when it was drawn first
+        again = [self._begin(norms).wait("sample") for norms in asked[:behind]]
         self._started.extend(self._begin(norms) for norms in asked[behind:])
         return [drawn[0] for drawn in again if drawn is not None]
 
@@ -386,6 +386,8 @@ class EdgeSampler:
         self._cached = choose(
             self._policy, capacity, inclusion=self._inclusion, out_degree=out_degree, rng=self._cache_rng
         )
+        before = self._cache.rows  # perhaps the trainer's stream made them, and this one still reads them
+        kind_of(before.device).hold(before)
         self._refill(comm)
 
     def _refill(self, comm: Communicator) -> None:

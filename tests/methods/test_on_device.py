@@ -16,6 +16,7 @@ from support.on_device import FAULTS, OnDevice, train_on_both, train_with_fault
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, RankError, RankOutcome, rank_group, run_ranks
 from harness.models.spec import ModelSpec
+from harness.runtime.integrity import LOOKED_AT
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.spec import TrainSpec
 
@@ -42,6 +43,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage asking ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner", "prefetch": 2}),
     "graphsage of less": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6}),
     "graphsage of host": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6, "storage": "host"}),
+    "graphsage of host ahead": (
+        "graphsage",
+        {"fanouts": 3, "batch_size": 4, "storage": "host", "prefetch": 2, "cache": "degree", "capacity": 0.3},
+    ),
     "fastgcn": ("fastgcn", {"sizes": 20, "batch_size": 4}),
     "ladies": ("ladies", {"sizes": 6, "batch_size": 4}),
     "skewed": ("skewed", {"sizes": 6, "batch_size": 4}),
@@ -144,11 +149,50 @@ def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], world:
     assert set().union(*(rank.unheld for rank in seen[world, *run])) == set()
 
 
+@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@pytest.mark.parametrize("world", WORLDS)
+def test_streams_share_memory_in_order(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
+    assert set().union(*(rank.races for rank in seen[world, *run])) == set()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_rows_of_the_host_are_copied_ahead_on_a_stream_of_their_own(
+    seen: dict[Key, list[OnDevice]], world: int
+) -> None:
+    for rank in seen[world, "graphsage of host ahead", "sage"]:
+        on_default, aside = rank.uploads
+        copied, read, cached = (
+            sum(int(row["stats"].get(key) or row.get(key) or 0) for row in rank.device.rows)
+            for key in ("bytes_swap", "input_nodes", "cached_nodes")
+        )
+        assert copied
+        assert 0 < cached < read
+        assert aside >= copied
+        assert on_default <= SPEC.epochs * 2 * LOOKED_AT * 8  # places of the few rows that are looked at
+
+
 @pytest.mark.parametrize("run", [run for run in RUNS if METHODS[run[0]][0] in DRAWN_THERE], ids=" ".join)
 @pytest.mark.parametrize("world", WORLDS)
 def test_draws_are_made_there(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
     sampled = "_local_scalar_dense" in {what for rank in seen[world, *run] for what, _ in rank.waits}
     assert sampled == ("topology" not in METHODS[run[0]][1])
+
+
+STAGED = [("full", "gat"), ("bns-gcn", "sage"), ("pipegcn", "sage"), ("graphsage ahead", "sage")]
+STAGING = ("synchronize a stream", "harness/runtime/comm.py:_on_host")
+
+
+def test_ranks_that_share_a_gpu_stage_by_pinned_memory(tmp_path: Path) -> None:
+    stored = TinyGraphs(tmp_path).get("transductive", 2).stored
+    cases = [Case(stored, *METHODS[name], MODELS[model], SPEC) for name, model in STAGED]
+    for rank in run_ranks(train_on_both, 2, cases, False, timeout_s=240):
+        for (name, _), found in zip(STAGED, rank, strict=True):
+            assert [row["loss"] for row in found.device.rows] == pytest.approx(
+                [row["loss"] for row in found.cpu.rows], rel=RTOL
+            )
+            assert STAGING in found.waits
+            assert set(found.waits) <= ALLOWED.get(METHODS[name][0], set()) | {STAGING}
+            assert (found.unheld, found.races) == (set(), set())
 
 
 @pytest.mark.parametrize("fault", FAULTS)
