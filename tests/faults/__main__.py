@@ -1,0 +1,105 @@
+"""Try faults: `python -m tests.faults --seed 0 --count 200`."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tests.faults import clocks, clusters, damage, disks, networks, nodes, ranks, several, signals
+from tests.faults.case import Cases, Kind, Result
+from tests.faults.oracle import OUTCOMES
+from tests.faults.place import enter_private
+
+MODULES = (signals, ranks, disks, damage, networks, clocks, several, nodes, clusters)
+LEFT = 3  # exit code: the same command goes on
+
+
+def every() -> list[Kind]:
+    """Return all kinds of faults."""
+    return [kind for module in MODULES for kind in module.kinds()]
+
+
+def drawn(kinds: Sequence[Kind], seed: int) -> Iterator[Kind]:
+    """Yield kinds without end, each once before any comes again, in random order."""
+    rng = random.Random(seed)
+    while True:
+        yield from rng.sample(kinds, len(kinds))
+
+
+def main(
+    seed: Annotated[int, typer.Option(help="Of what is drawn: kinds, moments, victims, sizes, places.")] = 0,
+    count: Annotated[int, typer.Option(help="How many faults.", min=1)] = 200,
+    out: Annotated[Path | None, typer.Option(help="Where all is kept; the same command goes on with it.")] = None,
+    only: Annotated[str, typer.Option(help="Kinds with these words in their names, separated by |.")] = "",
+    minutes: Annotated[float, typer.Option(help="Stop before so many.", min=0.0)] = float("inf"),
+) -> None:
+    """Try faults, or go on trying, and print the table.
+
+    Exit code: 0 all is well, 1 something was found, 2 a mistake, 3 some are left.
+    """
+    end = time.monotonic() + 60 * minutes
+    words = [word for word in only.split("|") if word]
+    kinds = [kind for kind in every() if not words or any(word in kind.name for word in words)]
+    if not kinds:
+        typer.echo(f"error: --only: no kind of fault has '{only}' in its name", err=True)
+        raise typer.Exit(2)
+    home = (out or Path(tempfile.mkdtemp(prefix="faults-"))).absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    results = _kept(home / "cases.jsonl")
+    cases, done = Cases(home, seed), {result.number for result in results}
+    for number, kind in enumerate(islice(drawn(kinds, seed), count)):
+        if number in done:
+            continue
+        if time.monotonic() > end:
+            break
+        result = cases.run(kind, number)
+        results.append(result)
+        with (home / "cases.jsonl").open("a") as stream:
+            stream.write(result.to_json() + "\n")
+        _tell(result)
+    _table(results, kinds)
+    typer.echo(f"places of what was found: {home}")
+    raise typer.Exit(1 if any(result.findings for result in results) else LEFT if len(results) < count else 0)
+
+
+def _kept(path: Path) -> list[Result]:
+    return [Result.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _tell(result: Result) -> None:
+    state = result.skipped and f"skipped: {result.skipped}"
+    typer.echo(f"{result.number:>4} {result.seconds:6.1f} s  {result.kind}: {state or result.words}")
+    for finding in result.findings:
+        typer.echo(f"       {finding.outcome}: {finding.what}")
+
+
+def _table(results: Sequence[Result], kinds: Sequence[Kind]) -> None:
+    """Print a line a kind: how many were tried, and how many of those came to each outcome."""
+    width = max(len(kind.name) for kind in kinds) + 2
+    heads = ("tried", *OUTCOMES)
+    typer.echo("\n" + "kind of fault".ljust(width) + "".join(head.rjust(9) for head in heads))
+    sums: Counter[str] = Counter()
+    for kind in kinds:
+        own = [result for result in results if result.kind == kind.name]
+        tried = [result for result in own if result.skipped is None]
+        counts = Counter({"tried": len(tried)})
+        for result in tried:
+            counts.update({finding.outcome for finding in result.findings})
+        sums.update(counts)
+        why = f"   {own[0].skipped}" if own and not tried else ""
+        typer.echo(kind.name.ljust(width) + "".join(str(counts[head]).rjust(9) for head in heads) + why)
+    typer.echo("all".ljust(width) + "".join(str(sums[head]).rjust(9) for head in heads))
+
+
+if __name__ == "__main__":
+    enter_private("tests.faults")
+    sys.exit(typer.run(main))
