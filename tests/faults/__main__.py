@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -17,9 +18,10 @@ import typer
 from tests.faults import clocks, clusters, damage, disks, networks, nodes, ranks, several, signals
 from tests.faults.case import Cases, Kind, Result
 from tests.faults.oracle import OUTCOMES
-from tests.faults.place import enter_private
+from tests.faults.place import enter_private, private_prefix
 
 MODULES = (signals, ranks, disks, damage, networks, clocks, several, nodes, clusters)
+KEPT = "cases.jsonl"
 LEFT = 3  # exit code: the same command goes on
 
 
@@ -40,13 +42,14 @@ def main(
     count: Annotated[int, typer.Option(help="How many faults.", min=1)] = 200,
     out: Annotated[Path | None, typer.Option(help="Where all is kept; the same command goes on with it.")] = None,
     only: Annotated[str, typer.Option(help="Kinds with these words in their names, separated by |.")] = "",
-    minutes: Annotated[float, typer.Option(help="Stop before so many.", min=0.0)] = float("inf"),
+    minutes: Annotated[float, typer.Option(help="Begin no more after so many.", min=0.0)] = float("inf"),
+    jobs: Annotated[int, typer.Option(help="How many at once.", min=1)] = 1,
+    shard: Annotated[str, typer.Option(help="Which of how many.", hidden=True)] = "",
 ) -> None:
     """Try faults, or go on trying, and print the table.
 
     Exit code: 0 all is well, 1 something was found, 2 a mistake, 3 some are left.
     """
-    end = time.monotonic() + 60 * minutes
     words = [word for word in only.split("|") if word]
     kinds = [kind for kind in every() if not words or any(word in kind.name for word in words)]
     if not kinds:
@@ -54,25 +57,42 @@ def main(
         raise typer.Exit(2)
     home = (out or Path(tempfile.mkdtemp(prefix="faults-"))).absolute()
     home.mkdir(parents=True, exist_ok=True)
-    results = _kept(home / "cases.jsonl")
-    cases, done = Cases(home, seed), {result.number for result in results}
-    for number, kind in enumerate(islice(drawn(kinds, seed), count)):
-        if number in done:
-            continue
-        if time.monotonic() > end:
-            break
-        result = cases.run(kind, number)
-        results.append(result)
-        with (home / "cases.jsonl").open("a") as stream:
-            stream.write(result.to_json() + "\n")
-        _tell(result)
+    if shard:
+        part, of = map(int, shard.split("/"))
+        numbers = range(part - 1, count, of)
+        _try(Cases(home, seed), list(islice(drawn(kinds, seed), count)), numbers, time.monotonic() + 60 * minutes)
+        return
+    _start_shards(home, jobs)
+    results = _kept(home)
     _table(results, kinds)
     typer.echo(f"places of what was found: {home}")
     raise typer.Exit(1 if any(result.findings for result in results) else LEFT if len(results) < count else 0)
 
 
-def _kept(path: Path) -> list[Result]:
-    return [Result.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
+def _start_shards(home: Path, jobs: int) -> None:
+    """Try them in processes of their own, each of which sees its own mounts, shared memory and namespaces alone."""
+    command = [*private_prefix(), sys.executable, "-m", "tests.faults", *sys.argv[1:], "--out", str(home)]
+    shards = [subprocess.Popen([*command, "--shard", f"{part}/{jobs}"]) for part in range(1, jobs + 1)]
+    if any([each.wait() for each in shards]):
+        raise typer.Exit(2)
+
+
+def _try(cases: Cases, kinds: Sequence[Kind], numbers: Iterable[int], end: float) -> None:
+    done = {result.number for result in _kept(cases.directory)}
+    for number in numbers:
+        if time.monotonic() > end:
+            return
+        if number not in done:
+            result = cases.run(kinds[number], number)
+            with (cases.directory / KEPT).open("a") as stream:  # a line is appended whole
+                stream.write(result.to_json())
+            _tell(result)
+
+
+def _kept(home: Path) -> list[Result]:
+    path = home / KEPT
+    found = [Result.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return sorted(found, key=lambda result: result.number)
 
 
 def _tell(result: Result) -> None:
@@ -101,5 +121,5 @@ def _table(results: Sequence[Result], kinds: Sequence[Kind]) -> None:
 
 
 if __name__ == "__main__":
-    enter_private("tests.faults")
-    sys.exit(typer.run(main))
+    enter_private()
+    typer.run(main)

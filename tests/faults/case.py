@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import random
 import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,7 +120,7 @@ class Result:
 
     def to_json(self) -> str:
         """Return it as a line of JSON."""
-        return json.dumps(vars(self))
+        return json.dumps(vars(self)) + "\n"
 
     @classmethod
     def from_json(cls, line: str) -> Result:
@@ -165,17 +167,27 @@ class Cases:
         Raises RuntimeError if that run is not well itself.
         """
         if suite not in self._references:
-            place = Place(self.directory / f"reference{len(self._references)}")
-            if not (place.home / "whole").exists() or place.suite.read_text() != suite:
-                # The first run of a suite on a machine compiles: what it keeps for that is in its cache, too.
-                for _ in range(1 if self._references else 2):
-                    place = _undisturbed(place.home, suite)
-                (place.home / "whole").touch()
+            place = Place(self.directory / f"reference-{hashlib.sha256(suite.encode()).hexdigest()[:8]}")
+            whole = place.home / "whole"
+            with locked(place.home):  # several matrices may share a directory
+                if not whole.exists():
+                    # The first run on a machine compiles: what it keeps for that is in its cache, too.
+                    for _ in range(1 if self._references else 2):
+                        place = _undisturbed(place.home, suite)
+                    whole.touch()
             trials, findings = oracle.read_trials(place.trials)
             if findings or not trials or {trial.status for trial in trials.values()} != {"ok"}:
                 raise RuntimeError(f"the undisturbed run is not well: {findings} in {place.home}")
             self._references[suite] = place, trials
         return self._references[suite]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a path: a file beside it."""
+    with path.with_name(path.name + ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _undisturbed(home: Path, suite: str) -> Place:

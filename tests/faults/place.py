@@ -207,15 +207,18 @@ def is_private() -> bool:
     return PRIVATE in os.environ
 
 
-def enter_private(module: str) -> None:
-    """Start `python -m module` again, as root in a mount namespace of its own; return where it is there, or cannot."""
+def private_prefix() -> tuple[str, ...]:
+    """Return what starts a command so that `enter_private` gives it all that; nothing where that cannot be."""
+    able = os.geteuid() == 0 and shutil.which("unshare") and shutil.which("mount")
+    return ("unshare", "--mount", "env", f"{PRIVATE}=1") if able else ()
+
+
+def enter_private() -> None:
+    """Give this process, started with `private_prefix`, shared memory and names of namespaces of its own."""
     if is_private():
         for path in SHARED:
             path.mkdir(exist_ok=True)
             subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], check=True)
-    elif os.geteuid() == 0 and shutil.which("unshare") and shutil.which("mount"):
-        os.environ[PRIVATE] = "1"
-        os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def wait_until(true: Callable[[], bool], command: Command, limit_s: float = LIMIT_S) -> bool:
