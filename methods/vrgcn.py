@@ -237,6 +237,15 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
                 purpose="embedding", layer=layer, direction="forward", tables=self.source.tables,
             )  # fmt: skip
 
+    def state(self) -> dict[str, Any]:
+        """See `Method`."""
+        return {"histories": {layer: store.inner for layer, store in self.histories.items()}}
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """See `Method`."""
+        for layer, rows in state["histories"].items():
+            self.histories[layer].inner.copy_(rows)
+
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         return HistorySampler(source, _fanouts(self.options, source.depth), self.worker.model.attends)

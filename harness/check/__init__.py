@@ -96,9 +96,10 @@ def _plan(
         runs = list(claims.unbiased_runs(subject, unbiased, graphs, claims.DRAWS[method.family]))
         checks.append(claims.unbiased_check(runs, unbiased))
     twice = claims.repeat_check(subject, settings, graphs, worlds[0])
+    cut = claims.resume_check(subject, settings, graphs, worlds[0])
     # Of two ranks none has a boundary, or both; three can be stuck in every way that two can.
     stuck = claims.trouble_check(subject, settings, graphs, worlds[-1])
-    checks += [twice, stuck]
+    checks += [twice, cut, stuck]
     if sent := claims.bytes_check(method, [*trained, *twice.runs, *stuck.runs]):
         checks.append(sent)
     held = {check.name for check in checks}

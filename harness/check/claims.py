@@ -117,6 +117,39 @@ def repeat_check(subject: Subject, settings: Sequence[Options], graphs: TinyGrap
     return Check("deterministic", "one seed, the same losses and weights bit for bit", runs, unequal)
 
 
+def resume_check(
+    subject: Subject, settings: Sequence[Options], graphs: TinyGraphs, world: int, spec: TrainSpec = SPEC
+) -> Check:
+    """Return the check that a run of `repeat_check` that is cut off ends as if it had not been."""
+    tiny, whole = graphs.get(ON["sage"], world), dict[str, list[RankOutcome]]()
+    runs = [
+        CheckRun(subject, options, tiny, world, "sage", NETWORKS["sage"], spec, timing="plain", cut=cut)
+        for options in settings
+        for cut in (0, spec.epochs // 2)
+    ]
+
+    def unequal(run: CheckRun, ranks: Result) -> list[str]:
+        seen = outcomes_of(ranks)
+        want = whole.setdefault(str(sorted(run.options.items())), seen)
+        found = [_apart(one, two) for one, two in zip(want, seen, strict=True)]
+        at = f"expected what an uncut run has, after {run.cut} epochs and a checkpoint seen another"
+        return [f"{run}: rank {rank}: {at} {what}" for rank, what in enumerate(found) if what]
+
+    return Check("resumes", "cut off, it goes on from a checkpoint with the same bits and bytes", runs, unequal)
+
+
+def _apart(one: RankOutcome, two: RankOutcome) -> str:
+    """Return in what two outcomes of the same bits would not differ, and these do; "" if in nothing."""
+    for epoch, (a, b) in enumerate(zip(one.rows, two.rows, strict=True)):
+        for name in ("loss", "steps", *(f"bytes_{purpose}" for purpose in PURPOSES)):
+            if a[name] != b[name]:
+                return f"{name} in epoch {epoch}: {b[name]!r}, not {a[name]!r}"
+    kinds = [Counter({tuple(row.items()): 1 for row in each.traffic if row["scope"] == "epoch"}) for each in (one, two)]
+    if kinds[0] != kinds[1]:
+        return "traffic"
+    return next((name for name in one.after if not np.array_equal(one.after[name], two.after[name])), "")
+
+
 def _unlike(run: CheckRun, ranks: Result) -> list[str]:
     first, *others = outcomes_of(ranks)
     losses = [row["loss"] for row in first.rows]

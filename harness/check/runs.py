@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.check.graphs import Tiny
-from harness.check.training import Case, Moments, RankError, RankGroup, RankOutcome, aggregations, rank_group, train
+from harness.check.training import (
+    Case,
+    Moments,
+    RankError,
+    RankGroup,
+    RankOutcome,
+    aggregations,
+    rank_group,
+    resumed,
+    train,
+)
 from harness.models.spec import ModelSpec
+from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.spec import Timing, TrainSpec
 from harness.spec import PluginSource
 
@@ -32,7 +44,8 @@ class CheckRun:
 
     `tiny`: the graph, dealt to as many parts as there are ranks; `model`: in words, `network`: its spec;
     `spec`: how it is trained; `draws`: 0, or how many epochs are drawn; `again`: tells runs apart that are the same;
-    `timing`: how epochs are timed (meters take longer to start than these graphs to train).
+    `timing`: how epochs are timed (meters take longer to start than these graphs to train); `cut`: 0, or the epochs
+    after which another trainer goes on from a checkpoint.
     """
 
     subject: Subject
@@ -45,18 +58,25 @@ class CheckRun:
     draws: int = 0
     again: int = 0
     timing: Timing = "off"
+    cut: int = 0
 
     @property
     def key(self) -> str:
         """Runs of equal keys are one and the same."""
-        where = self.tiny.name, self.world, self.draws, self.again, self.timing
+        where = self.tiny.name, self.world, self.draws, self.again, self.timing, self.cut
         return repr((self.subject, sorted(self.options.items()), self.network, self.spec, where))
 
     @property
     def case(self) -> Case:
         """What its ranks are given."""
-        name, plugin = self.subject.name, self.subject.plugin
-        return Case(self.tiny.stored, name, self.options, self.network, self.spec, timing=self.timing, plugin=plugin)
+        name, plugin, stored = self.subject.name, self.subject.plugin, self.tiny.stored
+        place = None
+        if self.cut:
+            own = hashlib.sha256(self.key.encode()).hexdigest()[:16]
+            place = CheckpointPlace(directory=stored.graph.parent / f"checkpoints-{own}", lineage="0", resume=True)
+        return Case(
+            stored, name, self.options, self.network, self.spec, timing=self.timing, plugin=plugin, checkpoints=place
+        )
 
     def __str__(self) -> str:
         return f"{self.model}, {self.world} rank{'s' * (self.world > 1)}, graph {self.tiny.name}"
@@ -107,6 +127,9 @@ def _on_ranks(world: int, runs: Sequence[CheckRun], limit_s: float) -> dict[str,
             try:
                 if run.draws:
                     found[run.key] = group.call(aggregations, run.case, run.draws, timeout_s=allowed_s)
+                elif run.cut:
+                    ranks = group.call(resumed, run.case, run.cut, timeout_s=allowed_s)
+                    found[run.key] = [seen for (seen,) in ranks]
                 else:
                     found[run.key] = [seen for (seen,) in group.call(train, [run.case], timeout_s=allowed_s)]
                 allowed_s = limit_s

@@ -28,6 +28,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
+from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.evaluation import evaluate
 from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
@@ -56,6 +57,7 @@ class Case:
     tuning: TuningRun | None = None
     plugin: PluginSource | None = None
     plugins: dict[str, PluginSource] = field(default_factory=dict)
+    checkpoints: CheckpointPlace | None = None
 
     def trainer(self, rank: int, world: int, *, rehearsed: bool = False) -> Trainer:
         """Make the rank's trainer, with its worker and its method; `rehearsed`: as a trial does it, by `set_up`."""
@@ -70,6 +72,7 @@ class Case:
         return Job(
             config=config, graph=graph, train_view=parts.train, full_view=parts.full, inductive=inductive,
             store=out / "store", out=out, attempt="check", threads=self.train.threads or 1,
+            checkpoints=self.checkpoints,
         )  # fmt: skip
 
 
@@ -104,12 +107,26 @@ def train(rank: int, world: int, cases: list[Case]) -> list[RankOutcome]:
     return [outcome(case.trainer(rank, world)) for case in cases]
 
 
+def resumed(rank: int, world: int, case: Case, cut: int) -> list[RankOutcome]:
+    """Train for `cut` epochs, and then with another trainer, from a checkpoint, to the end."""
+    first = case.trainer(rank, world)
+    first.begin()
+    for epoch in range(cut):
+        first.report.epochs.append(first.train_epoch(epoch))
+    first.keep(cut)
+    first.method.close()
+    second = case.trainer(rank, world)
+    second.resume()
+    return [outcome(second)]
+
+
 def outcome(trainer: Trainer) -> RankOutcome:
-    """Train for all epochs."""
-    worker = trainer.worker
+    """Train for all epochs, or for those that are left."""
+    worker, rows = trainer.worker, trainer.report.epochs
     before = _weights(worker)
     trainer.begin()
-    rows = [trainer.train_epoch(epoch) for epoch in range(worker.job.config.train.epochs)]
+    for epoch in range(len(rows), worker.job.config.train.epochs):
+        rows.append(trainer.train_epoch(epoch))
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
     with trainer.usage.evaluation():
         scores = evaluate(worker.model, worker.eval_view, worker.comm, worker.job.config.train.evaluation_mib)

@@ -72,6 +72,14 @@ class DeviceKind:
         """Return the devices, beside the CPU, whose own generators work on this one uses."""
         return []
 
+    def random_state(self, device: torch.device) -> Tensor | None:
+        """Return the state of the device's own generator, on the host; None where it has none."""
+        return None
+
+    def set_random_state(self, device: torch.device, state: Tensor) -> None:
+        """Put the device's own generator into a state of `random_state`."""
+        raise NotImplementedError
+
     def reserved(self, device: torch.device) -> int:
         """Return the bytes that the allocator keeps."""
         raise NotImplementedError
@@ -135,6 +143,14 @@ class CUDA(DeviceKind):
     def generators(self, device: torch.device) -> list[torch.device]:
         """See `DeviceKind`."""
         return [device]
+
+    def random_state(self, device: torch.device) -> Tensor | None:
+        """See `DeviceKind`."""
+        return torch.cuda.get_rng_state(device)
+
+    def set_random_state(self, device: torch.device, state: Tensor) -> None:
+        """See `DeviceKind`."""
+        torch.cuda.set_rng_state(state, device)
 
     def reserved(self, device: torch.device) -> int:
         """See `DeviceKind`."""

@@ -37,6 +37,7 @@ from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.launch.seats import Seat
 from harness.results.reference import Measurement
 from harness.results.store import ResultStore
+from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
 
 FAREWELL_S = 15.0  # for the nodes to hear that the run is over
@@ -104,14 +105,22 @@ class Coordinator:
         """See `Machines`; this is node 0, the others are taken for machines like it."""
         return self.ranks.measure(trial)
 
-    def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
+    def run(
+        self,
+        trial: TrialConfig,
+        inputs: TrialInputs,
+        out: Path,
+        progress: TrialProgress,
+        checkpoints: CheckpointPlace | None = None,
+    ) -> GroupResult:
         """Run the ranks of `trial` on all nodes; whatever becomes of a node is in the result."""
         cluster = self.client.cluster
         if not self._complete:
             progress.trial_stage(f"waiting for {self.nodes} nodes at {cluster.endpoint}")
         self._calls += 1
         channel = TrialChannel(self.client, f"{self.suite}.{trial.id}.{self._id}-{self._calls}")
-        self.client.put(CALL, {"trial": trial.of_any_data.id, "run": channel.run})
+        seen = None if checkpoints is None else str(checkpoints.shown())
+        self.client.put(CALL, {"trial": trial.of_any_data.id, "run": channel.run, "shown": seen})
         try:
             workers = self.gather(channel)
             if workers is None:
@@ -119,7 +128,7 @@ class Coordinator:
                 why += f"; one was refused: {refused}" if (refused := self.client.get(REFUSED)) else ""
                 group = GroupResult([RankFailure(None, "timeout", f"waited in vain: {why}", node=0)])
             else:
-                group = self._together(channel, workers, trial, inputs, out, progress)
+                group = self._together(channel, workers, trial, inputs, out, progress, checkpoints)
         finally:
             channel.order("stop", True)
         self._complete = group.status == "ok"
@@ -153,6 +162,7 @@ class Coordinator:
         inputs: TrialInputs,
         out: Path,
         progress: TrialProgress,
+        checkpoints: CheckpointPlace | None,
     ) -> GroupResult:
         limit_s = self.ranks.timeouts.trial_s
         ready = workers.hear("ready", limit_s, f"had no data ready within {limit_s:g} s (timeouts.trial_s)")
@@ -161,7 +171,11 @@ class Coordinator:
         infos = [self._info, *workers.nodes.values()]
         shares = blocks(trial.partition.parts, self.nodes)
         backend = backend_of(trial, infos, shares)
-        channel.order("go", {"shares": [[share.start, share.stop] for share in shares], "backend": backend})
+        if checkpoints is not None and not all(word.get("sees") for word in ready):
+            progress.trial_stage(f"no checkpoints: not all nodes see {checkpoints.directory}")
+            checkpoints = None
+        go = {"shares": [[share.start, share.stop] for share in shares], "backend": backend}
+        channel.order("go", go | {"checkpoints": checkpoints and checkpoints.model_dump(mode="json")})
         own = self.ranks.start(
             trial,
             inputs,
@@ -170,6 +184,7 @@ class Coordinator:
             progress.trial_event,
             rendezvous=channel.ranks_rendezvous(backend),
             failed_elsewhere=workers.failed,
+            checkpoints=checkpoints,
         )
         if own.status != "ok":
             channel.order("stop", True)
@@ -247,7 +262,7 @@ class WorkerNodes:
 
 
 def _lost(status: Any, reason: str) -> dict[str, Any]:
-    return {"failures": [asdict(RankFailure(None, status, reason))]}
+    return {"failures": [asdict(RankFailure(None, status, reason, lost=status == "error"))]}
 
 
 def failures_in(words: Sequence[Mapping[str, Any]]) -> list[RankFailure]:

@@ -43,7 +43,10 @@ _CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank failed, or a whole node did (`rank` is None). `node` is None on one machine."""
+    """A rank failed, or a whole node did (`rank` is None). `node` is None on one machine.
+
+    `lost`: it ended without a word of its own, from outside; another start may not.
+    """
 
     rank: int | None
     status: Status
@@ -51,6 +54,7 @@ class RankFailure:
     order: int = 0  # its place among the ends of the group
     told: bool = False  # it failed after the launcher asked it to end
     node: int | None = None
+    lost: bool = False
 
     @property
     def text(self) -> str:
@@ -86,6 +90,11 @@ class GroupResult:
     reached: str = ""
     nodes: Sequence[dict[str, Any]] = ()
     epochs: Sequence[dict[str, Any]] = ()
+
+    @property
+    def lost(self) -> bool:
+        """Return whether a rank or a node that was lost ended the group."""
+        return self.limit_s is None and bool(self.failures) and min(self.failures, key=RankFailure.sort_key).lost
 
     @property
     def status(self) -> Status:
@@ -252,7 +261,8 @@ def failure_of(process: RankProcess, out: Path, *, oom: bool) -> RankFailure:
     """Return how a rank failed; `oom` says that the kernel killed something meanwhile for want of memory."""
     written, log = read_rank(out, process.rank), log_tail(out, process.rank)
     status, reason = _explain(process.code, written, log, oom=oom and not process.told)
-    return RankFailure(process.rank, status, reason, process.order or 0, process.told)
+    lost = written is None and status == "error"
+    return RankFailure(process.rank, status, reason, process.order or 0, process.told, lost=lost)
 
 
 def _explain(code: int | None, written: dict[str, Any] | None, log: str, *, oom: bool) -> tuple[Status, str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from harness.errors import DataUnavailable, UserError
 from harness.gpus import gpu_is_usable
 from harness.launch.ahead import compile_ahead
+from harness.launch.checkpoints import place_of
 from harness.launch.data_changes import on_todays_data
 from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
@@ -41,9 +42,12 @@ from harness.suite.expand import expand
 from harness.suite.schema import Suite, Timeouts, TrialConfig
 
 if TYPE_CHECKING:
+    from harness.runtime.checkpoint import CheckpointPlace
     from harness.runtime.job import RanksRendezvous
 
 QUEUE_POLL_S = 0.5
+GOES_ON: frozenset[Status] = frozenset(("error", "oom", "timeout"))
+"""Statuses of a trial that, if it is run again, goes on from its last checkpoint."""
 COMPILING = "harness.runtime.compiling_rank"
 
 
@@ -72,8 +76,18 @@ class Machines(Protocol):
     def measure(self, trial: TrialConfig) -> Measurement | None:
         """Return how fast the runner's machine is, as `trial` will have it; None if that cannot be told."""
 
-    def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
-        """Run the ranks of `trial` to their end; `out` is an empty directory for what they write."""
+    def run(
+        self,
+        trial: TrialConfig,
+        inputs: TrialInputs,
+        out: Path,
+        progress: TrialProgress,
+        checkpoints: CheckpointPlace | None = None,
+    ) -> GroupResult:
+        """Run the ranks of `trial` to their end; `out` is an empty directory for what they write.
+
+        `checkpoints`: where they go on from, and keep what they can go on from; None: nowhere.
+        """
 
 
 @dataclass(frozen=True)
@@ -132,10 +146,17 @@ class OneMachine:
             return None
         return run_reference(self.threads(trial), warm=self.warm)
 
-    def run(self, trial: TrialConfig, inputs: TrialInputs, out: Path, progress: TrialProgress) -> GroupResult:
+    def run(
+        self,
+        trial: TrialConfig,
+        inputs: TrialInputs,
+        out: Path,
+        progress: TrialProgress,
+        checkpoints: CheckpointPlace | None = None,
+    ) -> GroupResult:
         """Run all ranks of `trial` here."""
         with network(trial.network, trial.partition.parts) as placements:
-            return self.start(trial, inputs, out, placements, progress.trial_event)
+            return self.start(trial, inputs, out, placements, progress.trial_event, checkpoints=checkpoints)
 
     def start(
         self,
@@ -147,12 +168,15 @@ class OneMachine:
         *,
         rendezvous: RanksRendezvous | None = None,
         failed_elsewhere: Callable[[], bool] = lambda: False,
+        checkpoints: CheckpointPlace | None = None,
     ) -> GroupResult:
         """Run the ranks of `placements` here; the others of the trial, if any, come to the same `rendezvous`."""
         threads, own = self.threads(trial), cores_of(trial, self.nodes, self._cores)
         limit = self.timeouts.collective_s
         return run_group(
-            write_job(trial, inputs, out, limit, threads=threads, cores=own, rendezvous=rendezvous),
+            write_job(
+                trial, inputs, out, limit, threads=threads, cores=own, rendezvous=rendezvous, checkpoints=checkpoints
+            ),
             [replace(self.seat.placed(placement, own), own_pages=trial.timing != "off") for placement in placements],
             out,
             threads=threads,
@@ -222,6 +246,8 @@ class TrialRunner:
             what = f"cannot write the record: {error.strerror}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error
         turn.done = True
+        if record.status not in GOES_ON:
+            self.store.forget(trial.id)
         return record
 
     def _train(self, turn: Turn, machines: Machines, outcome: TrialOutcome, progress: TrialProgress) -> None:
@@ -233,17 +259,31 @@ class TrialRunner:
         outcome.inputs = self.inputs.get(trial, progress.trial_stage)
         if turn.taken.alone and trial.device == "cpu":
             outcome.reference = self.reference.before(lambda: machines.measure(trial))
-        out = self.store.stage(trial.id)
-        try:
-            group = machines.run(trial, outcome.inputs, out, progress)
-        except BaseException:
-            shutil.rmtree(out, ignore_errors=True)
-            raise
-        outcome.group, outcome.log = group, group.log
+        group = self._started(trial, outcome.inputs, machines, progress)
+        for again in range(self.suite.retries):
+            if not group.lost:
+                break
+            text = f"{group.reason}; started again, {again + 1} of {self.suite.retries} times at most (`retries`)"
+            progress.trial_stage(text)
+            outcome.log += f"{group.log}==== {text} ====\n"
+            group = self._started(trial, outcome.inputs, machines, progress)
+        outcome.group, outcome.log = group, outcome.log + group.log
         outcome.status, outcome.reason = group.status, group.reason
         mark_load(group.ranks)
         if group.status == "ok":
             outcome.result = reduce(group.ranks, _method(trial).metrics_by_column())
+
+    def _started(
+        self, trial: TrialConfig, inputs: TrialInputs, machines: Machines, progress: TrialProgress
+    ) -> GroupResult:
+        """Start the ranks of a trial, which go on from the last checkpoint if there is one, and wait for their end."""
+        home, out = self.store.checkpoints(trial.id), self.store.stage(trial.id)
+        try:
+            place = place_of(home, trial, inputs, self.environment, progress.trial_stage)
+            return machines.run(trial, inputs, out, progress, place)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
 
     def _record(
         self, trial: TrialConfig, outcome: TrialOutcome, started: datetime, environment: dict[str, Any]
@@ -260,7 +300,7 @@ class TrialRunner:
             reason=outcome.reason,
             flags=flags(group.ranks),
             started=started.isoformat(timespec="seconds"),
-            wall_s=group.wall_s,
+            wall_s=None if group.wall_s is None else group.wall_s + max((earlier_s(r) for r in group.ranks), default=0),
             config=trial.model_dump(mode="json"),
             declared=_method(trial).declared(),
             environment=environment,
@@ -270,6 +310,11 @@ class TrialRunner:
             result=outcome.result,
             ranks=without_epochs(group.ranks),
         )
+
+
+def earlier_s(rank: Mapping[str, Any]) -> float:
+    """Return the seconds that earlier starts of a rank took up to the checkpoint that it went on from."""
+    return float(rank.get("earlier_s") or 0)
 
 
 def _ignore(event: object) -> None:
@@ -300,6 +345,7 @@ def write_job(
     threads: int,
     cores: int,
     rendezvous: RanksRendezvous | None = None,
+    checkpoints: CheckpointPlace | None = None,
 ) -> Path:
     """Write the file that every rank reads and return its path."""
     job = {
@@ -317,6 +363,8 @@ def write_job(
     }
     if rendezvous is not None:
         job["rendezvous"] = rendezvous.model_dump(mode="json")
+    if checkpoints is not None:
+        job["checkpoints"] = checkpoints.model_dump(mode="json")
     path = out / "job.json"
     path.write_text(json.dumps(job, indent=1))
     return path
@@ -389,6 +437,9 @@ def request_of(trials: Sequence[TrialConfig], store: ResultStore, leases: Leases
         return Request.read(store.directory, options.request)
     statuses, latest = store.finished(), leases.latest()
     todo = [trial.id for trial in trials if not is_done(statuses.get(trial.id), options)]
+    if options.fresh:
+        for id_ in todo:
+            store.forget(id_)
     numbers = {id_: latest[id_].number if id_ in latest else 0 for id_ in todo}
     return Request(trials=numbers, recorded=frozenset(todo) & statuses.keys())
 

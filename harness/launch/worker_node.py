@@ -37,6 +37,7 @@ from harness.launch.rendezvous import (
 )
 from harness.launch.runner import OneMachine, check_device, explain
 from harness.launch.runner_process import FAILED, INTERRUPTED
+from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
 
 BEATS = 6  # in the time after which a silent node is lost
@@ -108,17 +109,17 @@ class WorkerNode:
             # A trial whose nodes are chosen goes on without this one.
             if call and call["run"] != attended and not self.client.has(f"{call['run']}/nodes"):
                 attended = call["run"]
-                self._attend(TrialChannel.join(self.client, attended), self.trials[call["trial"]])
+                self._attend(TrialChannel.join(self.client, attended), self.trials[call["trial"]], call["shown"])
             time.sleep(POLL_S)
 
-    def _attend(self, channel: TrialChannel, trial: TrialConfig) -> None:
+    def _attend(self, channel: TrialChannel, trial: TrialConfig, shown: str | None) -> None:
         self.show(trial.label)
         channel.say("node", asdict(self.info))
         numbers = self._ordered(channel, "nodes", math.inf) or []
         if channel.number not in numbers:  # the trial is off, or has nodes enough
             return
         inputs: list[TrialInputs] = []
-        self._do(channel, "ready", lambda: self._prepare(trial, inputs))
+        self._do(channel, "ready", lambda: self._prepare(trial, inputs, shown))
         if go := self._ordered(channel, "go", 2 * self.ranks.timeouts.trial_s):
             node = 1 + numbers.index(channel.number)
             self._do(channel, "end", lambda: asdict(self._train(channel, node, trial, inputs[0], go)))
@@ -142,15 +143,16 @@ class WorkerNode:
             self.show(f"    {reason}")
             channel.say(what, _failed(status, f"said: {reason}", log))
 
-    def _prepare(self, trial: TrialConfig, found: list[TrialInputs]) -> dict[str, Any]:
+    def _prepare(self, trial: TrialConfig, found: list[TrialInputs], shown: str | None) -> dict[str, Any]:
         self.ranks.expect(trial)
         found.append(self.inputs.get(trial, lambda text: self.show(f"    {text}")))
-        return {"hash": found[0].fingerprint}
+        return {"hash": found[0].fingerprint, "sees": shown is not None and Path(shown).is_file()}
 
     def _train(
         self, channel: TrialChannel, node: int, trial: TrialConfig, inputs: TrialInputs, go: dict[str, Any]
     ) -> GroupResult:
         (start, stop), world = go["shares"][node], trial.partition.parts
+        place = go.get("checkpoints")
         self.show(f"    node {node}, ranks {start} to {stop - 1} of {world}" if stop > start else "    no ranks")
         with tempfile.TemporaryDirectory(prefix="harness-") as directory:
             group = self.ranks.start(
@@ -161,6 +163,7 @@ class WorkerNode:
                 lambda event: None,
                 rendezvous=channel.ranks_rendezvous(go["backend"]),
                 failed_elsewhere=lambda: self._stopped(channel, WATCH_S),
+                checkpoints=None if place is None else CheckpointPlace.model_validate(place),
             )
         self.show(f"    {group.status}" + (f": {group.reason}" if group.reason else ""))
         return group

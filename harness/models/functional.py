@@ -60,6 +60,19 @@ class RecurringRows:
         self._recent.append(rows)
         return rows in self._recurring
 
+    def state(self) -> tuple[list[int], list[int]]:
+        """Return the recent numbers and those that recur."""
+        return list(self._recent), sorted(self._recurring)
+
+    def restore(self, state: tuple[list[int], list[int]]) -> None:
+        """Know what others knew, by their `state`."""
+        self._recent.clear()
+        self._recent.extend(state[0])
+        self._recurring = set(state[1])
+
+
+KnownRows = list[list[tuple[list[int], list[int]]]]
+"""Of products the `RecurringRows.state` in training and evaluating."""
 
 GRADIENT_ROWS = 2048  # rows of a chunk of x' grad that stays in the second-level cache
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from harness.graph.block import Block, own_rows
 from harness.models.architecture import Architecture
-from harness.models.functional import Linear, dropout, layer_norm, relu_dropout
+from harness.models.functional import KnownRows, Linear, dropout, layer_norm, relu_dropout
 from harness.models.layer import MODELS, GraphLayer
 from harness.models.spec import ModelSpec, Products
 from harness.spec import PluginSource
@@ -67,6 +67,17 @@ class GNN(Architecture, nn.Module):
         for product in self._products:
             product.rounded = self.rounded and mode
         return super().train(mode)
+
+    @property
+    def known_rows(self) -> KnownRows:
+        """Which numbers of rows its products have seen: how they round depends on it (see `functional.Linear`)."""
+        return [[rows.state() for rows in (each.training, each.evaluating)] for each in self._products]
+
+    @known_rows.setter
+    def known_rows(self, known: KnownRows) -> None:
+        for each, (training, evaluating) in zip(self._products, known, strict=True):
+            each.training.restore(training)
+            each.evaluating.restore(evaluating)
 
     @property
     def _products(self) -> list[Linear]:

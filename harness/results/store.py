@@ -81,6 +81,7 @@ def beside(directories: Sequence[Path], name: str) -> Iterator[Path]:
 
 
 STAGING = ".staging"
+CHECKPOINTS = ".checkpoints"
 REPLACED = ".old"  # suffix of a record, under .staging, whose successor is being put in place
 BUILT = ".commit"  # suffix of a record, under .staging, that is not whole yet
 
@@ -119,6 +120,17 @@ class ResultStore:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
+
+    def checkpoints(self, trial_id: str) -> Path:
+        """Return where a trial's checkpoints are, if there are any: they outlive a trial that is cut off."""
+        return self.directory / CHECKPOINTS / trial_id
+
+    def forget(self, trial_id: str) -> None:
+        """Remove a trial's checkpoints."""
+        home = self.checkpoints(trial_id)
+        shutil.rmtree(home, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others' are there, or none at all
+            home.parent.rmdir()
 
     def drop(self, trial_id: str) -> None:
         """Remove a trial's stage; nothing is committed."""

@@ -336,6 +336,10 @@ class Background:
         """Wait for all that was started; results stay with their `Pending`."""
         self._thread.submit(lambda: None).result()
 
+    def forget(self) -> None:
+        """Count nothing of what was started so far."""
+        self._uncounted.clear()
+
     def close(self) -> None:
         """Wait for all that was started, count what nobody waited for as an epoch's, and end the thread."""
         self._thread.shutdown()

@@ -10,8 +10,8 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +22,7 @@ from harness.deferred import dist, torch
 from harness.graph.devices import kind_of, upload
 from harness.metrics import PURPOSES, Phase, Purpose
 from harness.runtime.clock import Clock
+from harness.runtime.moves import Moves
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,6 +112,14 @@ class Traffic:
         """One row a channel, for the record."""
         return [asdict(channel) | asdict(volume) for channel, volume in self._volumes.items()]
 
+    def restore(self, rows: list[dict[str, Any]]) -> None:
+        """Go on from what another process had counted, by its `rows`; what was counted here is forgotten."""
+        self._volumes.clear()
+        of_volume = [field.name for field in fields(Volume)]
+        for row in rows:
+            channel = {name: value for name, value in row.items() if name not in of_volume}
+            self._volumes[Channel(**channel)] = Volume(**{name: row[name] for name in of_volume})
+
     @contextmanager
     def during(self, scope: Scope) -> Iterator[None]:
         """Count what is enclosed under `scope`; within `compile` all is that."""
@@ -129,6 +138,7 @@ class Communicator:
     A group of one rank needs no process group and moves nothing. `group` is a process group of all ranks;
     None: the one that they joined first. `timeout_s`: how long exchanges in groups made later wait for peers.
     `message`: what values of embeddings and of their gradients are sent as by `exchange_rows`; None: as they are.
+    `moves`: is told when a collective begins and ends.
 
     Attributes:
         by_sockets: whether all that passes here passes TCP sockets of this process.
@@ -144,8 +154,9 @@ class Communicator:
         group: dist.ProcessGroup | None = None,
         timeout_s: float = 300,
         message: torch.dtype | None = None,
+        moves: Moves | None = None,
     ) -> None:
-        self.rank, self.world, self.device, self.message = rank, world, device, message
+        self.rank, self.world, self.device, self.message, self._moves = rank, world, device, message, moves
         self._timeout = timedelta(seconds=timeout_s)
         self.clock, self.traffic, self._group = clock, traffic, group
         self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
@@ -188,7 +199,7 @@ class Communicator:
         dtype = rows.dtype if exact else self.sent_as(rows, purpose)
         self.count_rows(rows, send_counts, recv_counts, purpose, layer, direction, exact=exact)
         self._align()
-        with self.clock.phase("comm"):
+        with self.clock.phase("comm"), self._collective():
             source, target = rows.to(dtype).contiguous(), out
             if self._staged:
                 source = source.cpu()
@@ -247,7 +258,9 @@ class Communicator:
         group = None
         if self.world > 1:
             group = self._spare.pop(0) if self._spare else dist.new_group(timeout=self._timeout)
-        return Communicator(self.rank, self.world, self.device, clock, Traffic(), group, message=self.message)
+        return Communicator(
+            self.rank, self.world, self.device, clock, Traffic(), group, message=self.message, moves=self._moves
+        )
 
     def give_back(self, aside: Communicator) -> None:
         """Take back what `aside` returned, whose exchanges are over; every rank must call in the same order."""
@@ -272,7 +285,11 @@ class Communicator:
             return
         if self._staged:
             self._kind.current_stream().synchronize()  # the work before is not waiting for peers
-        dist.barrier(self._group)
+        with self._collective():
+            dist.barrier(self._group)
+
+    def _collective(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._moves is None else self._moves.collective()
 
     def _align(self) -> None:
         """In an aligned epoch, wait until all ranks are here, so that the transfer is only a transfer."""
@@ -300,7 +317,7 @@ class Communicator:
         share = total // self.world + (self.rank < total % self.world)
         self.traffic.count(purpose, -1, "none", -1, share, share)
         self._align()
-        with self.clock.phase(phase):
+        with self.clock.phase(phase), self._collective():
             moved = tensor.cpu() if self._staged else tensor
             dist.all_reduce(moved, group=self._group)
             return tensor.copy_(moved) if self._staged else tensor
@@ -336,7 +353,7 @@ class Communicator:
             sent, received = (size, 0) if self.rank == root else (0, size)
             self.traffic.count(purpose, layer, direction, peer, sent, received)
         self._align()
-        with self.clock.phase("comm"):
+        with self.clock.phase("comm"), self._collective():
             if size:
                 moved = rows.cpu() if self._staged else rows
                 dist.broadcast(moved, root, group or self._group)
@@ -367,6 +384,14 @@ class TrafficCheck:
         for name, total in self._sums.items():
             start, end = before[name], after[name]
             self._sums[name] = None if total is None or start is None or end is None else total + end - start
+
+    def state(self) -> dict[str, int | None]:
+        """Return the sums so far."""
+        return dict(self._sums)
+
+    def restore(self, state: dict[str, int | None]) -> None:
+        """Add to the sums of another process, by its `state`."""
+        self._sums = dict(state)
 
     def report(self) -> dict[str, Any]:
         """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""

@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, TypeVar
@@ -294,6 +294,12 @@ class SampleSummary:
         self.utilisation.add(sample.utilisation)
         self.power.add(sample.power)
 
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> SampleSummary:
+        """Return what `asdict` was taken of."""
+        means = {name: Mean(**fields[name]) for name in ("utilisation", "power")}
+        return cls(**fields | means)
+
     def row(self) -> dict[str, Any]:
         """Return it as JSON: bytes, share, watts."""
         return {
@@ -302,6 +308,9 @@ class SampleSummary:
             "gpu_utilisation": self.utilisation.value,
             "gpu_power_w": self.power.value,
         }
+
+
+_PEAKS = ("peak_gpu_memory", "peak_device_memory", "peak_proportional")
 
 
 class Samples:
@@ -369,6 +378,27 @@ class Samples:
         with self._lock:
             self._paused = paused
             self._pauses += 1
+
+    def state(self) -> dict[str, Any]:
+        """Return what was taken so far."""
+        with self._lock:
+            return {
+                "peaks": [getattr(self, name) for name in _PEAKS],
+                "by_phase": {phase: asdict(summary) for phase, summary in self.by_phase.items()},
+                "histogram": list(self._histogram),
+                "clock": asdict(self.clock),
+                "slowed": dict(self._slowed),
+                "asked": self._asked,
+            }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what another process had taken, by its `state`; only peaks of memory of this one count besides."""
+        with self._lock:
+            for name, peak in zip(_PEAKS, state["peaks"], strict=True):
+                setattr(self, name, largest(getattr(self, name), peak))
+            self.by_phase = {phase: SampleSummary.of(summary) for phase, summary in state["by_phase"].items()}
+            self._histogram, self._asked = state["histogram"], state["asked"]
+            self.clock, self._slowed = Mean(**state["clock"]), Counter(state["slowed"])
 
     @property
     def count(self) -> int:

@@ -97,6 +97,11 @@ class Integrity:
         if self._outsiders:
             self.violated(LABELS)
 
+    def resumed(self, broken: str | None) -> None:
+        """Take the weights of a checkpoint for the trainer's; `broken`: what was when it was written."""
+        self.ends_step()
+        self._sum, self.broken = self._seen_sum(), self.broken or broken
+
     def reads(self, loss: Loss) -> None:
         """Look for labels that were not handed out; what it sees is for `ends_epoch`."""
         labels = loss.labels

@@ -12,6 +12,7 @@ from typing import Literal
 from harness.deferred import dist, torch
 from harness.errors import UserError
 from harness.graph.devices import KINDS
+from harness.runtime.checkpoint import CheckpointPlace
 from harness.runtime.spec import RunConfig
 from harness.spec import Spec
 
@@ -48,6 +49,7 @@ class Job(Spec):
         cores: cores that a rank may keep busy.
         collective_timeout_s: how long a rank waits for its peers.
         rendezvous: where the ranks find each other instead when they run on several machines.
+        checkpoints: where the trial's state is kept and found; None: nowhere.
     """
 
     config: RunConfig
@@ -62,6 +64,7 @@ class Job(Spec):
     cores: int = 1
     collective_timeout_s: float = 300
     rendezvous: RanksRendezvous | None = None
+    checkpoints: CheckpointPlace | None = None
 
     @classmethod
     def read(cls, path: Path) -> Job:

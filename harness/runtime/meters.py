@@ -48,6 +48,21 @@ class PeakMemory:
         """Peak so far, in bytes."""
         return self._main.bytes()
 
+    def state(self) -> dict[str, int]:
+        """Return base and peaks so far."""
+        peaks = {name: peak.bytes() for name, peak in self._peaks.items()}
+        return {"base": self.base, **peaks}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Take the base of another process, and its peaks where they are higher, by its `state`."""
+        self.base = state["base"]
+        for name, peak in self._peaks.items():
+            peak.at_least(state[name])
+
+    @property
+    def _peaks(self) -> dict[str, ResidentPeak | AllocatorPeak]:
+        return {"resident": self.resident} | ({"allocator": self.allocator} if self.allocator else {})
+
 
 class ResidentPeak:
     """Peak resident set of this process, in bytes.
@@ -77,6 +92,10 @@ class ResidentPeak:
     def bytes(self) -> int:
         """Peak so far, in bytes."""
         return max(self._peak, self._read())
+
+    def at_least(self, peak: int) -> None:
+        """Count a peak of another process."""
+        self._peak = max(self._peak, peak)
 
     def _read(self) -> int:
         if self.source == "VmHWM":
@@ -120,6 +139,10 @@ class AllocatorPeak:
     def bytes(self) -> int:
         """Peak so far, in bytes."""
         return max(self._peak, self._kind.peak(self._device))
+
+    def at_least(self, peak: int) -> None:
+        """Count a peak of another process."""
+        self._peak = max(self._peak, peak)
 
 
 NVML_SAMPLED = (
@@ -293,6 +316,15 @@ class Meters:
             return []
         self._load.look(last=True)
         return [self._load.of(*epoch) for epoch in self._epochs]
+
+    def state(self) -> dict[str, Any]:
+        """Return what was measured so far, but for `loads`."""
+        return {"memory": self.memory.state(), "samples": self._sampler.samples.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what another process had measured, by its `state`."""
+        self.memory.restore(state["memory"])
+        self._sampler.samples.restore(state["samples"])
 
     def close(self) -> None:
         """End the thread and release NVML; a second call does nothing."""

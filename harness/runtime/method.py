@@ -164,6 +164,22 @@ class Method(Registered, ABC, Generic[OptionsT]):
     def synchronize(self) -> None:
         """Wait for what goes on beside the trainer; nothing of it may be lost."""
 
+    def state(self) -> dict[str, Any]:
+        """Return what it carries from epoch to epoch, for a checkpoint: what `harness.runtime.write_state` takes.
+
+        Called between two epochs, behind `synchronize`. What follows from options, seed and epoch alone need not be
+        in it, nor `worker.rng`, torch's generators and the weights, which the trainer keeps. The default, {}, is for
+        methods that carry nothing.
+        """
+        return {}
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """Go on after `done` epochs from the `state` of another object of this class, in another process.
+
+        Called once, in set-up, on a new object; every rank calls. What it sends and draws is forgotten behind it, but
+        for generators of its own.
+        """
+
     def close(self) -> None:
         """End what goes on beside the trainer; no more steps will be asked for."""
 

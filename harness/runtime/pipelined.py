@@ -112,6 +112,28 @@ class Pipeline:
         if self._aside is not None:
             self._aside.close()
 
+    def state(self) -> dict[str, Any]:
+        """Return what is under way, as it arrived, and the averages."""
+        return {
+            "rows": {layer: list(map(_result, queue)) for layer, queue in self._rows.items()},
+            "gradients": {
+                layer: [(index, _result(transfer)) for index, transfer in queue]
+                for layer, queue in self._gradients.items()
+            },
+            "averages": [(*of, average) for of, average in self._averages.items()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the `state` of another process."""
+        device = self.comm.device
+        self._rows.clear()
+        self._gradients.clear()
+        for layer, queue in state["rows"].items():
+            self._rows[layer].extend(rows.to(device) for rows in queue)
+        for layer, queue in state["gradients"].items():
+            self._gradients[layer].extend((index.to(device), rows.to(device)) for index, rows in queue)
+        self._averages = {(direction, layer): rows.to(device) for direction, layer, rows in state["averages"]}
+
     def rows(self, h: Tensor, layer: int, sent: TrainGraph, read: TrainGraph) -> Tensor:
         """Send the boundary rows of `sent`, g_t; return those of `read`, g_{t-tau}, sent tau iterations ago.
 
@@ -314,6 +336,14 @@ class PipelinedMethod(FullGraphMethod[PipelinedOptionsT]):
     def synchronize(self) -> None:
         """See `Method`."""
         self.pipeline.synchronize()
+
+    def state(self) -> dict[str, Any]:
+        """See `Method`."""
+        return {"pipeline": self.pipeline.state()}
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """See `Method`."""
+        self.pipeline.restore(state["pipeline"])
 
     def close(self) -> None:
         """See `Method`."""

@@ -5,6 +5,7 @@ Run as `python -m harness.runtime.rank JOB.json` with torchrun's RANK, WORLD_SIZ
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import stat
@@ -17,6 +18,7 @@ import numba  # noqa: F401 - first, so that no kernel is deferred
 import torch
 
 from harness.runtime.job import Job, join_group
+from harness.runtime.moves import STACKS
 from harness.runtime.report import RankReport
 from harness.runtime.trainer import import_first, set_up
 from harness.runtime.usage import Usage
@@ -26,6 +28,7 @@ from harness.runtime.worker import Worker
 def main(arguments: list[str]) -> int:
     """Run one rank; returns the exit code: 0 if the trial is ok, 3 for any other status."""
     exit_with_launcher()
+    faulthandler.register(STACKS)
     gc.freeze()  # what was imported stays: to look through it for garbage takes 0.2 s, in whatever epoch that falls
     job = Job.read(Path(arguments[0]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -35,7 +38,9 @@ def main(arguments: list[str]) -> int:
         join_group(job, rank, world)
         usage = Usage(job.cores, report.flag)  # before a plugin's module runs
         imported_s = import_first(job.config)
-        set_up(Worker(job, rank, world, report.stage), report, usage, imported_s).run()
+        trainer = set_up(Worker(job, rank, world, report.stage), report, usage, imported_s)
+        trainer.resume()
+        trainer.run()
     return report.exit_code
 
 

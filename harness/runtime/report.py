@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
+MADE = ("setup_s", "compile_s", "spans", "found", "setup")  # of the set-up that the training followed
 KEEP_S = 1.0  # between two writes of the epochs so far
 
 
@@ -52,6 +53,9 @@ class RankReport:
         self._progress = (out / "progress.jsonl").open("a", buffering=1)
         self._ended = (out / f"epochs-{rank}.jsonl").open("a")
         self._kept, self._kept_at = 0, time.monotonic()
+        self._started, self._earlier_s = time.monotonic(), 0.0
+        self._since = 0  # the first epoch of this process
+        self._resumed: list[dict[str, Any]] = []
 
     @property
     def exit_code(self) -> int:
@@ -112,6 +116,38 @@ class RankReport:
         """
         self.flags[key, text] = None
 
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it."""
+        self._take_loads()
+        return {
+            "epochs": json.dumps(self.epochs),
+            "flags": list(self.flags),
+            "made": {name: self._data[name] for name in MADE if name in self._data},
+            "resumed": self._resumed,
+            "elapsed_s": self._earlier_s + time.monotonic() - self._started,
+        }
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """Go on from the `state` of another process, after `done` epochs; its set-up is the trial's.
+
+        What this process's set-up took is noted with the resumption.
+        """
+        own = {name: self._data.get(name) for name in ("setup_s", "compile_s")}
+        self.epochs[:] = json.loads(state["epochs"])
+        self._since = len(self.epochs)
+        self.flags |= dict.fromkeys(state["flags"])
+        self._data |= state["made"]
+        self._resumed = [*state["resumed"], {"epochs": done, **own}]
+        self._earlier_s = state["elapsed_s"]
+        self.flag("resumed", f"went on from a checkpoint after {done} epochs")
+        self.stage(f"goes on after {done} epochs, from a checkpoint")
+
+    def _take_loads(self) -> None:
+        """Add to the rows of this process's epochs what else the machine did; the last may not have ended."""
+        if self._worker is not None:
+            for row, load in zip(self.epochs[self._since :], self._worker.meters.loads(), strict=False):
+                row |= load
+
     def finish(self, summary: dict[str, Any], eval_s: float, **parts: dict[str, Any]) -> None:
         """Record the metrics of a trial that ran to its end, `parts` by name."""
         self._data |= {"summary": summary, "eval_s": eval_s, **parts}
@@ -143,6 +179,7 @@ class RankReport:
 
     def _write(self) -> None:
         self._data["flags"] = list(self.flags)
+        self._data |= {"resumed": self._resumed, "earlier_s": self._earlier_s}
         if self._worker is not None:
             worker = self._worker
             self._data |= {
@@ -154,8 +191,7 @@ class RankReport:
                 "traffic": worker.traffic.rows(),
                 "spans": self._data.get("spans", {}) | {"between": worker.spans.seconds, "beside": worker.clock.beside},
             }
-            for row, load in zip(self.epochs, worker.meters.loads(), strict=False):  # the last may not have ended
-                row |= load
+            self._take_loads()
             worker.meters.close()
             if worker.check is not None:
                 self._data["traffic_check"] = worker.check.report()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.models.spec import ModelSpec, Products
 from harness.spec import PluginSource, Spec, with_options
@@ -18,6 +19,10 @@ TrafficMode = Literal["count", "verify"]
 
 EVALUATION_MIB = 64.0
 """Default of `train.evaluation_mib`."""
+
+CHECKPOINT = "10 min"
+"""Default of `train.checkpoint`."""
+_CHECKPOINT = re.compile(r"off|([1-9]\d*) epochs?|(\d+(?:\.\d+)?) min")
 
 
 class MethodSpec(Spec):
@@ -81,6 +86,32 @@ class TrainSpec(Spec):
         description="MiB of boundary rows that a rank receives at once in exact evaluations and in `precompute`",
     )
     sampled_eval: bool = Field(False, description="mini-batch methods only: also score by the method's own sampler")
+    checkpoint: str = Field(
+        CHECKPOINT,
+        description="how often a trial's state is kept, so that it goes on from there if it is cut off: `10 min`, "
+        "`50 epochs`, or `off`",
+    )
+
+    @field_validator("checkpoint", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, given: Any) -> Any:
+        return "off" if given is False else given  # YAML's `off`
+
+    @field_validator("checkpoint")
+    @classmethod
+    def _epochs_or_minutes(cls, given: str) -> str:
+        found = _CHECKPOINT.fullmatch(given)
+        if found is None or (found[2] is not None and float(found[2]) == 0):
+            raise ValueError("write `10 min`, `50 epochs` or `off`")
+        return given
+
+    @property
+    def checkpoint_every(self) -> tuple[int | None, float | None]:
+        """Epochs, and seconds, between two checkpoints; both None where none are kept."""
+        found = _CHECKPOINT.fullmatch(self.checkpoint)
+        assert found is not None
+        epochs, minutes = found.groups()
+        return None if epochs is None else int(epochs), None if minutes is None else 60 * float(minutes)
 
     @model_validator(mode="before")
     @classmethod

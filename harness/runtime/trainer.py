@@ -14,6 +14,7 @@ from harness.deferred import torch
 from harness.graph.kernels import Versions, loaded
 from harness.graph.partition import SPLITS
 from harness.metrics import HOST_PHASES
+from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
 from harness.runtime.evaluation import evaluate
@@ -175,6 +176,9 @@ class Trainer:
         self.trained_s = 0.0  # of this rank
         self.kernels: Versions | None = None  # called in a rehearsal; none after it is new
         self.eval_s = 0.0
+        self.checkpoints: Checkpoints | None = None
+        if worker.job.checkpoints is not None:
+            self.checkpoints = Checkpoints(worker.job.checkpoints, self.spec, worker.rank, self._numbers_of_all)
 
     def rehearse(self) -> bool:
         """Do once what a training does, so that nothing is compiled, connected or allocated first in an epoch.
@@ -209,7 +213,7 @@ class Trainer:
         """
         spec = self.spec
         self.begin()
-        for epoch in range(spec.epochs):
+        for epoch in range(len(self.report.epochs), spec.epochs):
             row = self.train_epoch(epoch)
             self.report.epochs.append(row)
             if (epoch + 1) % spec.checksum_every == 0:
@@ -229,6 +233,7 @@ class Trainer:
             )
             if self.progress.stopped:
                 break
+            self._keep(epoch + 1)
         self.method.close()
         self._flag_late_kernels()
         sent = self.look_back()
@@ -240,6 +245,60 @@ class Trainer:
         }
         self.report.finish(summary, self.eval_s, usage=self.usage.report(), wire=sent)
         self.report.progress(event="done")
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, if there is one, as if there had been no other process; every rank must call.
+
+        What was drawn, sent and measured since set-up began is forgotten.
+        """
+        if self.checkpoints is None or (found := self.checkpoints.last(self.report.stage)) is None:
+            return
+        done, state = found
+        self.method.restore(state["method"], done)
+        with torch.no_grad():
+            self.flat.values.copy_(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.integrity.resumed(state["broken"])
+        self.report.restore(state["report"], done)
+        for number, row in enumerate(self.report.epochs, start=1):
+            if self.spec.evaluates(row["epoch"]):
+                self._take_scores(row, self.report.epochs[:number])
+        self.trained_s, self.eval_s = state["trained_s"], state["eval_s"]
+        self.usage.restore(state["usage"])
+        self.wire.restore(state["wire"])
+        self.worker.comm.barrier()
+        self.worker.restore(state["worker"])
+
+    def _keep(self, done: int) -> None:
+        """Write a checkpoint if one is due after `done` epochs, which are not all; every rank must call."""
+        if self.checkpoints is not None and done < self.spec.epochs and self.checkpoints.due(done):
+            self.keep(done)
+
+    def keep(self, done: int) -> None:
+        """Write a checkpoint after `done` epochs; where it cannot be written, training goes on without."""
+        assert self.checkpoints is not None
+        worker = self.worker
+        with worker.spans("checkpoint"), worker.meters.paused(), self.usage.besides(), self.wire.besides():
+            self.method.synchronize()
+            try:
+                self.checkpoints.write(done, self.state())
+            except OSError as error:
+                self.report.flag("checkpoint", f"could not be written: {error.strerror or error}")
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the epochs to come, and the report, follow from; see `resume`."""
+        return {
+            "weights": self.flat.values,
+            "optimizer": self.optimizer.state_dict(),
+            "broken": self.integrity.broken,
+            "trained_s": self.trained_s,
+            "eval_s": self.eval_s,
+            "method": self.method.state(),
+            "report": self.report.state(),
+            "usage": self.usage.state(),
+            "wire": self.wire.state(),
+            "worker": self.worker.state(),
+        }
 
     def _follow_seconds(self, row: dict[str, Any], *, evaluated: bool) -> None:
         """Tell all ranks alike how long the slowest has trained, where somebody asks; evaluate if that was the end."""
@@ -270,6 +329,7 @@ class Trainer:
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """Run one epoch; returns its row of the record."""
         worker, lr = self.worker, learning_rate(self.spec, self.schedule, epoch)
+        worker.moves.epoch(epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.integrity.unchanged(worker.model, BETWEEN)
@@ -330,6 +390,7 @@ class Trainer:
     def _take(self, step: Step) -> Tensor:
         """Do one step; returns the loss of all ranks, not read: that would wait for the device."""
         worker, clock = self.worker, self.worker.clock
+        worker.moves.step()
         self.integrity.begins_step()
         self.integrity.reads(step.loss)
         inputs, aggregated = self.inputs.of(step)
@@ -366,7 +427,11 @@ class Trainer:
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
         row |= {f"sampled_{split}_score": score for split, score in sampled.items()}
-        self.progress.evaluated(row, self.report.epochs)
+        self._take_scores(row, self.report.epochs)
+
+    def _take_scores(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
+        """Take in the scores of `row`, the last of `epochs`."""
+        self.progress.evaluated(row, epochs)
         if row["val_score"] is not None:
             self.schedule.evaluated(row["val_score"])
 
@@ -400,9 +465,12 @@ class Trainer:
             raise TrialError("invalid", f"{RULES[broken[ranks[0]]]} (ranks {ranks})")
 
     def _all_ranks(self, own: int) -> list[int]:
+        return [number for (number,) in self._numbers_of_all([own])]
+
+    def _numbers_of_all(self, own: list[int]) -> list[list[int]]:
         with self.worker.traffic.during("eval"), self.worker.spans("checks"):
-            gathered = self.worker.comm.all_gather(torch.tensor([own], device=self.worker.device))
-        return [int(each) for each in gathered]
+            gathered = self.worker.comm.all_gather(torch.tensor(own, device=self.worker.device))
+        return [each.tolist() for each in gathered]
 
 
 def import_first(config: RunConfig) -> float:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,24 @@ class Usage:
         finally:
             self._until_now(self.used.evaluation)
             self.used.evaluations += 1
+
+    @contextmanager
+    def besides(self) -> Iterator[None]:
+        """Take in nothing: what is enclosed is neither training nor evaluation."""
+        self._until_now(self.used.training)
+        try:
+            yield
+        finally:
+            self._last = self._read()
+
+    def state(self) -> dict[str, Any]:
+        """Return what was used so far."""
+        return asdict(self.used)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Add to what another process had used, by its `state`."""
+        parts = {name: CpuTime(**state[name]) for name in ("training", "evaluation")}
+        self.used = Used(**state | parts)
 
     def ends(self) -> None:
         """Flag what the rank used and was not given; training is over."""

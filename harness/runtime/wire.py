@@ -10,7 +10,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class Wire:
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._start: dict[str, int | None] = {}
+        self._besides = 0  # bytes
+        self._earlier: dict[str, int | None] = {}
         self.opened: dict[str, None] = {}
 
     def begins(self) -> None:
@@ -63,6 +65,33 @@ class Wire:
             if name.startswith("socket:") and (sent := _acknowledged(fd)) is not None:
                 self._last[name] = sent
 
+    @contextmanager
+    def besides(self) -> Iterator[None]:
+        """Leave what is written to files meanwhile out: it is the harness's own."""
+        before = self._written()
+        try:
+            yield
+        finally:
+            self._besides += _difference(self._written(), before) or 0
+
+    def state(self) -> dict[str, Any]:
+        """Return what was sent since `begins`, and before it by other processes."""
+        self.look()
+        return {"told": self._told(), "opened": list(self.opened)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Add to what another process had sent, by its `state`; before `begins`."""
+        self._earlier, self.opened = state["told"], dict.fromkeys(state["opened"])
+
+    def _told(self) -> dict[str, int | None]:
+        end = self._read()
+        told = {name: _difference(end[name], start) for name, start in self._start.items()}
+        if told["file_bytes"] is not None:
+            told["file_bytes"] = max(0, told["file_bytes"] - self._besides)
+        told["socket_bytes"] = self._sockets()
+        earlier = self._earlier or dict.fromkeys(told, 0)
+        return {name: _sum(earlier[name], now) for name, now in told.items()}
+
     def ends(self, flag: Flag, *, epochs: int, rehearsed: bool) -> dict[str, Any]:
         """Flag what was sent and not counted; every rank must call. Returns what a report says of it.
 
@@ -74,9 +103,8 @@ class Wire:
         """
         self.look()
         self.opened |= dict.fromkeys(_kind(name) for name in self._shared() - self._known)
-        end = self._read()
-        told: dict[str, Any] = {name: _difference(end[name], start) for name, start in self._start.items()}
-        sockets = told["socket_bytes"] = self._sockets()
+        told: dict[str, Any] = self._told()
+        sockets = told["socket_bytes"]
         by_sockets = self._comm.by_sockets
         if sockets is None and self._comm.world > 1:  # what was written to sockets cannot be told from it
             told["file_bytes"] = None
@@ -150,6 +178,10 @@ def _kind(name: str) -> str:
 
 def _difference(end: int | None, start: int | None) -> int | None:
     return None if end is None or start is None else end - start
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _acknowledged(fd: int) -> int | None:

@@ -22,6 +22,7 @@ from harness.runtime.evaluation import WholeBlock
 from harness.runtime.features import FeatureStore
 from harness.runtime.job import Job, rank_device
 from harness.runtime.meters import Meters
+from harness.runtime.moves import Moves
 from harness.runtime.spec import IN_PHASES, RunConfig
 from harness.runtime.step import Loss
 
@@ -39,6 +40,7 @@ class Worker:
         spans: seconds of what comes before the first epoch and between epochs.
         found: what its set-up found ready-made, and the seconds that its making took; None where that is not known.
         comm, clock: the only ways to other ranks and to the time.
+        moves: tells whoever watches how far it is.
         meters: memory, utilisation and energy of this rank.
         interface: the network interface that the ranks talk over; None where it is not known.
         check: holds counted bytes against the interface's (`traffic: verify`), or None.
@@ -68,9 +70,10 @@ class Worker:
             torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32, whatever a plugin has set
         self.dtype = getattr(torch, config.train.stored)
         self.clock, self.traffic = Clock(self.device, detailed=config.timing in IN_PHASES), Traffic()
+        self.moves = Moves(job.out, rank)
         self.comm = Communicator(
             rank, world, self.device, self.clock, self.traffic, timeout_s=job.collective_timeout_s,
-            message=torch.bfloat16 if config.train.message_precision == "bf16" else None,
+            message=torch.bfloat16 if config.train.message_precision == "bf16" else None, moves=self.moves,
         )  # fmt: skip
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check: TrafficCheck | None = None
@@ -126,6 +129,39 @@ class Worker:
             finally:
                 _set_global_generators(others)
                 self.rng.bit_generator.state = ours
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it: generators, the model's buffers, what was counted and measured."""
+        return {
+            "rng": self.rng.bit_generator.state,
+            "torch": torch.get_rng_state(),
+            "device": kind_of(self.device).random_state(self.device),
+            "others": _global_generators(),
+            "buffers": dict(self.model.named_buffers()),
+            "rows": self.model.known_rows,
+            "traffic": self.traffic.rows(),
+            "between": self.spans.seconds,
+            "beside": self.clock.beside,
+            "meters": self.meters.state(),
+            "check": None if self.check is None else self.check.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the `state` of another process; nothing may be drawn or sent behind that."""
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(state["buffers"][name])
+        self.model.known_rows = state["rows"]
+        self.traffic.restore(state["traffic"])
+        self.spans.seconds, self.clock.beside = state["between"], state["beside"]
+        self.meters.restore(state["meters"])
+        if self.check is not None and state["check"] is not None:
+            self.check.restore(state["check"])
+        self.rng.bit_generator.state = state["rng"]
+        _set_global_generators(state["others"])
+        torch.set_rng_state(state["torch"])
+        if state["device"] is not None:
+            kind_of(self.device).set_random_state(self.device, state["device"])
 
     def open_view(self, path: Path, rank: int) -> View:
         """Return the part of `rank` of a partitioned graph."""

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.metrics import Formula
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
-from harness.runtime.spec import MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
+from harness.runtime.spec import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
 from harness.suite.document import SuiteSource
 from harness.suite.tuning import TuningSpec
@@ -206,6 +206,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.lr_warmup": 0,
     "train.clip": None,
     "train.seconds": None,
+    "train.checkpoint": CHECKPOINT,
     "tuning": None,
     "shared": {},
     "model.options": {},
@@ -288,6 +289,7 @@ class TrialConfig(Spec):
         """
         config = self.model_dump(mode="json", exclude={"plugin", "plugins"})
         config["network"] = config["network"] or "none"
+        config["train"]["checkpoint"] = CHECKPOINT  # it changes no bit
         for key, default in LATER.items():
             *above, last = key.split(".")
             section = functools.reduce(operator.getitem, above, config)
@@ -515,6 +517,10 @@ class Suite(Spec):
         "auto", description="auto: cuda where torch sees a GPU; gpu: cuda"
     )
     timeouts: Timeouts = Field(Timeouts(), description="limits of wall time")
+    retries: int = Field(
+        0, ge=0, description="times that a trial of which a rank or a node was lost is started again, from its last "
+        "checkpoint if there is one"
+    )  # fmt: skip
     per_dataset: dict[str, DatasetSettings] = Field(
         default_factory=dict, description="keys of model and train that differ on a data set, by its name"
     )

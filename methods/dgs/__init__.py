@@ -72,6 +72,15 @@ class ColumnStore(FeatureStore):
     _own: Tensor | None = None
     """Those of this rank, on the host: no step waits to see whether others are new."""
 
+    def told(self) -> dict[str, Any]:
+        """Return which columns this rank has told, and which it was told."""
+        return {"own": self._own, "told": self._told}
+
+    def remember(self, told: dict[str, Any]) -> None:
+        """Go on from what another process had `told`."""
+        self._own = told["own"]
+        self._told = [None if columns is None else columns.to(self.comm.device) for columns in told["told"]]
+
     def _fetch(self, plan: Plan, columns: Tensor | None, comm: Communicator, out: Tensor | None) -> Tensor:
         news = self._news(columns) << _HALF
         received = comm.exchange_counts([count | news for count in plan.counts])
@@ -257,6 +266,17 @@ class DGS(MiniBatchMethod[DGSOptions]):
         age = 0 if guidance is None else self.explainer.steps - guidance.step
         step.stats.update(self.explainer.news(), guided_steps=int(guidance is not None), mask_age=age)
         return step
+
+    def state(self) -> dict[str, Any]:
+        """See `Method`."""
+        assert isinstance(self.store, ColumnStore)
+        return {"columns": self.store.told(), "explainer": self.explainer.state()}
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """See `Method`."""
+        assert isinstance(self.store, ColumnStore)
+        self.store.remember(state["columns"])
+        self.explainer.restore(state["explainer"])
 
     @property
     def remarks(self) -> list[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,15 @@ class Guidance:
     step: int  # the training step whose model was explained
 
 
+class _Running(NamedTuple):
+    """An explanation under way: of the model of which step, its weights, and its `known_rows` before."""
+
+    step: int
+    weights: Tensor
+    rows: list[Any]
+    future: Future[_Ended]
+
+
 class _Ended(NamedTuple):
     """The masks of an explanation, or what went wrong, or None where it gave up; and what it took."""
 
@@ -124,7 +133,7 @@ class Explainer:
         self._best = _Best(model)
         self._thread = ThreadPoolExecutor(1, "explanations", _yield_to_training) if where != "inline" else None
         self._stopped = threading.Event()
-        self._running: tuple[int, Future[_Ended]] | None = None
+        self._running: _Running | None = None
         self._news = _nothing()
         self._problems: list[str] = []
 
@@ -150,16 +159,45 @@ class Explainer:
             return
         step, weights = self._best.take()
         if self._thread is not None:
-            self._running = step, self._thread.submit(self._explain_aside, weights, step)
+            self._start_aside(step, weights)
             return
         with self._clock.phase("explain"):
             self._take(step, self._explain(weights, step))
 
+    def _start_aside(self, step: int, weights: Tensor) -> None:
+        assert self._thread is not None
+        rows = self._model.known_rows
+        self._running = _Running(step, weights, rows, self._thread.submit(self._explain_aside, weights, step))
+
     def _poll(self) -> None:
-        if self._running is not None and self._running[1].done():
-            step, future = self._running
-            self._running = None
-            self._take(step, future.result())
+        if self._running is not None and self._running.future.done():
+            running, self._running = self._running, None
+            self._take(running.step, running.future.result())
+
+    def state(self) -> dict[str, Any]:
+        """Return what guides the steps to come; an explanation that is under way is told by what it explains."""
+        self._poll()
+        running = self._running
+        return {
+            "guidance": None if self.guidance is None else vars(self.guidance),
+            "steps": self.steps,
+            "due": self._due,
+            "best": self._best.state(),
+            "running": None if running is None else (running.step, running.weights),
+            "rows": self._model.known_rows if running is None else running.rows,
+            "news": self._news,
+            "problems": self._problems,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the `state` of another process; what was under way there begins anew."""
+        self.guidance = None if state["guidance"] is None else Guidance(**state["guidance"])
+        self.steps, self._due, self._news = state["steps"], state["due"], state["news"]
+        self._problems = state["problems"]
+        self._best.restore(state["best"])
+        self._model.known_rows = state["rows"]
+        if state["running"] is not None:
+            self._start_aside(*state["running"])
 
     def rehearse(self) -> None:
         """Explain the model in a few steps, in line."""
@@ -241,6 +279,15 @@ class _Best:
         self._weights = torch.where(better, weights, self._weights)
         self._loss = torch.where(better, loss, self._loss)
         self._step = torch.where(better, step, self._step)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return weights, loss and step."""
+        return {"weights": self._weights, "loss": self._loss, "step": self._step}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from the `state` of another process."""
+        device = self._weights.device
+        self._weights, self._loss, self._step = (state[name].to(device) for name in ("weights", "loss", "step"))
 
     def take(self) -> tuple[int, Tensor]:
         """Return the step and its weights, on the host."""

@@ -258,6 +258,12 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
             self._reshuffle(epoch)
         yield from super().steps(epoch)
 
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """See `Method`; parts, and what is kept of other parts' features, follow from the last reshuffle's epoch."""
+        every = self.options.reshuffle
+        if every and (last := (done - 1) // every * every):
+            self._reshuffle(last)
+
     def _reshuffle(self, epoch: int) -> None:
         """Deal the clusters anew, fetch the features of nodes that were not there; every rank must call."""
         worker, pieces = self.worker, self._pieces

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -105,6 +105,16 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
         super().synchronize()
         self.sampler.synchronize()
 
+    def state(self) -> dict[str, Any]:
+        """See `Method`."""
+        return super().state() | {"sampler": self.sampler.state()}
+
+    def restore(self, state: dict[str, Any], done: int) -> None:
+        """See `Method`; the graphs that wait are drawn again."""
+        super().restore(state, done)
+        if state["sampler"] is not None:
+            self.waiting = deque(self.sampler.restore(state["sampler"]))
+
     def close(self) -> None:
         """See `Method`."""
         super().close()
@@ -172,6 +182,13 @@ Drawn = tuple[TrainGraph, dict[str, float]]
 """A graph, and metrics of it: drawn edges, and of its boundary how many nodes, expected, and cached."""
 
 
+_Asked = tuple[dict[str, Any], "Tensor | None"]
+
+
+def _draws(asked: Iterable[_Asked]) -> int:
+    return sum(norms is None for _, norms in asked)
+
+
 class EdgeSampler:
     """Draws one graph an iteration, the next one while the trainer computes (PSC-GCN, Algorithms 1 and 2).
 
@@ -195,12 +212,12 @@ class EdgeSampler:
         # Its own, because it draws in another thread; another for the cache, which changes no draw.
         self._rng, self._cache_rng = worker.rng.spawn(2)
         self._norms: Tensor | None = None
-        self._probabilities: NDArray[np.float64] | float = options.rate
-        self._inclusion = self._included()
-        nothing = np.full(partition.num_boundary, -1), worker.features.inner[:0]
-        self._cache = BoundaryCache(*nothing, np.zeros(partition.send_index.size, bool))
+        self._follow(None)
+        self._cached, self._cache = np.empty(0, np.int64), self._empty_cache()
         if cache != "none":
             self._fill(worker.comm)
+        # What was asked of the thread, the last thing last: how it all stood before, and of a refresh the norms.
+        self._asked: deque[_Asked] = deque()
         self._aside = Background(worker.comm, "sampler") if options.rate < 1 else None
         self._halo, self._right = partition.full_halo, None
         if self.learns:  # made here, not by the thread: on a GPU what its stream makes is for it alone
@@ -241,12 +258,47 @@ class EdgeSampler:
         if self._aside is None or self._norms is None:
             return
         norms, self._norms = self._norms, None
-        self._started.append(self._aside.run(lambda comm: self._refresh(comm, norms)))
+        self._started.append(self._begin(norms))
 
     def synchronize(self) -> None:
         """Wait for what was started."""
         if self._aside is not None:
             self._aside.synchronize()
+
+    def state(self) -> dict[str, Any] | None:
+        """Return from where, and by which draws and refreshes, the graphs come that are not trained on yet.
+
+        They themselves would be as large as the graph. None: they are always the whole one.
+        """
+        if self._aside is None:
+            return None
+        started = len(self._started)
+        taken, asked = list(self._asked)[:-started], list(self._asked)[-started:]
+        while taken and (_draws(taken) > self._options.staleness or taken[0][1] is not None):
+            del taken[0]
+        asked = taken + asked
+        return {"before": asked[0][0], "asked": [norms for _, norms in asked], "started": started}
+
+    def restore(self, state: dict[str, Any]) -> list[TrainGraph]:
+        """Draw again what waits to be trained on, and return it; start what was under way. Every rank must call."""
+        aside = self._aside
+        assert aside is not None
+        aside.synchronize()
+        aside.forget()
+        self._started.clear()
+        self._asked.clear()
+        before = state["before"]
+        self._rng.bit_generator.state = before["rng"]
+        self._follow(before["score"])
+        if self._policy != "none":
+            self._cached, self._cache = before["cached"], self._empty_cache()
+            self._refill(self._worker.comm)
+        asked = [None if norms is None else norms.to(self._worker.device) for norms in state["asked"]]
+        behind = len(asked) - state["started"]
+        again = [self._begin(norms).result() for norms in asked[:behind]]
+        aside.forget()  # it was counted when it was drawn first
+        self._started.extend(self._begin(norms) for norms in asked[behind:])
+        return [drawn[0] for drawn in again if drawn is not None]
 
     def close(self) -> None:
         """Wait for what was started; no more can be."""
@@ -255,7 +307,23 @@ class EdgeSampler:
 
     def _start(self) -> None:
         if self._aside is not None:
-            self._started.append(self._aside.run(self._draw))
+            self._started.append(self._begin(None))
+
+    def _begin(self, norms: Tensor | None) -> Pending[Drawn | None]:
+        """Start to draw a graph, or to refresh by `norms`."""
+        assert self._aside is not None
+
+        def do(comm: Communicator) -> Drawn | None:
+            stand = {"rng": self._rng.bit_generator.state, "score": self._score, "cached": self._cached}
+            self._asked.append((stand, norms))
+            if _draws(self._asked) > self._options.staleness + 2:
+                self._asked.popleft()
+            if norms is None:
+                return self._draw(comm)
+            self._refresh(comm, norms)
+            return None
+
+        return self._aside.run(do)
 
     def _draw(self, comm: Communicator) -> Drawn:
         partition = self._partition
@@ -290,13 +358,20 @@ class EdgeSampler:
         score = torch.cat([options.inner_factor * norms, boundary]).double()
         if self._right is not None:
             score *= self._right.squeeze(1).double().square()
-        best = optimal_probabilities(self._indptr, self._indices, score.cpu().numpy(), self._weights, options.rate)
-        if options.uniform:
-            best += options.uniform * (options.rate - best)
-        self._probabilities = best
-        self._inclusion = self._included()
+        self._follow(score.cpu().numpy())
         if self._policy == "inclusion":
             self._fill(comm)
+
+    def _follow(self, score: NDArray[np.float64] | None) -> None:
+        """Take the probabilities of least variance for a score [sources]; None: epsilon for every edge."""
+        options, self._score = self._options, score
+        self._probabilities: NDArray[np.float64] | float = options.rate
+        if score is not None:
+            best = optimal_probabilities(self._indptr, self._indices, score, self._weights, options.rate)
+            if options.uniform:
+                best += options.uniform * (options.rate - best)
+            self._probabilities = best
+        self._inclusion = self._included()
 
     def _included(self) -> NDArray[np.float64]:
         partition = self._partition
@@ -308,5 +383,15 @@ class EdgeSampler:
             topology = self._worker.view.topology
             degree = np.bincount(topology.indices, minlength=topology.num_nodes)
             out_degree = degree[self._partition.boundary]
-        nodes = choose(self._policy, capacity, inclusion=self._inclusion, out_degree=out_degree, rng=self._cache_rng)
-        self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, nodes)
+        self._cached = choose(
+            self._policy, capacity, inclusion=self._inclusion, out_degree=out_degree, rng=self._cache_rng
+        )
+        self._refill(comm)
+
+    def _refill(self, comm: Communicator) -> None:
+        self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, self._cached)
+
+    def _empty_cache(self) -> BoundaryCache:
+        partition = self._partition
+        nothing = np.full(partition.num_boundary, -1), self._worker.features.inner[:0]
+        return BoundaryCache(*nothing, np.zeros(partition.send_index.size, bool))

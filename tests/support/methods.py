@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from harness_methods.bns_gcn import BNSGCN
+from harness_methods.dgs import DGS, GuidedBatch
 from harness_methods.dgs.guided_sampling import GuidedSampler
 from harness_methods.full import Full
 from harness_methods.graphsage import GraphSAGE
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness import MethodOptions, Sampler, Source, Step, Worker, per_layer
+from harness.runtime.batches import Batch
 from harness.runtime.pipelined import Pipeline, TrainGraph
 
 SMALL: dict[str, dict[str, Any]] = {  # where the defaults would draw all of 60 nodes
@@ -114,6 +116,31 @@ class Exploding(Full):
         if epoch == 2:
             next(self.worker.model.parameters()).data.fill_(float("nan"))
         yield from super().steps(epoch)
+
+
+class Forgetful(Full):
+    """Full-graph training that weighs its loss by the epochs it has seen, and keeps their number in no checkpoint."""
+
+    exact = None
+    seen = 0
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        self.seen += 1
+        for step in super().steps(epoch):
+            weights = torch.full((step.loss.rows.numel(),), float(self.seen), dtype=self.worker.dtype)
+            yield dataclasses.replace(step, loss=dataclasses.replace(step.loss, weights=weights))
+
+
+class PromptDGS(DGS):
+    """DGS that waits for an explanation before it hands out the next batch but one, so that draws repeat themselves."""
+
+    exact = unbiased = None
+
+    def hand_out(self, batch: Batch) -> GuidedBatch:
+        """See `MiniBatchMethod`."""
+        if (running := self.explainer._running) is not None:
+            running.future.result()
+        return super().hand_out(batch)
 
 
 class Older(PSCGCN):

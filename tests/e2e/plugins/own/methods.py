@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness_methods.psc_gcn import PSCGCN
+
 from harness import FullGraphOptions, Method, Step, SyncExchange
 
 
@@ -62,3 +64,12 @@ class Slow(Plain):
         if self.worker.rank == 0:
             with Path(os.environ["LEDGER"]).open("a") as ledger:
                 ledger.write(line + "\n")
+
+
+class Holding(PSCGCN):
+    """PSC-GCN whose epochs take longer from the 10th on, $HOLD hundredths of a second."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if epoch >= 10:
+            time.sleep(float(os.environ.get("HOLD", "0")) / 100)
+        yield from super().steps(epoch)

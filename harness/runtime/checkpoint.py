@@ -1,0 +1,141 @@
+"""Checkpoints: a rank's whole state at the end of an epoch, from which another process goes on with the same bits.
+
+Of every rank the last `KEPT` are kept: while one rank writes the next, all others still have the one before.
+See docs/design/checkpoints.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness.runtime.spec import TrainSpec
+from harness.runtime.state import SUFFIX, StateError, is_whole, read_state, write_state
+from harness.spec import Spec
+
+KEPT = 2
+DAMAGED = ".damaged"
+_NAME = re.compile(r"rank(\d+)-(\d+)-([0-9a-f]+)\.[0-9a-f]+" + re.escape(SUFFIX))
+
+OfAllRanks = Callable[[list[int]], list[list[int]]]
+"""Returns the numbers of every rank; every rank must call, with equally many."""
+
+
+class CheckpointPlace(Spec):
+    """Where the checkpoints of a trial are.
+
+    Attributes:
+        directory: that all ranks see; only checkpoints of this trial, on these data and by this build, are in it.
+        lineage: hexadecimal digits that name this start of the ranks, the same on all machines.
+        resume: whether there may be any from an earlier start.
+    """
+
+    directory: Path
+    lineage: str
+    resume: bool
+
+    def shown(self) -> Path:
+        """Return an empty file in the directory by which other machines see whether they see it."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"start-{self.lineage}"
+        path.touch()
+        return path
+
+
+class Checkpoints:
+    """Writes a rank's checkpoints when they are due, and finds the last that all ranks have."""
+
+    def __init__(
+        self,
+        place: CheckpointPlace,
+        train: TrainSpec,
+        rank: int,
+        of_all_ranks: OfAllRanks,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._place, self._rank, self._of_all_ranks, self._clock = place, rank, of_all_ranks, clock
+        self.epochs, self.seconds = train.checkpoint_every
+        self._done, self._at, self._ask = 0, clock(), 1
+
+    def due(self, done: int) -> bool:
+        """Return whether one is due after `done` epochs, the same on all ranks; every rank must call.
+
+        Ranks' clocks differ: they tell each other how long it has been, and when to ask again. That is after half of
+        the epochs that the rest of the time is expected to take, so that short epochs do not pay for it.
+        """
+        if self.epochs is not None:
+            return done % self.epochs == 0
+        if self.seconds is None or done < self._ask:
+            return False
+        own = round((self._clock() - self._at) * 1e9)
+        passed = max(ns for (ns,) in self._of_all_ranks([own])) / 1e9
+        if passed >= self.seconds:
+            self._begin(done)
+            return True
+        an_epoch = passed / (done - self._done)
+        left = (self.seconds - passed) / an_epoch if an_epoch else self.seconds * 1e9
+        self._ask = done + max(1, int(left / 2))
+        return False
+
+    def _begin(self, done: int) -> None:
+        self._done, self._at, self._ask = done, self._clock(), done + 1
+
+    def write(self, done: int, state: Any) -> None:
+        """Write the state after `done` epochs, and remove all but the last; OSError if it cannot be written."""
+        self._place.directory.mkdir(parents=True, exist_ok=True)
+        write_state(self._place.directory, f"rank{self._rank}-{done:08d}-{self._place.lineage}", state)
+        for path, _ in self._own()[KEPT:]:
+            path.unlink(missing_ok=True)
+
+    def last(self, tell: Callable[[str], None]) -> tuple[int, Any] | None:
+        """Return the epochs done and the state of the last checkpoint that every rank has; every rank must call.
+
+        None: there is none. One that is damaged is told, and set aside.
+        """
+        if not self._place.resume:
+            return None
+        whole = [(path, key) for path, key in self._own() if self._sound(path, tell)][:KEPT]
+        keys = [number for _, key in whole for number in key]
+        keys += [-1, 0] * (KEPT - len(whole))
+        every = [set(zip(each[::2], each[1::2], strict=True)) for each in self._of_all_ranks(keys)]
+        common = [(path, key) for path, key in whole if all(key in other for other in every)]
+        state: Any = None
+        while common and state is None:
+            path, key = common.pop(0)
+            with suppress(StateError, OSError):
+                state = read_state(path)
+            # A rank that cannot read what it has checked takes the others with it to the one before.
+            if not all(read for (read,) in self._of_all_ranks([state is not None])):
+                state = None
+        if state is None:
+            return None
+        for other, newer in self._own():  # that not all have, or could read
+            if newer[0] >= key[0] and newer != key:
+                other.unlink(missing_ok=True)
+        self._begin(key[0])
+        return key[0], state
+
+    def _own(self) -> list[tuple[Path, tuple[int, int]]]:
+        """Return this rank's files, the newest first, with the epochs done and a number for the lineage."""
+        found = []
+        with suppress(FileNotFoundError):
+            for path in self._place.directory.iterdir():
+                if (parts := _NAME.fullmatch(path.name)) and int(parts[1]) == self._rank:
+                    lineage = hashlib.blake2b(parts[3].encode(), digest_size=7).digest()
+                    found.append((path, (int(parts[2]), int.from_bytes(lineage, "big"))))
+        return sorted(found, key=lambda each: (each[1], each[0].name), reverse=True)
+
+    def _sound(self, path: Path, tell: Callable[[str], None]) -> bool:
+        try:
+            if is_whole(path):
+                return True
+            path.rename(path.with_name(path.name + DAMAGED))
+            tell(f"checkpoint {path.name} is damaged: it is set aside")
+        except OSError as error:
+            tell(f"checkpoint {path.name} cannot be read: {error.strerror}")
+        return False
