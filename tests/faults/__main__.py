@@ -73,7 +73,7 @@ def _start_shards(home: Path, jobs: int) -> None:
     """Try them in processes of their own, each of which sees its own mounts, shared memory and namespaces alone."""
     command = [*private_prefix(), sys.executable, "-m", "tests.faults", *sys.argv[1:], "--out", str(home)]
     shards = [subprocess.Popen([*command, "--shard", f"{part}/{jobs}"]) for part in range(1, jobs + 1)]
-    if any([each.wait() for each in shards]):
+    if any({each.wait() for each in shards}):
         raise typer.Exit(2)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.faults.case import FAILURE, Case, Kind
+from tests.faults.case import FAILURE, Case, Kind, TooLate
 from tests.faults.oracle import WRONG, Finding
 
 Harm = Callable[[Path, random.Random], None]
@@ -57,6 +58,7 @@ def kinds() -> Iterator[Kind]:
         yield Kind(f"epochs of a record: {what}", partial(of_results, harm=HARMS[what], pattern="[!.]*/epochs.parquet"))
         yield Kind(f"a lease: {what}", partial(of_results, harm=HARMS[what], pattern=".leases/*"))
         yield Kind(f"suite.json: {what}", partial(of_results, harm=HARMS[what], pattern="suite.json"))
+        yield Kind(f"checkpoints: {what}", partial(of_checkpoints, harm=HARMS[what]))
     yield Kind("a record's directory: deleted", partial(of_results, harm=_remove_all, pattern="[!.]*/record.json"))
 
 
@@ -71,6 +73,23 @@ def of_cache(case: Case, harm: Harm, folder: str) -> None:
         if str(entry) not in command.said():
             case.findings.append(Finding(WRONG, "what is told does not name the place"))
         shutil.rmtree(entry)
+
+
+def of_checkpoints(case: Case, harm: Harm) -> None:
+    """End a run in the midst of a training, and harm one of its checkpoints."""
+    command = case.place.start()
+    trials = case.rng.randrange(3)
+    case.wait(command, lambda: case.place.records() >= trials and bool(_checkpoints(case)))
+    command.process.send_signal(case.rng.choice((signal.SIGKILL, signal.SIGTERM)))
+    case.end(command)
+    if not (files := _checkpoints(case)):
+        raise TooLate
+    harm(chosen := case.rng.choice(files), case.rng)
+    case.say(f"{chosen.name}, one of {len(files)}")
+
+
+def _checkpoints(case: Case) -> list[Path]:
+    return sorted(case.place.trials.glob(".checkpoints/*/*/rank*"))
 
 
 def told(said: str) -> str:
@@ -88,6 +107,8 @@ def of_results(case: Case, harm: Harm, pattern: str) -> None:
     chosen = case.rng.choice(sorted(case.place.trials.glob(pattern)))
     case.say(str(chosen.relative_to(case.place.trials)))
     harm(chosen, case.rng)
+    if not chosen.parent.exists():
+        case.again[chosen.parent.name] += 1
     command = case.place.start()
     if case.end(command) == MISTAKE:
         case.say(f"told: {told(command.said())}")
@@ -96,6 +117,7 @@ def of_results(case: Case, harm: Harm, pattern: str) -> None:
         if chosen.parent == case.place.trials:
             chosen.unlink()
         else:
+            case.again[chosen.parent.name] += 1
             shutil.rmtree(chosen.parent)
 
 

@@ -21,7 +21,7 @@ from tests.faults.place import PATIENCE_S, SHARED, Place, is_private
 
 LOST, DOUBLED, WRONG, ORPHANS, HANGS = OUTCOMES = ("lost", "doubled", "wrong", "orphans", "hangs")
 TRACEBACK = "Traceback (most recent call last)"
-KEPT = {".leases", ".runners", ".staging", ".requests", ".jobs", "suite.json", "reference.jsonl"}
+KEPT = {".leases", ".runners", ".staging", ".checkpoints", ".requests", ".jobs", "suite.json", "reference.jsonl"}
 CURVE = ("epoch", "rank", "steps", "loss", "lr", "train_score", "val_score", "test_score")
 
 
@@ -98,7 +98,7 @@ def judge_between(place: Place, reference: dict[str, Trial], may: Collection[str
 def judge(place: Place, reference: dict[str, Trial], failed: Counter[str]) -> list[Finding]:
     """Judge a place after its last command: all trials are there, once, and nothing else is.
 
-    `failed`: how often each trial's record was one of a failure, which was written over.
+    `failed`: how often each trial's record was one of a failure, which was written over, or went away.
     """
     found, findings = read_trials(place.trials)
     findings += [Finding(LOST, f"{id_} has no record") for id_ in reference.keys() - found.keys()]
@@ -135,7 +135,11 @@ def _doubled(place: Place, failed: Counter[str]) -> list[Finding]:
 
 def _left(place: Place) -> list[Finding]:
     """Return the files that a run makes for a while and that are still there."""
-    own = [place.temporary, place.trials / ".staging", place.trials / ".runners", *(SHARED if is_private() else ())]
+    own = [
+        place.temporary,
+        *(place.trials / name for name in (".staging", ".runners", ".checkpoints")),
+        *(SHARED if is_private() else ()),
+    ]
     left = [path for directory in own if directory.is_dir() for path in directory.iterdir()]
     left += [path for path in place.trials.iterdir() if not path.is_dir() and path.name not in KEPT]
     left += [path for path in place.trials.glob(".*") if path.name not in KEPT]
