@@ -73,7 +73,8 @@ def _start_shards(home: Path, jobs: int) -> None:
     """Try them in processes of their own, each of which sees its own mounts, shared memory and namespaces alone."""
     command = [*private_prefix(), sys.executable, "-m", "tests.faults", *sys.argv[1:], "--out", str(home)]
     shards = [subprocess.Popen([*command, "--shard", f"{part}/{jobs}"]) for part in range(1, jobs + 1)]
-    if any({each.wait() for each in shards}):
+    codes = [each.wait() for each in shards]
+    if any(codes):
         raise typer.Exit(2)
 
 
