@@ -8,8 +8,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +44,7 @@ def main(
     only: Annotated[str, typer.Option(help="Kinds with these words in their names, separated by |.")] = "",
     minutes: Annotated[float, typer.Option(help="Begin no more after so many.", min=0.0)] = float("inf"),
     jobs: Annotated[int, typer.Option(help="How many at once.", min=1)] = 1,
+    chain: Annotated[int, typer.Option(help="How many strike one after another at one place.", min=1)] = 1,
     shard: Annotated[str, typer.Option(help="Which of how many.", hidden=True)] = "",
 ) -> None:
     """Try faults, or go on trying, and print the table.
@@ -59,14 +60,25 @@ def main(
     home.mkdir(parents=True, exist_ok=True)
     if shard:
         part, of = map(int, shard.split("/"))
-        numbers = range(part - 1, count, of)
-        _try(Cases(home, seed), list(islice(drawn(kinds, seed), count)), numbers, time.monotonic() + 60 * minutes)
+        own = dict(islice(_chains(kinds, seed, count, chain).items(), part - 1, None, of))
+        _try(Cases(home, seed), own, time.monotonic() + 60 * minutes)
         return
     _start_shards(home, jobs)
     results = _kept(home)
     _table(results, kinds)
+    left = _chains(kinds, seed, count, chain).keys() - {result.number for result in results}
     typer.echo(f"places of what was found: {home}")
-    raise typer.Exit(1 if any(result.findings for result in results) else LEFT if len(results) < count else 0)
+    raise typer.Exit(1 if any(result.findings for result in results) else LEFT if left else 0)
+
+
+def _chains(kinds: Sequence[Kind], seed: int, count: int, length: int) -> dict[int, list[Kind]]:
+    """Return what strikes together, by the number of the first of each."""
+    chosen = list(islice(drawn(kinds, seed), count))
+    chained = [kind for kind in chosen if kind.chained and kind.why_not() is None]
+    groups = [[kind] for kind in chosen if kind not in chained]
+    groups += [chained[start : start + length] for start in range(0, len(chained), length)]
+    random.Random(seed).shuffle(groups)
+    return dict(zip(accumulate([0, *map(len, groups)]), groups, strict=False))
 
 
 def _start_shards(home: Path, jobs: int) -> None:
@@ -78,16 +90,17 @@ def _start_shards(home: Path, jobs: int) -> None:
         raise typer.Exit(2)
 
 
-def _try(cases: Cases, kinds: Sequence[Kind], numbers: Iterable[int], end: float) -> None:
+def _try(cases: Cases, chains: Mapping[int, Sequence[Kind]], end: float) -> None:
     done = {result.number for result in _kept(cases.directory)}
-    for number in numbers:
+    for number, kinds in chains.items():
         if time.monotonic() > end:
             return
         if number not in done:
-            result = cases.run(kinds[number], number)
-            with (cases.directory / KEPT).open("a") as stream:  # a line is appended whole
-                stream.write(result.to_json())
-            _tell(result)
+            results = cases.run(kinds, number)
+            with (cases.directory / KEPT).open("a") as stream:  # lines are appended whole
+                stream.write("".join(result.to_json() for result in results))
+            for result in results:
+                _tell(result)
 
 
 def _kept(home: Path) -> list[Result]:

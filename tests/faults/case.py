@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +50,7 @@ class Kind:
         may: statuses that trials may have after it, beside ok.
         suite: text of the suite.
         empty: nothing is prepared in the cache.
+        chained: others like it may strike before it and after it at one place.
         why_not: says why this machine cannot have it; None if it can.
     """
 
@@ -58,14 +59,14 @@ class Kind:
     may: Collection[str] = ()
     suite: str = SUITE
     empty: bool = False
+    chained: bool = False
     why_not: Callable[[], str | None] = lambda: None
 
 
 @dataclass
 class Case:
-    """A fault of a kind, at a place, drawn from `rng`; `home` is the reference run's place."""
+    """Faults at a place, drawn from `rng`; `home` is the reference run's place."""
 
-    kind: Kind
     place: Place
     rng: random.Random
     home: Place
@@ -139,17 +140,21 @@ class Cases:
     keep: bool = True
     _references: dict[str, tuple[Place, dict[str, Trial]]] = field(default_factory=dict)
 
-    def run(self, kind: Kind, number: int) -> Result:
-        """Run the `number`-th case of all, of a kind; begins again where the fault came too late."""
+    def run(self, kinds: Sequence[Kind], number: int) -> list[Result]:
+        """Run the case that begins with the `number`-th fault of all; begins again where that came too late.
+
+        `kinds` strike one after another at one place, of which the first decides what it is like.
+        """
         begun = time.monotonic()
-        if (reason := kind.why_not()) is not None:
-            return Result(kind.name, number, "", 0.0, [], reason)
-        home, reference = self.reference(kind.suite)
+        if (reason := kinds[0].why_not()) is not None:
+            return [Result(kinds[0].name, number, "", 0.0, [], reason)]
+        home, reference = self.reference(kinds[0].suite)
         for attempt in range(ATTEMPTS):
-            place = Place.make(self.directory / f"case{number}", kind.suite, None if kind.empty else home.cache)
-            case = Case(kind, place, random.Random(f"{self.seed} {number} {attempt}"), home)
+            prepared = None if kinds[0].empty else home.cache
+            place = Place.make(self.directory / f"case{number}", kinds[0].suite, prepared)
+            case = Case(place, random.Random(f"{self.seed} {number} {attempt}"), home)
             try:
-                _run(case, reference)
+                told = _run(case, kinds, reference)
                 break
             except TooLate:
                 continue
@@ -159,8 +164,12 @@ class Cases:
                 if not (case.findings and self.keep):
                     shutil.rmtree(place.home, ignore_errors=True)
         else:
-            return Result(kind.name, number, "", time.monotonic() - begun, [], f"too late {ATTEMPTS} times")
-        return Result(kind.name, number, "; ".join(case.words), time.monotonic() - begun, case.findings)
+            return [Result(kinds[0].name, number, "", time.monotonic() - begun, [], f"too late {ATTEMPTS} times")]
+        seconds = (time.monotonic() - begun) / len(told)
+        return [
+            Result(kind.name, number + nth, words, seconds, [*found, *case.findings])
+            for nth, (kind, (words, found)) in enumerate(zip(kinds, told, strict=False))
+        ]
 
     def reference(self, suite: str) -> tuple[Place, dict[str, Trial]]:
         """Return the place and the trials of an undisturbed run of a suite, which is made when it is asked for first.
@@ -200,21 +209,31 @@ def _undisturbed(home: Path, suite: str) -> Place:
     return place
 
 
-def _run(case: Case, reference: dict[str, Trial]) -> None:
-    place = case.place
-    case.kind.strike(case)
-    case.findings += oracle.judge_processes(place)
-    place.clear()
-    place.plan.unlink(missing_ok=True)
-    case.findings += oracle.judge_between(place, reference, case.kind.may)
-    failed = Counter(id_ for id_, trial in _readable(place).items() if trial.status != "ok")
+def _run(case: Case, kinds: Sequence[Kind], reference: dict[str, Trial]) -> list[tuple[str, list[Finding]]]:
+    """Strike, and run to the end; return words and findings of each fault. Raises TooLate if none could strike.
+
+    The findings of the end, which any of them may have caused, are left in the case.
+    """
+    place, told, failures = case.place, list[tuple[str, list[Finding]]](), set[tuple[str, int]]()
+    for kind in kinds:
+        try:
+            kind.strike(case)
+        except TooLate:
+            place.clear()
+            if not told:
+                raise
+            break
+        place.plan.unlink(missing_ok=True)
+        case.findings += oracle.judge_processes(place)
+        place.clear()
+        case.findings += oracle.judge_between(place, reference, kind.may)
+        failures |= oracle.failures(place)
+        told.append(("; ".join(case.words), case.findings))
+        case.words, case.findings = [], []
     last = place.start()
     if (code := case.end(last)) != 0:
         what = last.said().strip().splitlines()[-1:]
         case.findings.append(Finding(LOST, f"the same command ended with {code}: {what}"))
     case.findings += oracle.judge_processes(place)
-    case.findings += oracle.judge(place, reference, failed + case.again)
-
-
-def _readable(place: Place) -> dict[str, Trial]:
-    return oracle.read_trials(place.trials)[0] if place.trials.is_dir() else {}
+    case.findings += oracle.judge(place, reference, Counter(id_ for id_, _ in failures) + case.again)
+    return told

@@ -18,7 +18,7 @@ OFFSETS = (-500, 90_000, 40_000_000)
 
 def kinds() -> Iterator[Kind]:
     """Yield a kind for clocks that jump, and one for those that differ."""
-    yield Kind("the clock jumps", jump, why_not=no_library)
+    yield Kind("the clock jumps", jump, chained=True, why_not=no_library)
     yield Kind("two runners whose clocks differ", differ, why_not=no_namespaces)
 
 

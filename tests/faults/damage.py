@@ -58,7 +58,7 @@ def kinds() -> Iterator[Kind]:
         yield Kind(f"epochs of a record: {what}", partial(of_results, harm=HARMS[what], pattern="[!.]*/epochs.parquet"))
         yield Kind(f"a lease: {what}", partial(of_results, harm=HARMS[what], pattern=".leases/*"))
         yield Kind(f"suite.json: {what}", partial(of_results, harm=HARMS[what], pattern="suite.json"))
-        yield Kind(f"checkpoints: {what}", partial(of_checkpoints, harm=HARMS[what]))
+        yield Kind(f"checkpoints: {what}", partial(of_checkpoints, harm=HARMS[what]), chained=True)
     yield Kind("a record's directory: deleted", partial(of_results, harm=_remove_all, pattern="[!.]*/record.json"))
 
 

@@ -21,12 +21,12 @@ def kinds() -> Iterator[Kind]:
     for name, what in (("results", "records"), ("cache", "data and partitions"), ("tmp", "temporary files")):
         act = partial(fill, name=name)
         yield Kind(f"a disk fills: {what}", act, FAILURE, empty=name == "cache", why_not=no_mounts)
-    yield Kind("files grow no more (RLIMIT_FSIZE)", limit_files, FAILURE)
+    yield Kind("files grow no more (RLIMIT_FSIZE)", limit_files, FAILURE, chained=True)
     yield Kind("files grow no more, nothing prepared", limit_files, FAILURE, empty=True)
     for name in ("results", "cache"):
         yield Kind(f"read-only from the start: {name}", partial(read_only, name=name), FAILURE, why_not=no_mounts)
         yield Kind(f"read-only meanwhile: {name}", partial(turn_read_only, name=name), FAILURE, why_not=no_mounts)
-        yield Kind(f"deleted meanwhile: {name}", partial(delete, name=name), FAILURE)
+        yield Kind(f"deleted meanwhile: {name}", partial(delete, name=name), FAILURE, chained=name == "cache")
     yield Kind("deleted meanwhile: what a trial works in", partial(delete, name="results/faults/.staging"), FAILURE)
 
 

@@ -21,7 +21,17 @@ from tests.faults.place import PATIENCE_S, SHARED, Place, is_private
 
 LOST, DOUBLED, WRONG, ORPHANS, HANGS = OUTCOMES = ("lost", "doubled", "wrong", "orphans", "hangs")
 TRACEBACK = "Traceback (most recent call last)"
-KEPT = {".leases", ".runners", ".staging", ".checkpoints", ".requests", ".jobs", "suite.json", "reference.jsonl"}
+KEPT = {
+    ".leases",
+    ".runners",
+    ".staging",
+    ".checkpoints",
+    ".requests",
+    ".jobs",
+    "suite.json",
+    "reference.jsonl",
+    ".reference.jsonl.lock",
+}
 CURVE = ("epoch", "rank", "steps", "loss", "lr", "train_score", "val_score", "test_score")
 
 
@@ -83,6 +93,13 @@ def read_trials(trials: Path) -> tuple[dict[str, Trial], list[Finding]]:
         except Damaged as damaged:
             findings.append(Finding(WRONG, f"damaged record {damaged}"))
     return found, findings
+
+
+def failures(place: Place) -> set[tuple[str, int]]:
+    """Return the records of failures: which trial's, and a number that no other record of it has."""
+    found = read_trials(place.trials)[0] if place.trials.is_dir() else {}
+    paths = {id_: place.trials / id_ / "record.json" for id_, trial in found.items() if trial.status != "ok"}
+    return {(id_, path.stat().st_mtime_ns) for id_, path in paths.items()}
 
 
 def judge_between(place: Place, reference: dict[str, Trial], may: Collection[str]) -> list[Finding]:

@@ -22,7 +22,7 @@ def kinds() -> Iterator[Kind]:
     for what in DEEDS:
         may = ("oom",) if "meets" in what else FAILURE
         why_not = no_cgroup if what == BY_CGROUP else lambda: None
-        yield Kind(f"a rank {what}", partial(strike, what=what), may, why_not=why_not)
+        yield Kind(f"a rank {what}", partial(strike, what=what), may, chained=True, why_not=why_not)
 
 
 def strike(case: Case, what: str) -> None:

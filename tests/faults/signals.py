@@ -25,11 +25,11 @@ def kinds() -> Iterator[Kind]:
     for number in NUMBERS:
         for target in ("a rank", "the runner", "all"):
             may = FAILURE if target == "a rank" else ()
-            yield Kind(f"{number.name} to {target}", partial(strike, number=number, target=target), may)
+            yield Kind(f"{number.name} to {target}", partial(strike, number=number, target=target), may, chained=True)
     for number, target in ((signal.SIGINT, "the runner"), (signal.SIGKILL, "a helper"), (signal.SIGSTOP, "a helper")):
-        yield Kind(f"{number.name} to {target}", partial(strike, number=number, target=target))
-    yield Kind("SIGINT to the runner, twice", twice)
-    yield Kind("SIGSTOP, then SIGKILL to the runner", stop_and_kill)
+        yield Kind(f"{number.name} to {target}", partial(strike, number=number, target=target), chained=True)
+    yield Kind("SIGINT to the runner, twice", twice, chained=True)
+    yield Kind("SIGSTOP, then SIGKILL to the runner", stop_and_kill, chained=True)
 
 
 def strike(case: Case, number: Signals, target: str) -> None:
