@@ -97,13 +97,10 @@ class InputCache:
         inductive = is_inductive(trial)
         source = trial.plugins.get("partitioner")
         split = f"{graph} {trial.partition.model_dump_json()} {inductive} {source}"
-        known = split in self._told
-        if not known:
+        if split not in self._told:
             self._told.add(split)
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        views = ensure_partitioned(
-            graph, trial.partition, inductive=inductive, cache=self.cache, source=source, tell=None if known else tell
-        )
+        views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source)
         table = partition_table(views.train)
         # Where nothing can be kept beside the files, all of them are read for their fingerprint.
         if graph not in self._described:

@@ -37,12 +37,8 @@ def write_suite_file(suite: Suite, path: Path) -> Path:
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all, whoever else writes it."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError:  # a full disk: what fits of it is of no use, and in the way of what is smaller
-        temporary.unlink(missing_ok=True)
-        raise
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def _entry(entry: dict[str, Any]) -> Any:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from tests.faults.case import FAILURE, Case, Kind, TooLate
 from tests.faults.oracle import WRONG, Finding
+from tests.faults.place import LIMIT_S
 
 Harm = Callable[[Path, random.Random], None]
 MISTAKE = 2  # exit code
@@ -75,6 +79,16 @@ def of_cache(case: Case, harm: Harm, folder: str) -> None:
         shutil.rmtree(entry)
 
 
+def flagged(case: Case) -> str:
+    """Return what readers of the results are told of trials whose files are not what was written."""
+    code = "import harness, sys\nprint(*harness.load_results(sys.argv[1])['flags'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(case.place.trials)],
+        env=case.place.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    return "".join(re.findall(r"edited: [^']*", done.stdout))
+
+
 def of_checkpoints(case: Case, harm: Harm) -> None:
     """End a run in the midst of a training, and harm one of its checkpoints."""
     command = case.place.start()
@@ -110,9 +124,11 @@ def of_results(case: Case, harm: Harm, pattern: str) -> None:
     if not chosen.parent.exists():
         case.again[chosen.parent.name] += 1
     command = case.place.start()
-    if case.end(command) == MISTAKE:
-        case.say(f"told: {told(command.said())}")
-        if chosen.name not in command.said():
+    is_mistake = case.end(command) == MISTAKE
+    said = command.said() if is_mistake else flagged(case)
+    if said:
+        case.say(f"told: {told(said)}")
+        if chosen.name not in said:
             case.findings.append(Finding(WRONG, "the mistake that is told does not name the file"))
         if chosen.parent == case.place.trials:
             chosen.unlink()

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,21 +21,6 @@ def test_a_kept_suite_has_the_trials_and_claims_of_its_file(file: str, tmp_path:
     assert [trial.id for trial in read.trials] == [trial.id for trial in trials]
     assert (read.name, read.file, read.claims) == (suite.name, Path(file).name, suite.claims)
     assert [path.name for path in tmp_path.iterdir()] == [SUITE_FILE]
-
-
-def test_a_disk_that_is_full_keeps_what_was_there(tmp_path: Path) -> None:
-    """A file may grow to 100 bytes in a process of its own: what does not fit leaves nothing behind."""
-    code = (
-        "import pathlib, resource, sys\nfrom harness.suite.text import write_whole\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-        "write_whole(pathlib.Path(sys.argv[1]), 'x' * int(sys.argv[2]))"
-    )
-    file = tmp_path / SUITE_FILE
-    for size, fits in ((100, True), (101, False)):
-        done = subprocess.run([sys.executable, "-c", code, str(file), str(size)], capture_output=True, text=True)
-        assert ("File too large" in done.stderr) is not fits, done.stderr
-        assert file.read_text() == "x" * 100
-        assert [path.name for path in tmp_path.iterdir()] == [SUITE_FILE]
 
 
 def test_suites_are_found_from_every_level_of_the_results(tmp_path: Path) -> None:

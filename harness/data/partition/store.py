@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from harness.caches import cache_root
 from harness.data.graph import GraphData
 from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
 from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
-from harness.data.seal import broken, seal
 from harness.data.store import (
     FINGERPRINT_DIGITS,
     atomic_directory,
@@ -51,14 +49,12 @@ def ensure_partitioned(
     inductive: bool,
     cache: Path | None = None,
     source: PluginSource | None = None,
-    tell: Callable[[str], None] | None = None,
 ) -> PartitionPaths:
     """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
 
     They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training mask, what of
     `spec` matters to its partitioner, the code of a plugin's (`source`), and the format. Processes that ask at the
     same time wait for the one that builds; a build that is killed leaves nothing a later call would take.
-    With `tell` all arrays are read, too: what is damaged is told, and built again.
 
     Inductive: the training subgraph is partitioned, then the other nodes join parts as `extend_parts`
     says. With `method: file` the vector has an entry for every node of the data set and its restriction
@@ -70,16 +66,11 @@ def ensure_partitioned(
     target = _target(graph_dir, spec, inductive, cache, source)
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
-        there = (target / "full" / META).is_file()
-        if there and tell is not None and (damaged := broken(target)) is not None:
-            tell(f"the partition is damaged, and made again: {damaged}")
-            there = False
-        if not there:
+        if not (target / "full" / META).is_file():
             with atomic_directory(target) as staging:
                 start = time.perf_counter()
                 _build(graph_dir, spec, source, inductive, staging, target)
                 _keep_seconds(staging, time.perf_counter() - start)
-                seal(staging)
         _point_at(target / "full", graph_dir)
         if inductive:
             _point_at(target / "train", target / "train")

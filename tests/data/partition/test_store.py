@@ -46,40 +46,6 @@ def test_second_call_reads_the_cache(graph, tmp_path, monkeypatch):
     assert ensure_partitioned(graph, spec, inductive=True, cache=tmp_path / "cache") == first
 
 
-@pytest.mark.parametrize("harm", ["one bit", "cut short", "deleted", "the seal"])
-def test_a_damaged_partition_is_told_and_made_again(graph, tmp_path, harm):
-    """Whatever is lost of it: the files are those of the first build again. Times of change do not tell."""
-
-    def files() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in sorted(paths.full.rglob("*.npy"))}
-
-    spec, said = PartitionSpec(parts=2), []
-    paths = ensure_partitioned(graph, spec, inductive=False, cache=tmp_path / "cache")
-    made, chosen = files(), paths.full / "rank1" / "degree.npy"
-    ensure_partitioned(graph, spec, inductive=False, cache=tmp_path / "cache", tell=said.append)
-    assert said == []
-    if harm == "the seal":
-        chosen = paths.full.parent / "seal.json"
-    before, content = chosen.stat(), chosen.read_bytes()
-    if harm == "deleted":
-        chosen.unlink()
-    elif harm == "one bit":
-        chosen.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    else:
-        chosen.write_bytes(content[:-20])
-    if chosen.exists():
-        os.utime(chosen, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert ensure_partitioned(graph, spec, inductive=False, cache=tmp_path / "cache", tell=said.append) == paths
-    assert files() == made
-    assert said == [f"the partition is damaged, and made again: {chosen}"]
-
-
-def test_a_partition_made_before_there_were_seals_is_taken(graph, tmp_path):
-    paths = ensure_partitioned(graph, PartitionSpec(parts=2), inductive=False, cache=tmp_path / "cache")
-    (paths.full.parent / "seal.json").unlink()
-    ensure_partitioned(graph, PartitionSpec(parts=2), inductive=False, cache=tmp_path / "cache", tell=pytest.fail)
-
-
 def test_key_follows_what_matters_and_nothing_else(graph, tmp_path):
     def key(**options: Any) -> Path:
         inductive = options.pop("inductive", False)
