@@ -27,9 +27,9 @@ def place_of(
     """
     if trial.train.checkpoint == "off":
         return None
-    directory = home / _fingerprint(trial, inputs, environment)
+    directory = home.absolute() / _fingerprint(trial, inputs, environment)  # other machines are told
     for other in home.iterdir() if home.is_dir() else ():
-        if other != directory:
+        if other.name != directory.name:
             tell("an earlier checkpoint is of other data, code or libraries: training starts anew")
             shutil.rmtree(other, ignore_errors=True)
     return CheckpointPlace(directory=directory, lineage=uuid.uuid4().hex, resume=any(directory.glob("rank*")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -28,6 +29,7 @@ from harness.launch.process import (
     start_rank,
     wait_for_end,
 )
+from harness.launch.standstill import Standstill
 from harness.results.record import Status
 
 GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
@@ -36,7 +38,7 @@ POLL_S = 0.05
 
 OnProgress = Callable[[dict[str, Any]], None]
 # The worst first: the status that explains the others is the one a table should show.
-SEVERITY: tuple[Status, ...] = ("oom", "invalid", "diverged", "timeout", "error")
+SEVERITY: tuple[Status, ...] = ("oom", "invalid", "diverged", "error", "timeout")
 # A rank says this when another one went away, so it is never the cause.
 _CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", re.IGNORECASE)
 
@@ -108,7 +110,8 @@ class GroupResult:
 
     def _verdict(self) -> tuple[Status, str | None]:
         if self.limit_s is not None:
-            return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}"
+            stood = next((f"; {f.text}" for f in self.failures if f.status == "timeout"), "")
+            return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}{stood}"
         if not self.failures:
             return "ok", None
         first = min(self.failures, key=RankFailure.sort_key)
@@ -128,19 +131,21 @@ def run_group(
     grace_s: float = GRACE_S,
     count_oom_kills: Callable[[], int] = oom_kills,
     failed_elsewhere: Callable[[], bool] = lambda: False,
+    progress_s: float = math.inf,
 ) -> GroupResult:
     """Run `python -P -m worker job` at each of `placements` and wait for all of them.
 
     `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
-    `timeout_s` is wall time from the start; `warm` has ranks forked where that is possible; `failed_elsewhere`,
-    asked often, says whether a rank of the same trial on another machine has failed. Any exception,
-    KeyboardInterrupt among them, ends the ranks before it leaves this function; if this process is killed, the ranks
-    see the end of their stdin and exit.
+    `timeout_s` is wall time from the start, `progress_s` that without a move of any rank; `warm` has ranks forked
+    where that is possible; `failed_elsewhere`, asked often, says whether a rank of the same trial on another machine
+    has failed. Any exception, KeyboardInterrupt among them, ends the ranks before it leaves this function; if this
+    process is killed, the ranks see the end of their stdin and exit.
     """
     server = _ready_server(worker, placements, threads, on_progress) if warm and placements else None
     started, kills = time.monotonic(), count_oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
-    group = _Group(out, on_progress, failed_elsewhere)
+    world = placements[0].world if placements else 0
+    group = _Group(out, on_progress, failed_elsewhere, Standstill(out, world, progress_s))
     try:
         for placement in placements:
             start = partial(start_rank, worker, job, placement, threads, log_path(out, placement.rank), read_end)
@@ -163,7 +168,9 @@ def run_group(
     ranks = [placement.rank for placement in placements]
     written = {rank: read_rank(out, rank) for rank in ranks}
     return GroupResult(
-        failures=[failure_of(process, out, oom=oom) for process in group.processes if failed(process, out)],
+        failures=[
+            failure_of(process, out, oom=oom) for process in group.processes if process.stood or failed(process, out)
+        ],
         ranks=[found for found in written.values() if found is not None],
         epochs=[row for rank in ranks if written[rank] is None for row in read_ended_epochs(out, rank)],
         log=group_log(out, ranks),
@@ -198,6 +205,7 @@ class _Group:
     out: Path
     on_progress: OnProgress
     failed_elsewhere: Callable[[], bool]
+    standstill: Standstill
     processes: list[RankProcess] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -212,9 +220,11 @@ class _Group:
             now = time.monotonic()
             if grace_end is None and (self._failed or self.failed_elsewhere()):
                 grace_end = now + grace_s
-            if now >= (deadline if grace_end is None else grace_end):
+            still = self.standstill.look(self.processes)
+            if still or now >= (deadline if grace_end is None else grace_end):
+                self.standstill.name(self.processes, ended_for_it=still)
                 self._end()
-                return grace_end is not None
+                return still or grace_end is not None
             self.report()
             wait_for_end(self.processes, POLL_S)
         return True
@@ -260,6 +270,8 @@ def failed(process: RankProcess, out: Path) -> bool:
 def failure_of(process: RankProcess, out: Path, *, oom: bool) -> RankFailure:
     """Return how a rank failed; `oom` says that the kernel killed something meanwhile for want of memory."""
     written, log = read_rank(out, process.rank), log_tail(out, process.rank)
+    if process.stood:
+        return RankFailure(process.rank, "timeout", process.stood, process.order or 0)
     status, reason = _explain(process.code, written, log, oom=oom and not process.told)
     lost = written is None and status == "error"
     return RankFailure(process.rank, status, reason, process.order or 0, process.told, lost=lost)

@@ -85,6 +85,7 @@ class RankProcess:
     code: int | None = None
     order: int | None = None  # 0 = the first of its group to end
     told: bool = False  # the launcher has asked it to end
+    stood: str = ""  # how it stood still, if that is why it was ended
 
     def ended(self) -> bool:
         """Return whether the rank has ended; what it started is ended with it."""

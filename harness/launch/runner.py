@@ -185,6 +185,7 @@ class OneMachine:
             worker=self.worker,
             warm=self.warm,
             failed_elsewhere=failed_elsewhere,
+            progress_s=self.timeouts.progress_s,
         )
 
 

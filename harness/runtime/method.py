@@ -165,7 +165,8 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """Wait for what goes on beside the trainer; nothing of it may be lost."""
 
     def state(self) -> dict[str, Any]:
-        """Return what it carries from epoch to epoch, for a checkpoint: what `harness.runtime.write_state` takes.
+        """Return what it carries from epoch to epoch, for a checkpoint: None, numbers, texts, tensors, arrays, and
+        lists, tuples and dicts (keys are texts or integers) of them.
 
         Called between two epochs, behind `synchronize`. What follows from options, seed and epoch alone need not be
         in it, nor `worker.rng`, torch's generators and the weights, which the trainer keeps. The default, {}, is for

@@ -439,6 +439,9 @@ class Timeouts(Spec):
 
     trial_s: float = Field(3600, gt=0, description="a whole trial, from start to its last rank's end")
     collective_s: float = Field(300, gt=0, description="one exchange between ranks")
+    progress_s: float = Field(
+        1800, gt=0, description="no step and no exchange of any rank, once training has begun: they stand still"
+    )
 
 
 class DatasetSettings(Spec):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 COMMAND = Path(sys.executable).with_name("harness")
 PLUGINS = Path(__file__).with_name("plugins")
 SUITES = Path(__file__).resolve().parents[2] / "suites"
@@ -80,6 +82,13 @@ def trains(suite: Path) -> bool:
         if '"epoch"' in progress.read_text() and not (suite / trial).exists():
             return True
     return False
+
+
+def ranks_of(runner: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the ranks of the trial that a runner is at, by number: the processes that write to a rank's log."""
+    children = psutil.Process(runner.pid).children(recursive=True)
+    logs = {child.pid: os.readlink(f"/proc/{child.pid}/fd/1") for child in children}
+    return sorted((child for child in children if "/log-" in logs[child.pid]), key=lambda child: logs[child.pid])
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 40) -> None:

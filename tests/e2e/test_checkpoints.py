@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import pytest
-from e2e.cli import CommandLine, records, wait_until
+from e2e.cli import CommandLine, ranks_of, records, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,12 +37,6 @@ def started(command: CommandLine, home: Path, done: int = 10) -> subprocess.Pope
     runner = command.start("run", "cut.yaml", HOLD="10")
     wait_until(lambda: len(list(home.glob(f".checkpoints/*/*/rank?-{done:08d}-*"))) == 2, runner)
     return runner
-
-
-def ranks_of(runner: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the ranks: those processes below the runner that have a rank's number."""
-    children = psutil.Process(runner.pid).children(recursive=True)
-    return [child for child in children if b"log-" in os.readlink(f"/proc/{child.pid}/fd/1").encode()]
 
 
 def the_record(home: Path) -> dict[str, Any]:

@@ -236,6 +236,31 @@ def test_a_node_that_is_killed_comes_back_and_is_cut_off(cabled: Machines) -> No
     }
 
 
+def test_a_trial_goes_on_when_a_lost_node_comes_back(loopback: Machines, tmp_path: Path) -> None:
+    text = suite(method="own.methods:Holding", epochs=40).replace("threads: 1", "threads: 1, checkpoint: 5 epochs")
+    loopback.write(text + "retries: 1\n")
+    for node in loopback.nodes:
+        node.variables["HOLD"] = "10"
+    coordinator, worker = loopback.start_both()
+    wait_until(lambda: len(list(loopback.home.glob(".checkpoints/*/*/rank?-00000020-*"))) == 2, coordinator)
+    worker.kill()
+    again = loopback.start(1)
+    code, said = ended(coordinator)
+    assert code == 0, said
+    assert ended(again)[0] == 0
+    assert "node 1 was lost: its runner ended or was killed; started again, 1 of 1 times at most (`retries`)" in said
+    (record,) = records(loopback.home).values()
+    assert [flag for flag in record["flags"] if "resumed" in flag] == [
+        "resumed: went on from a checkpoint after 20 epochs (ranks [0, 1])"
+    ]
+    alone = CommandLine(tmp_path, loopback.nodes[0].cache)
+    (tmp_path / "cluster.yaml").write_text(text)
+    assert alone.run("run", "cluster.yaml").returncode == 0
+    (uncut,) = records(tmp_path / "results" / "cluster").values()
+    for key in ("final_loss", "checksum", "final_test", "bytes_embedding", "bytes_control"):
+        assert record["result"][key] == uncut["result"][key], key
+
+
 def test_a_node_with_another_suite_is_refused_and_the_coordinator_waits_no_longer_than_told(loopback: Machines) -> None:
     loopback.write(suite())
     loopback.write(suite(epochs=5), node=1)

@@ -92,7 +92,7 @@ def flagged(case: Case) -> str:
 def of_checkpoints(case: Case, harm: Harm) -> None:
     """End a run in the midst of a training, and harm one of its checkpoints."""
     command = case.place.start()
-    trials = case.rng.randrange(3)
+    trials = case.rng.randrange(2)
     case.wait(command, lambda: case.place.records() >= trials and bool(_checkpoints(case)))
     command.process.send_signal(case.rng.choice((signal.SIGKILL, signal.SIGTERM)))
     case.end(command)

@@ -14,7 +14,7 @@ from tests.faults.case import FAILURE, SUITE, Case, Kind, TooLate
 from tests.faults.place import is_private
 
 NAMESPACES = Path("/run/netns")
-SHAPED = SUITE.replace("methods: [struck, pipegcn, graphsage]", "methods: [struck, pipegcn]\nnetwork: {rate: 1gbit}")
+SHAPED = SUITE + "network: {rate: 1gbit}\n"
 
 
 def kinds() -> Iterator[Kind]:

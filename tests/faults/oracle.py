@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,13 +102,16 @@ def failures(place: Place) -> set[tuple[str, int]]:
     return {(id_, path.stat().st_mtime_ns) for id_, path in paths.items()}
 
 
-def judge_between(place: Place, reference: dict[str, Trial], may: Collection[str]) -> list[Finding]:
-    """Judge what a fault leaves: what is recorded as ok is right, and no trial failed in a way it may not."""
+def judge_between(place: Place, reference: dict[str, Trial], may: Mapping[str, Collection[str]]) -> list[Finding]:
+    """Judge what a fault leaves: what is recorded as ok is right, and no trial failed in a way it may not.
+
+    `may`: the statuses that each trial may have which failed since the fault before.
+    """
     if not place.trials.is_dir():
         return []
     found, findings = read_trials(place.trials)
     for id_, trial in found.items():
-        findings += _differs(id_, trial, reference, may)
+        findings += _differs(id_, trial, reference, may.get(id_, (trial.status,)))
     return findings
 
 

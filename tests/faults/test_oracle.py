@@ -56,7 +56,7 @@ def of(findings: list[Finding]) -> list[str]:
 
 def test_a_whole_place(place: Place, reference: dict[str, Trial]) -> None:
     assert oracle.judge(place, reference, Counter()) == []
-    assert oracle.judge_between(place, reference, ()) == []
+    assert oracle.judge_between(place, reference, {}) == []
     assert oracle.judge_processes(place) == []
 
 
@@ -102,9 +102,10 @@ def test_what_is_planted_is_found(
 
 def test_what_a_fault_may_leave(place: Place, reference: dict[str, Trial]) -> None:
     rewrite(place.trials / "a", status="error")
-    assert of(oracle.judge_between(place, reference, ())) == [WRONG]
-    assert of(oracle.judge_between(place, reference, ("timeout",))) == [WRONG]
-    assert oracle.judge_between(place, reference, ("error",)) == []
+    assert of(oracle.judge_between(place, reference, {"a": ()})) == [WRONG]
+    assert of(oracle.judge_between(place, reference, {"a": ("timeout",), "b": ("error",)})) == [WRONG]
+    assert oracle.judge_between(place, reference, {"a": ("error",)}) == []
+    assert oracle.judge_between(place, reference, {}) == []  # it had failed before
     assert {id_ for id_, _ in oracle.failures(place)} == {"a"}
     (place.trials / ".leases" / "a.4").write_text('{"runner": null, "done": true}')
     rewrite(place.trials / "a", status="ok")

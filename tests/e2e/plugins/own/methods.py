@@ -73,3 +73,17 @@ class Holding(PSCGCN):
         if epoch >= 10:
             time.sleep(float(os.environ.get("HOLD", "0")) / 100)
         yield from super().steps(epoch)
+
+
+class Stuck(Plain):
+    """Full-graph training in which rank 1 comes to no end in epoch 3."""
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        if epoch == 3 and self.worker.rank == 1:
+            _comes_to_no_end()
+        yield from super().steps(epoch)
+
+
+def _comes_to_no_end() -> None:
+    while True:
+        time.sleep(0.1)
