@@ -121,7 +121,7 @@ def of_results(case: Case, harm: Harm, pattern: str) -> None:
     chosen = case.rng.choice(sorted(case.place.trials.glob(pattern)))
     case.say(str(chosen.relative_to(case.place.trials)))
     harm(chosen, case.rng)
-    if not chosen.parent.exists():
+    if chosen.parent != case.place.trials and not (chosen.parent / "record.json").exists():
         case.again[chosen.parent.name] += 1
     command = case.place.start()
     is_mistake = case.end(command) == MISTAKE

@@ -32,6 +32,7 @@ class Struck(Full):
         """See `Full`."""
         plan = _plan()
         if plan is not None and (plan["rank"], plan["epoch"]) == (self.worker.rank, epoch):
+            Path(os.environ[PLAN]).unlink()  # once: and it shows that it was done
             DEEDS[str(plan["what"])]()
         yield from super().steps(epoch)
 
