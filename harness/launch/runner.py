@@ -29,6 +29,7 @@ from harness.launch.progress import Shown, TrialProgress
 from harness.launch.queue import Request, TrialQueue, Turn
 from harness.launch.reference import Reference, run_reference
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
+from harness.launch.scratch import clean_scratch
 from harness.launch.seats import WHOLE, Seat, Seats
 from harness.results.leases import Leases
 from harness.results.load import mark_load
@@ -408,6 +409,7 @@ def run_suite(
         leases, shown = store.leases(), Shown(progress, me)
         store.clean(leases)
         clean_namespaces()
+        clean_scratch()
         device = trials[0].device if trials else None
         if any(trial.tuning for trial in trials):
             before = kept_suites([store.directory]).get(suite.name)
