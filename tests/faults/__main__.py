@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of what is drawn: kinds, moments, victims, sizes, places.")] = 0,
     count: Annotated[int, typer.Option(help="How many faults.", min=1)] = 200,
     out: Annotated[Path | None, typer.Option(help="Where all is kept; the same command goes on with it.")] = None,
-    only: Annotated[str, typer.Option(help="Kinds with these words in their names, separated by |.")] = "",
+    only: Annotated[str, typer.Option(help="Kinds whose names this regular expression finds.")] = "",
     minutes: Annotated[float, typer.Option(help="Begin no more after so many.", min=0.0)] = float("inf"),
     jobs: Annotated[int, typer.Option(help="How many at once.", min=1)] = 1,
     chain: Annotated[int, typer.Option(help="How many strike one after another at one place.", min=1)] = 1,
@@ -51,10 +52,9 @@ def main(
 
     Exit code: 0 all is well, 1 something was found, 2 a mistake, 3 some are left.
     """
-    words = [word for word in only.split("|") if word]
-    kinds = [kind for kind in every() if not words or any(word in kind.name for word in words)]
+    kinds = [kind for kind in every() if re.search(only, kind.name)]
     if not kinds:
-        typer.echo(f"error: --only: no kind of fault has '{only}' in its name", err=True)
+        typer.echo(f"error: --only: no kind of fault is called like '{only}'", err=True)
         raise typer.Exit(2)
     home = (out or Path(tempfile.mkdtemp(prefix="faults-"))).absolute()
     home.mkdir(parents=True, exist_ok=True)

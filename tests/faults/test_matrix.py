@@ -13,8 +13,17 @@ from tests.faults.__main__ import drawn, every
 from tests.faults.oracle import OUTCOMES
 
 ROOT = Path(__file__).resolve().parents[2]
-SIGNALS = "SIGKILL to|SIGTERM to|SIGHUP to|SIGABRT to|SIGSTOP to all|SIGSTOP to the runner|exits 0 early|raises"
-KEPT = "a record: cut|a record: deleted|a lease: cut|suite.json: cut|partitions: one bit|checkpoints: cut|fills: data"
+KINDS = [
+    "SIG(KILL|TERM|HUP|ABRT|STOP) to (the runner|all)$",
+    "SIG(KILL|TERM|ABRT) to a rank",
+    "SIGKILL to a helper",
+    "a rank (exits|raises)",
+    "a record: (cut|deleted)",
+    "epochs of a record: deleted",
+    "(a lease|checkpoints): cut",
+    "suite.json: zeros",
+    "fills: data",
+]
 
 
 def matrix(out: Path, *options: str) -> str:
@@ -34,13 +43,8 @@ def tried(table: str) -> int:
 
 
 @pytest.mark.slow
-def test_signals_and_ranks_that_fail(tmp_path: Path) -> None:
-    assert tried(matrix(tmp_path, "--seed", "1", "--count", "15", "--chain", "3", "--only", SIGNALS)) >= 10
-
-
-@pytest.mark.slow
-def test_what_is_kept_is_damaged(tmp_path: Path) -> None:
-    assert tried(matrix(tmp_path, "--seed", "1", "--count", "7", "--only", KEPT)) >= 5
+def test_two_dozen_faults(tmp_path: Path) -> None:
+    assert tried(matrix(tmp_path, "--seed", "1", "--count", "24", "--chain", "4", "--only", "|".join(KINDS))) >= 18
 
 
 def test_kinds_are_drawn_evenly_and_by_the_seed() -> None:
