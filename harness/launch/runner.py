@@ -440,6 +440,9 @@ def request_of(trials: Sequence[TrialConfig], store: ResultStore, leases: Leases
         return Request.read(store.directory, options.request)
     statuses, latest = store.finished(), leases.latest()
     todo = [trial.id for trial in trials if not is_done(statuses.get(trial.id), options)]
+    for id_, status in statuses.items():  # a runner was killed between a record and this
+        if status not in GOES_ON and store.checkpoints(id_).exists() and leases.holder(latest.get(id_)) is None:
+            store.forget(id_)
     if options.fresh:
         for id_ in todo:
             store.forget(id_)
