@@ -44,10 +44,9 @@ def run(
         UserError: a mistake in the suite or in what is asked of it; no trial has run.
         KeyboardInterrupt: it was interrupted; the same call goes on.
     """
-    from harness.caches import cache_root
     from harness.cli.options import statuses_of, use_data_dir
     from harness.cli.progress import view
-    from harness.cli.run import check_writable
+    from harness.cli.run import check_cache, check_writable
     from harness.cli.selection import Kept, select
     from harness.launch.options import RunOptions
     from harness.launch.runner import run_suite
@@ -66,7 +65,7 @@ def run(
         loaded, trials = select(asked, list(told), device, only, place, list(plugins), None, Kept(Path(results)))
         store = ResultStore(Path(results), loaded.name)
         check_writable(store.directory)
-        check_writable(cache_root(), "HARNESS_CACHE")
+        check_cache()
         options = RunOptions(statuses_of(",".join(retry)), fresh, place)
         with view() as progress:
             code = run_suite(loaded, trials, store, options, progress)

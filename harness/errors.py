@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -27,7 +30,59 @@ class UserError(Exception):
         where = "" if self.file is None else f"{self.file}{f':{self.line}' if self.line else ''}: "
         key = f"{self.key}: " if self.key else ""
         fix = f" ({self.fix})" if self.fix else ""
-        return f"{where}{key}{self.message}{fix}"
+        return printable(f"{where}{key}{self.message}{fix}")
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is wrong, a line each, every one complete."""
+        return (str(self),)
+
+
+class UserErrors(UserError):  # noqa: N818 - several of them
+    """Several mistakes at once; its text has a line for each."""
+
+    def __init__(self, errors: Sequence[UserError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """See `UserError`."""
+        return tuple(line for error in self.errors for line in error.lines)
+
+
+_OF_SYSTEM = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there, or name another place"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that you may write to"),
+    **dict.fromkeys((errno.ENOLCK, errno.ENOSYS), "name a place on a file system with locks"),
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV), "the disk, or its server, failed: try again"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise `ulimit -n`"),
+    errno.ELOOP: "a link is not followed there: remove it",
+}
+
+
+def of_system(error: OSError) -> UserError | None:
+    """Return what to say where the system refuses what its user alone can mend, a full disk; None for other errors."""
+    number = error.errno
+    if number is None:  # libraries raise it with a text alone
+        number = next((each for each in _OF_SYSTEM if os.strerror(each) in str(error)), None)
+    if number not in _OF_SYSTEM:
+        return None
+    return UserError(os.strerror(number), file=error.filename2 or error.filename, fix=_OF_SYSTEM[number])
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Name the place that is written to, if its disk is full: the system names none when a write fails."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(error.errno, error.strerror, str(place)) from error
+        raise
 
 
 class DataError(UserError):
@@ -43,6 +98,11 @@ class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an
     def __init__(self, reason: str, command: str) -> None:
         self.reason, self.command = reason, command
         super().__init__(f"{reason}; get it with: {command}")
+
+
+def printable(text: str) -> str:
+    """Return a text in one line and without control characters: what a file says must not drive a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

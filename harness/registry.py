@@ -25,6 +25,7 @@ from types import CodeType, ModuleType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from harness.errors import UserError, nearest
+from harness.files import CODE, read_bytes
 from harness.spec import PluginSource
 from harness.version import DISTRIBUTION
 
@@ -375,9 +376,9 @@ def source_of(value: Any, path: str) -> PluginSource | None:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the hash of a file's content; UserError if it cannot be read."""
+    """Return the hash of a file's content; UserError if it cannot be read, or is larger than code is."""
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(file, CODE)).hexdigest()
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=file) from error
 

@@ -85,7 +85,7 @@ class DatasetSpec(Spec):
 class PartitionSpec(Spec):
     """How the nodes are given to ranks."""
 
-    parts: int = Field(1, ge=1, description="number of parts = number of ranks")
+    parts: int = Field(1, ge=1, le=1 << 16, description="number of parts = number of ranks")
     method: str = Field("metis", description="partitioner: a name of `harness list partitioners`")
     objective: Literal["volume", "cut"] = Field("volume", description="what METIS minimises")
     balance: Literal["nodes", "edges"] = Field("nodes", description="what every part has equally much of")

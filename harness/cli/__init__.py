@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 
 from harness.cli import compare, data, doctor, history, method, plan, project, results, run, status, suites, tune
-from harness.errors import DataUnavailable, UserError
+from harness.errors import DataUnavailable, UserError, of_system, printable
 
 app = typer.Typer(
     name="harness",
@@ -70,5 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=None if arguments is None else [*arguments])
     except (UserError, DataUnavailable) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(error)
+    except OSError as error:
+        told = of_system(error)
+        if told is None:
+            raise
+        _end(told)
+
+
+def _end(error: UserError | DataUnavailable) -> NoReturn:
+    with suppress(OSError):  # the disk that it is told to may be the one that is full
+        for line in error.lines if isinstance(error, UserError) else [printable(str(error))]:
+            print(f"error: {line}", file=sys.stderr)
+    sys.exit(2)

@@ -49,6 +49,7 @@ def compare(
     """
     from harness.results.compare import compare as compare_pairs
     from harness.results.compare import load_trials, metric_of, pair
+    from harness.results.frames import edited
 
     limit, sides = _limit(fail_on), (load_trials(before), load_trials(after))
     chosen = metric_of(metric, [*sides[0], *sides[1]])
@@ -57,6 +58,7 @@ def compare(
     found = pair(*sides)
     ok = [p for p in found.pairs if p.ok]
     notes = [*_machines(ok, chosen, any_machine, after), *_left_out(found, ok)]
+    notes += [f"warning: {line}" for line in edited((before, after))]
     rows, whole = compare_pairs(ok, chosen, limit)
     if whole is None:
         raise UserError(f"no trial that ended well on both sides has '{metric}'", key="--metric", file=after)

@@ -70,6 +70,7 @@ def plan(
     most, or one figure once the partition is known; interpreter and libraries come on top. How long it will take is
     told by trials that ran on this machine before, or roughly by the arithmetic of training.
     """
+    from harness.launch.memory import require_means
     from harness.launch.options import RunOptions
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import remarks
@@ -81,6 +82,7 @@ def plan(
     loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, Kept(results, build=False))
     nodes = node_count(nnodes or "1")
     machines = _machines(executor_of(executor, slurm, False, None), slurm, nodes)
+    require_means(trials, loaded, machines)
     here = executor == "local" and nodes == 1
     planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]

@@ -70,6 +70,14 @@ def report(
     typer.echo(str(write_report(places, out, asked, given, views, beside=beside, baselines=stored)))
     drawn = "" if set(asked) & set(DRAWN) else "; figures as files: --format svg or pdf-figures"
     typer.echo(f"written: {', '.join(asked)}{drawn}", err=True)
+    _tell_edited([*places, *stored])
+
+
+def _tell_edited(places: Sequence[Path]) -> None:
+    from harness.results.frames import edited
+
+    for line in edited(places):
+        typer.echo(f"warning: {line}", err=True)
 
 
 def _until_all_ended(places: Sequence[Path], write: Callable[[], Path]) -> None:
@@ -111,6 +119,7 @@ def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_d
         message = "no suite with claims is kept beside these results"
         raise UserError(message, file=where, fix="name the suite with --suite FILE")
     typer.echo(claims_text(judged))
+    _tell_edited(directories)
     raise typer.Exit(any(verdict.state == "fails" for one in judged for verdict in one.verdicts))
 
 

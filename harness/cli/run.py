@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -98,6 +99,7 @@ def run(
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.launch.executors.submission import Submission
+    from harness.launch.memory import capacity, require_means
     from harness.launch.options import RunOptions
     from harness.launch.planner import outdated
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
@@ -114,11 +116,13 @@ def run(
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
         typer.echo(f"note: {line}")
+    nodes = node_count(nnodes or "1")
     if cluster is None:
         check_writable(store.directory)
     if local:
-        check_writable(cache_root(), "HARNESS_CACHE")
-    nodes, arguments = node_count(nnodes or "1"), _arguments(suite, results, device, set_, plugin, options)
+        require_means(trials, loaded, replace(capacity(), nodes=nodes))
+        check_cache()
+    arguments = _arguments(suite, results, device, set_, plugin, options)
     wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
         code = _submit(executor, wanted, slurm, device)
@@ -270,6 +274,13 @@ def interrupted() -> NoReturn:
 
     typer.echo("interrupted: finished trials are kept; the same command goes on with the rest", err=True)
     raise typer.Exit(INTERRUPTED)
+
+
+def check_cache() -> None:
+    """Make the cache; UserError if that is not possible. One that holds data is used as it is."""
+    home = cache_root()
+    if not (home / "datasets").is_dir():
+        check_writable(home, "HARNESS_CACHE")
 
 
 def check_writable(directory: Path, key: str = "--results") -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.caches import cache_root
 from harness.cli.options import DataDir, Device, Plugin, Results, Set, SuiteFile, Warm, device_of, use_data_dir
 from harness.cli.terminal import outlive_readers, seconds_text, table
 
@@ -38,7 +37,7 @@ def tune(
     Exit code: 0 all ok, 1 some of the final trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.cli.progress import view
-    from harness.cli.run import check_writable, interrupted
+    from harness.cli.run import check_cache, check_writable, interrupted
     from harness.launch.options import RunOptions
     from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
@@ -61,7 +60,7 @@ def tune(
 
     tuner = Tuner(searched, results, run, typer.echo)
     check_writable(tuner.store.directory)
-    check_writable(cache_root(), "HARNESS_CACHE")
+    check_cache()
     for line in _cost(tuner.searched, len(tuner.subjects)):
         typer.echo(line)
     try:

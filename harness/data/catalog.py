@@ -176,6 +176,42 @@ def published() -> dict[str, Published]:
     return {entry.info.name: entry for entry in entries}
 
 
+NUMBER = 24  # characters that a number in a file of text may have, with what separates it
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most that a set's files may hold: a quarter more than its publisher says; of an unpublished name no end."""
+
+    name: str
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+
+    @classmethod
+    def of(cls, name: str) -> Bounds:
+        """Return those of a set by its name."""
+        entry = published().get(name)
+        if entry is None:
+            return cls(name, *[1 << 48] * 4)
+        info = entry.info
+        return cls(name, *(size + size // 4 for size in (info.nodes, info.edges, info.features, info.classes)))
+
+    def check(self, file: Path, **found: int) -> None:
+        """Raise a DataError if a file has more `nodes`, `edges`, `features` or `classes` than the set can have."""
+        for what, count in found.items():
+            most = getattr(self, what)
+            if count > most:
+                why = f"has {count:,} {what}, {self.name} at most {most:,}"
+                raise DataError(why, file=file, fix="is it the published file?")
+
+    @property
+    def unpacked(self) -> int:
+        """Bytes of all files together: 16 a feature and a label, 64 an edge, 256 a node; 16 MiB for the rest."""
+        return self.nodes * (16 * (self.features + self.classes) + 256) + 64 * self.edges + (16 << 20)
+
+
 def with_normalize(info: DatasetInfo) -> DatasetInfo:
     """`info` with the option every set has among its options."""
     option = Option(str, info.normalize, f"how features are scaled: {', '.join(NORMALIZERS)}")

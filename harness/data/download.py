@@ -12,12 +12,15 @@ import zipfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.data.catalog import Published
+from harness.data.catalog import Bounds, Published
 from harness.data.formats.files import reading
 from harness.data.store import atomic_directory, locked
+from harness.data.sums import seal
 from harness.errors import DataError, DataUnavailable, UserError
+from harness.files import size_text
 
 _TIMEOUT_S = 60
+MOST_MEMBERS = 10_000  # of an archive; the published ones have up to 30
 
 
 def get_command(name: str) -> str:
@@ -44,6 +47,7 @@ def fetch(entry: Published, target: Path) -> Path:
                 _fetch_one(url, work, name)
             if not (work / entry.marker).exists():
                 raise DataError(f"has no '{entry.marker}', which {name} should have", file=entry.urls[0])
+            seal(work, "*")  # not every publisher tells checksums: later the files are held against what came
     return target
 
 
@@ -56,7 +60,7 @@ def _fetch_one(url: str, work: Path, name: str) -> None:
         raise DataError("the server sent a web page instead of the file", file=url)
     if file.suffix == ".zip":
         unpacked = work / "unpacked"
-        unpack(file, unpacked, url)
+        unpack(file, unpacked, url, Bounds.of(name).unpacked)
         file.unlink()
         _move_up(unpacked, work)
 
@@ -65,7 +69,7 @@ def _request(url: str, file: Path, name: str) -> None:
     import requests
     from pooch import HTTPDownloader
 
-    bar = _Bar(f"{name}: {file.name}")
+    bar = _Bar(f"{name}: {file.name}", url, Bounds.of(name).unpacked)
     try:
         HTTPDownloader(progressbar=bar, timeout=_TIMEOUT_S)(url, str(file), None)
     except requests.HTTPError as error:
@@ -78,17 +82,22 @@ def _request(url: str, file: Path, name: str) -> None:
         bar.close()
 
 
-def unpack(archive: Path, target: Path, url: str) -> None:
+def unpack(archive: Path, target: Path, url: str, most: int) -> None:
     """Unpack a zip file into `target`; every member's checksum is verified.
 
     Raises:
-        DataError: not a zip file, damaged, or a member that points out of `target`.
+        DataError: not a zip file, damaged, more than `most` bytes, or a member that points out of `target`.
         UserError: the disk is too small.
     """
     target.mkdir(parents=True)
     with reading(Path(url), "a zip file"), zipfile.ZipFile(archive) as content:
         members = content.infolist()
+        if len(members) > MOST_MEMBERS:
+            raise DataError(f"has {len(members)} members, at most {MOST_MEMBERS} are unpacked", file=url)
         size, free = sum(m.file_size for m in members), shutil.disk_usage(target).free
+        if size > most:  # a member is never unpacked beyond the size that it says
+            what = f"unpacks to {size_text(size)}, the published files have at most {size_text(most)}"
+            raise DataError(what, file=url)
         if size > free:
             raise UserError(
                 f"needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free", file=target, fix="set HARNESS_CACHE"
@@ -113,13 +122,14 @@ def _move_up(unpacked: Path, work: Path) -> None:
 class _Bar:
     """A rich progress bar with the face that pooch expects of one; `close` may be called twice."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, url: str, most: int) -> None:
         from rich.console import Console  # nothing else here needs it, and all commands read what there is to download
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         self._progress = Progress("{task.description}", *columns, console=Console(stderr=True))
         self._task = self._progress.add_task(label, total=None)
+        self._url, self._most, self._come = url, most, 0
 
     def _start(self, size: int) -> None:
         self._progress.update(self._task, total=size or None)
@@ -128,6 +138,9 @@ class _Bar:
     total = property(fset=_start)  # pooch sets it to the file's size in bytes
 
     def update(self, size: int) -> None:
+        self._come += size
+        if self._come > self._most:  # a server that does not end
+            raise DataError(f"the server sent more than {size_text(self._most)}", file=self._url)
         self._progress.update(self._task, advance=size)
 
     def reset(self) -> None:

@@ -206,10 +206,35 @@ def check_graph(graph: GraphData, source: Path | str, *, symmetric: bool = False
         _shape_problem(graph)
         or check_csr(graph.indptr, graph.indices)
         or _value_problem(graph)
-        or (None if not symmetric or is_symmetric(graph.indptr, graph.indices) else "edges are not symmetric")
+        or (_asymmetry(graph) if symmetric else None)
     )
     if problem:
         raise DataError(problem, file=source)
+
+
+def _asymmetry(graph: GraphData) -> str | None:
+    if not is_symmetric(graph.indptr, graph.indices):
+        return "edges are not symmetric"
+    if graph.weights is None:
+        return None
+    row, column = _first_one_way(graph.indptr, graph.indices, graph.weights)
+    return (
+        None if row < 0 else f"edge weights are not symmetric: that of {row}, {column} is not that of {column}, {row}"
+    )
+
+
+@compiled
+def _first_one_way(indptr: Array, indices: Array, weights: Array) -> tuple[Any, Any]:
+    # As in `is_symmetric`; both directions may have been computed, each with a rounding of its own.
+    cursor = indptr[:-1].copy()
+    for row in range(len(indptr) - 1):
+        for k in range(indptr[row], indptr[row + 1]):
+            column = indices[k]
+            back = weights[cursor[column]]
+            if abs(weights[k] - back) > 1e-6 * back:
+                return row, np.int64(column)
+            cursor[column] += 1
+    return -1, -1
 
 
 Shape = tuple[int | None, ...]  # None: any

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +28,8 @@ from harness.data.catalog import (
 from harness.data.download import fetch, get_command
 from harness.data.formats import neutral
 from harness.data.graph import GraphData, check_graph, train_on_all_others
-from harness.data.store import FORMAT_VERSION, atomic_directory, fill_graph, fingerprint, locked
+from harness.data.store import FORMAT_VERSION, SUMS, atomic_directory, fill_graph, fingerprint, locked, open_graph
+from harness.data.sums import Tell, damage, seal, set_aside, to_stderr
 from harness.errors import DataError, DataUnavailable, UserError, nearest, spelled
 from harness.spec import DatasetSpec
 
@@ -125,9 +127,16 @@ def dataset_info(spec: DatasetSpec, data_dir: Path | None = None) -> DatasetInfo
 
 
 def prepare(
-    spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None, download: bool = False
+    spec: DatasetSpec,
+    *,
+    data_dir: Path | None = None,
+    cache: Path | None = None,
+    download: bool = False,
+    tell: Tell = to_stderr,
 ) -> Path:
     """Return the prepared directory of a set (for `open_graph`); built once, whole or not at all.
+
+    What lies there is held against its checksums. If it is damaged, it is set aside and made again, which `tell` says.
 
     Files are looked for in `data_dir` (else $HARNESS_DATA): `NAME.npz`, then raw files in `NAME` or
     `raw/NAME`; then among the downloads in `cache` (else `cache_root()`); `download` fetches what is missing.
@@ -135,14 +144,18 @@ def prepare(
     Raises:
         UserError: see `dataset_info`.
         DataUnavailable: there are no files, or (with `download`) no server.
-        DataError: the files are damaged; nothing is cached, and a damaged download is removed.
+        DataError: the files are damaged; nothing is cached. A download is removed if it is not what was received.
     """
     raw, info, source, target = _located(spec, data_dir, cache)
-    if not (target / "meta.json").is_file():
+    if _is_prepared(target) and _damage(target) is not None:
+        with locked(target):
+            if _is_prepared(target) and (why := _damage(target)) is not None:
+                set_aside(target, why, tell)
+    if not _is_prepared(target):
         if source is None and spec.name not in generators():
             source = _obtain(spec.name, raw, download)
         with locked(target):
-            if not (target / "meta.json").is_file():
+            if not _is_prepared(target):
                 _build(spec, info, source, target)
     return target
 
@@ -153,7 +166,24 @@ def find_prepared(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Pat
     Raises UserError and DataError as `dataset_info` does.
     """
     *_, target = _located(spec, data_dir, cache)
-    return target if (target / "meta.json").is_file() else None
+    return target if _is_prepared(target) else None
+
+
+def _is_prepared(target: Path) -> bool:
+    return (target / "meta.json").is_file()
+
+
+def _damage(target: Path) -> str | None:
+    """Return what is wrong with a prepared graph; one older than checksums is looked through, and gets them."""
+    if (target / SUMS).exists():
+        return damage(target)
+    try:
+        check_graph(open_graph(target), target)
+    except DataError as error:
+        return error.message
+    with suppress(OSError):  # the cache may be read-only, or full
+        seal(target)
+    return None
 
 
 def prepared_name(spec: DatasetSpec, *, data_dir: Path | None = None, cache: Path | None = None) -> str | None:
@@ -193,10 +223,27 @@ def _build(spec: DatasetSpec, info: DatasetInfo, source: DataSource | None, targ
             fill_graph(graph, work)
             normalize_features(work / "features.npy", info.normalize, graph.train_mask)
             fingerprint(work)
-    except DataError:
-        if source is not None and source.downloaded:
-            shutil.rmtree(source.path, ignore_errors=True)
-        raise
+            seal(work)
+    except DataError as error:
+        if source is None or not source.downloaded:
+            raise
+        raise _of_download(source.path, spec.name, error) from error
+
+
+def _of_download(raw: Path, name: str, error: DataError) -> DataError:
+    """Return what to say of a download that could not be read; it is removed if it is proven to be damaged.
+
+    A disk that failed for a moment proves nothing, and no server would send other bytes than these again.
+    """
+    try:
+        why = damage(raw)
+    except OSError as unread:
+        return DataError(f"cannot be read: {unread.strerror}", file=unread.filename, fix="try again")
+    if why is None:
+        fix = f"try again; to download it anew, remove {raw}"
+        return DataError(error.message, file=error.file, key=error.key, fix=fix)
+    shutil.rmtree(raw, ignore_errors=True)
+    return DataError(f"damaged: {why}; removed", file=raw, fix=get_command(name))
 
 
 def _obtain(name: str, raw: Path, download: bool) -> DataSource:

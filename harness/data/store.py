@@ -12,6 +12,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import mmap
 import os
 import shutil
@@ -26,10 +27,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from harness.data.graph import Array, GraphData, check_graph
-from harness.errors import DataError
+from harness.errors import DataError, UserError, writing
+from harness.files import SMALL, open_regular, read_text
 
 CHUNK_BYTES = 4 << 20
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
+SUMS = "checksums.json"  # see `harness.data.sums`
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
 
@@ -89,7 +92,7 @@ def read_rows(
 
 def npy_chunks(path: Path) -> Iterator[Array]:
     """Yield an `.npy` file by chunks of rows; DataError as `read_header` and `read_rows`."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         shape, dtype, fortran = read_header(stream, path)
         if not shape:
             raise DataError("is a single number, expected rows", file=path)
@@ -97,6 +100,25 @@ def npy_chunks(path: Path) -> Iterator[Array]:
             yield from read_columns(stream, stream.tell(), shape, dtype, path)
         else:
             yield from read_rows(stream, shape, dtype, path)
+
+
+def map_npy(path: Path, fix: str, key: str | None = None) -> Array:
+    """Memory-map a whole `.npy` read-only.
+
+    DataError, with the `key` that named it and the `fix`, if it is missing, damaged or no regular file.
+    """
+    try:
+        with open_regular(path) as stream:
+            shape, dtype, fortran = read_header(stream, path)
+            start, size = stream.tell(), os.fstat(stream.fileno()).st_size
+        if size - start != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{size - start} bytes are not {dtype} {list(shape)}")
+        return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror or error})", file=path, key=key, fix=fix) from error
+    except (ValueError, UserError) as error:
+        why = error.message if isinstance(error, UserError) else error
+        raise DataError(f"not a whole .npy file ({why})", file=path, key=key, fix=fix) from error
 
 
 def read_columns(
@@ -168,7 +190,8 @@ def _read_into(stream: IO[bytes], view: memoryview) -> int:
 def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
     """Return the SHA-256 of what files of a directory contain, those of `names` that are there, in that order.
 
-    It is kept in the directory's file `kept`, and read from there while sizes and times of change are the same.
+    It is kept in the directory's file `kept`, and read from there while sizes and times of change are the same, or the
+    directory, or that which it was made in, has checksums: then a change is damage.
     """
     known = known_hash(directory, names, kept)
     if known is not None:
@@ -183,15 +206,17 @@ def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
 def known_hash(directory: Path, names: Sequence[str], kept: str) -> str | None:
     """Return the `content_hash` that is kept; None if there is none, or the files have changed."""
     try:
-        remembered = json.loads((directory / kept).read_text())
-        return str(remembered["hash"]) if remembered["stat"] == _stat(directory, names) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        remembered = json.loads(read_text(directory / kept, SMALL))
+        sealed = any((place / SUMS).exists() for place in (directory, directory.parent))
+        unchanged = sealed or remembered["stat"] == _stat(directory, names)
+        return str(remembered["hash"]) if unchanged else None
+    except (OSError, UserError, ValueError, KeyError, TypeError, RecursionError):
         return None  # absent, or damaged: it is only a shortcut
 
 
 def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file; raises as `open_regular`."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -230,13 +255,33 @@ def locked(path: Path) -> Iterator[None]:
     waits: two may then make the same thing, and one of them is kept whole (see `atomic_directory`).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / f".{path.name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+    file = path.parent / f".{path.name}.lock"
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        flock(lock, file, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
+
+
+def flock(lock: int, file: Path, how: int) -> None:
+    """Lock an open file, as well as its file system can.
+
+    BlockingIOError if another process has it and `how` says not to wait; OSError, with the file's name, if the system
+    fails.
+    """
+    try:
+        fcntl.flock(lock, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def may_keep(target: Path) -> bool:
+    """Return whether a directory is there, or can be made: caches may be read-only, or somebody else's."""
+    return target.exists() or os.access(target.parent, os.W_OK | os.X_OK)
 
 
 @contextmanager
@@ -251,7 +296,8 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     work = target.parent / f"{_prefix(target)}{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
     work.mkdir()
     try:
-        yield work
+        with writing(target):
+            yield work
         for path in [*work.rglob("*"), work]:
             sync(path)
         old = work.with_suffix(".old.tmp")
@@ -314,7 +360,7 @@ def open_graph(directory: Path) -> GraphData:
     directory = Path(directory)
     meta = _read_meta(directory / "meta.json")
     names = (*_ARRAYS, _OPTIONAL) if (directory / f"{_OPTIONAL}.npy").exists() else _ARRAYS
-    arrays = {name: _open_npy(directory / f"{name}.npy") for name in names}
+    arrays: dict[str, Any] = {name: map_npy(directory / f"{name}.npy", "delete the directory") for name in names}
     nodes, edges = meta["nodes"], meta["edges"]
     lengths = {"indptr": nodes + 1, "indices": edges, _OPTIONAL: edges}
     for name, array in arrays.items():
@@ -328,22 +374,15 @@ def open_graph(directory: Path) -> GraphData:
 
 def _read_meta(path: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        meta = json.loads(read_text(path, SMALL))
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"not the meta.json of a prepared graph ({error})", file=path) from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT_VERSION:
         raise DataError(f"not a prepared graph of format {FORMAT_VERSION}", file=path, fix="delete the directory")
     for key, kind in {**_META, "nodes": int, "edges": int}.items():
-        if not isinstance(meta.get(key), kind):
+        if not isinstance(meta.get(key), kind) or (kind is int and isinstance(meta[key], bool)):
             raise DataError(f"expected {kind.__name__}, found {meta.get(key)!r}", file=path, key=key)
     return meta
-
-
-def _open_npy(path: Path) -> Any:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"not a whole .npy file ({error})", file=path, fix="delete the directory") from error
 
 
 def _prefix(target: Path) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 from harness.data.registry import dataset_info
 from harness.data.store import locked
+from harness.errors import UserError
+from harness.files import SMALL, read_text
 from harness.graph.kernels import PACKAGES, Versions, stream
 from harness.launch.fork_server import preload
 from harness.launch.inputs import InputCache, is_inductive
@@ -83,8 +85,8 @@ def _compile_ahead(
 def _read(path: Path) -> Versions | None:
     """Return the kernels that are noted there; None if that is not to be read."""
     try:
-        noted: Versions = json.loads(path.read_text())
-    except (OSError, ValueError):
+        noted: Versions = json.loads(read_text(path, SMALL))
+    except (OSError, UserError, ValueError, RecursionError):
         return None
     return noted
 

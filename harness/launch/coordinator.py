@@ -141,7 +141,7 @@ class Coordinator:
         def look() -> dict[int, NodeInfo] | None:
             for number in range(1, channel.came() + 1):
                 if number not in came and (content := channel.heard("node", number)):
-                    came[number] = NodeInfo(**content)
+                    came[number] = NodeInfo.of(content)
             alive = (pair for pair in came.items() if not self._heartbeats.lost(pair[1].session))
             chosen = dict(islice(alive, self.nodes - 1))
             return chosen if len(chosen) == self.nodes - 1 else None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.errors import DataUnavailable, UserError
+from harness.files import RECORD, read_bytes
 from harness.launch.inputs import InputCache, is_inductive
 from harness.results.store import ResultStore, records_under
 from harness.suite.schema import TrialConfig
@@ -60,10 +61,10 @@ def _reads(trial: TrialConfig) -> Hashable:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        record = json.loads(read_bytes(path, RECORD))
+    except (OSError, UserError, ValueError, RecursionError):
         return None  # whoever needs it says so
-    return record
+    return record if isinstance(record, dict) else None
 
 
 @dataclass

@@ -97,10 +97,11 @@ class InputCache:
         inductive = is_inductive(trial)
         source = trial.plugins.get("partitioner")
         split = f"{graph} {trial.partition.model_dump_json()} {inductive} {source}"
-        if split not in self._told:
+        if first := split not in self._told:
             self._told.add(split)
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        views = ensure_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source)
+        how: dict[str, Any] = {"inductive": inductive, "cache": self.cache, "source": source}
+        views = ensure_partitioned(graph, trial.partition, **how, check=first, tell=tell)
         table = partition_table(views.train)
         # Where nothing can be kept beside the files, all of them are read for their fingerprint.
         if graph not in self._described:
@@ -117,7 +118,7 @@ class InputCache:
         if key not in self._graphs:
             tell(f"preparing {trial.dataset.name}")
             try:
-                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache)
+                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, tell=tell)
             except (DataUnavailable, UserError) as error:
                 self._graphs[key] = error
         found = self._graphs[key]

@@ -29,6 +29,7 @@ from harness.launch.process import (
     start_rank,
     wait_for_end,
 )
+from harness.launch.rank_reports import what_is_odd
 from harness.launch.standstill import Standstill
 from harness.results.record import Status
 
@@ -166,7 +167,7 @@ def run_group(
     group.report()
     oom = count_oom_kills() > kills
     ranks = [placement.rank for placement in placements]
-    written = {rank: read_rank(out, rank) for rank in ranks}
+    written = {rank: _plain(read_rank(out, rank), rank) for rank in ranks}
     return GroupResult(
         failures=[
             failure_of(process, out, oom=oom) for process in group.processes if process.stood or failed(process, out)
@@ -263,13 +264,20 @@ class _Group:
 
 def failed(process: RankProcess, out: Path) -> bool:
     """Return whether an ended rank did anything but write a whole result and exit with 0."""
-    written = read_rank(out, process.rank)
+    written = _plain(read_rank(out, process.rank), process.rank)
     return process.code != 0 or written is None or written["status"] != "ok"
+
+
+def _plain(written: dict[str, Any] | None, rank: int) -> dict[str, Any] | None:
+    """Return a report of which a record can be made; else None."""
+    return None if written is None or what_is_odd(written, rank) is not None else written
 
 
 def failure_of(process: RankProcess, out: Path, *, oom: bool) -> RankFailure:
     """Return how a rank failed; `oom` says that the kernel killed something meanwhile for want of memory."""
     written, log = read_rank(out, process.rank), log_tail(out, process.rank)
+    if written is not None and (odd := what_is_odd(written, process.rank)) is not None:
+        return RankFailure(process.rank, "error", f"reported what is no report: {odd}", process.order or 0)
     if process.stood:
         return RankFailure(process.rank, "timeout", process.stood, process.order or 0)
     status, reason = _explain(process.code, written, log, oom=oom and not process.told)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.data.catalog import DatasetInfo
+from harness.data.registry import dataset_info
 from harness.deferred import torch
+from harness.files import size_text
 from harness.gpus import gpu_is_usable
 from harness.launch.inputs import threads_of
 from harness.launch.process import blocks, memory_limit
@@ -15,10 +17,14 @@ from harness.models.architecture import Architecture
 from harness.runtime.cost_models import Components, MemoryCase, PartSize, uses_torch
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import optimizer_of
-from harness.suite.schema import TrialConfig
+from harness.suite.document import gather
+from harness.suite.schema import Suite, TrialConfig
 
 # What the model says was 0.5 to 1.4 times the growth that was measured: a rank may get by with this share.
 CERTAIN_SHARE = 0.7
+
+PROCESS_BYTES = 3 << 20
+"""What a Python process alone has of its own (3.5 MB were measured): a rank has more."""
 
 Table = Sequence[Mapping[str, Any]]
 """Rows of `partition_table`."""
@@ -185,6 +191,43 @@ def shortage(estimate: MemoryEstimate, device: str, capacity: Capacity) -> Short
             if needed > available:
                 return Shortage(certain, needed, available, where)
     return None
+
+
+def require_means(trials: Sequence[TrialConfig], suite: Suite, machines: Capacity) -> None:
+    """Refuse what no such machines could begin: more ranks than they have memory for, weights that do not fit.
+
+    UserError with a line for each.
+    """
+    each = machines.machine // PROCESS_BYTES
+    errors = [
+        suite.source.error(
+            ("partition", "parts"),
+            f"bad value {parts}: {machines.where} has memory for {each:,} processes",
+            "fewer parts, or more machines",
+        )
+        for parts in sorted({trial.partition.parts for trial in trials})
+        if parts > machines.nodes * each
+    ]
+    for trial in {_weights_key(trial): trial for trial in trials}.values():
+        needed = _weights_bytes(trial)
+        there = max(machines.gpus, default=0) if trial.device == "cuda" else machines.machine
+        if there and needed > there:
+            what = f"weights, gradients and moments of a rank take {size_text(needed)}, {machines.where} has"
+            hidden = f"bad value {trial.model.hidden}: {what} {size_text(there)}"
+            errors.append(suite.source.error(("model", "hidden"), hidden, "make it smaller"))
+    if errors:
+        raise gather(errors)
+
+
+def _weights_key(trial: TrialConfig) -> str:
+    return " ".join((trial.model.model_dump_json(), trial.dataset.model_dump_json(), trial.train.model_dump_json()))
+
+
+def _weights_bytes(trial: TrialConfig) -> int:
+    graph, plugins = dataset_info(trial.dataset), trial.plugins
+    model = Architecture(trial.model, graph.features, graph.classes, source=plugins.get("model"))
+    moments = optimizer_of(trial.train, plugins.get("optimizer")).moments
+    return model.num_weights * trial.train.itemsize * (2 + moments)
 
 
 def capacity() -> Capacity:

@@ -80,14 +80,11 @@ def outdated(trials: Sequence[TrialConfig], store: ResultStore, options: RunOpti
 
 
 def remarks(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[str]:
-    """Return a line for each thing that is likely not meant: more parts than nodes, ranks than cores or GPUs, no GPU.
+    """Return a line for each thing that is likely not meant: more ranks than cores or GPUs, no GPU.
 
     `machine` is this one; None where others run the trials: then what its cores and GPUs are is no matter.
     """
     gpus, here = len(machine.gpus) if machine else 0, cores()
-
-    def large(trial: TrialConfig, nodes: int) -> str | None:
-        return f"more parts than {trial.dataset.name} has nodes, {nodes:,}" if trial.partition.parts > nodes else None
 
     def crowded(trial: TrialConfig) -> str | None:
         ranks = trial.partition.parts
@@ -100,9 +97,8 @@ def remarks(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[s
         return None
 
     found: Counter[str] = Counter()
-    for each in planned:
-        said = [large(each.trial, each.graph.nodes), crowded(each.trial) if machine else None]
-        found.update(filter(None, said))
+    for each in planned if machine else ():
+        found.update(filter(None, [crowded(each.trial)]))
     return [f"{trials_text(count)}: {what}" for what, count in found.items()]
 
 

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from harness.launch.rank_reports import is_plain_epoch
+
 if TYPE_CHECKING:
     from harness.launch.fork_server import ForkServer
 
@@ -244,7 +246,8 @@ def read_ended_epochs(out: Path, rank: int) -> list[dict[str, Any]]:
         lines = (out / f"epochs-{rank}.jsonl").read_bytes().splitlines()
     except OSError:
         return []
-    return [row for line in lines if (row := _parse(line)) is not None]
+    rows = (_parse(line) for line in lines)
+    return [row for row in rows if row is not None and is_plain_epoch(row)]
 
 
 def log_path(out: Path, rank: int) -> Path:
@@ -278,7 +281,7 @@ def group_log(out: Path, ranks: Sequence[int]) -> str:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from harness.errors import UserError
+from harness.files import RECORD, read_bytes
 from harness.launch.seats import Neighbour, Seats, Taken, needs_quiet
 from harness.results.leases import Lease, Leases, named
 from harness.results.store import ResultStore
@@ -45,7 +46,7 @@ class Request(BaseModel):
         """Read a request; UserError if it is not there."""
         path = directory / REQUESTS / f"{name}.json"
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(read_bytes(path, RECORD))
         except OSError as error:
             raise UserError(f"cannot be read: {error.strerror}", file=path, key="--request") from error
 

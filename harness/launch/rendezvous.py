@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
+import math
 import os
 import re
 import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import psutil
 
 from harness.deferred import torch
 from harness.errors import UserError
+from harness.launch.messages import packed, told, unpacked
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
 from harness.suite.schema import Suite, TrialConfig
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 29400  # torchrun takes the same
 FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
+MOST_HOSTS = 1 << 16
 _ENTRY = r"(?:[^,\[\]]|\[[0-9,-]+\])+"
 POLL_S = 0.1  # between two looks, while nothing trains
 CHUNK = 4 << 20  # the store ends the connection at values above 8 MiB
-LARGEST = 256 << 20  # for one compressed message, because the coordinator holds it in memory
 Result = TypeVar("Result")
 
 
@@ -82,9 +82,7 @@ class StoreClient:
 
     def put(self, key: str, value: Any) -> None:
         """Store JSON under `key`, so that others can get it on return. Raises ValueError if it is too large."""
-        data = zlib.compress(json.dumps(value).encode())
-        if len(data) > LARGEST:
-            raise ValueError(f"a message of {len(data) >> 20} MiB, {LARGEST >> 20} are allowed")
+        data = packed(value)
         first, *rest = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)]
         for number, chunk in enumerate(rest, 1):
             self._call(self._store.set, f"{key}#{number}", chunk)
@@ -92,12 +90,11 @@ class StoreClient:
         self.has(key)  # the store does not answer a `set`, but what it answers next on this connection comes after it
 
     def get(self, key: str) -> Any:
-        """Return what was put under `key`, or None if nothing was."""
+        """Return what was put under `key`, or None if nothing was; UserError if it is damaged."""
         if not self.has(key):
             return None
-        count, _, first = self._call(self._store.get, key).partition(b":")
-        rest = [self._call(self._store.get, f"{key}#{number}") for number in range(1, int(count) + 1)]
-        return json.loads(zlib.decompress(b"".join([first, *rest])))
+        first = self._call(self._store.get, key)
+        return unpacked(key, first, lambda number: self._call(self._store.get, f"{key}#{number}"))
 
     def take(self, key: str) -> Any:
         """Return what was put under `key` and free its memory; return None if nothing was."""
@@ -115,7 +112,7 @@ class StoreClient:
 
     def text(self, key: str) -> str | None:
         """Return a value that was not `put`, as a heartbeat is not."""
-        return self._call(self._store.get, key).decode() if self.has(key) else None
+        return self._call(self._store.get, key).decode(errors="replace") if self.has(key) else None
 
     def count(self, key: str, more: int = 0) -> int:
         """Add `more` to a counter and return it."""
@@ -281,6 +278,8 @@ def expand_hosts(text: str) -> list[str]:
     names: list[str] = []
     for entry in re.findall(_ENTRY, text):
         pieces = [_choices(piece) for piece in re.split(r"(\[[^\]]*\])", entry)]
+        if len(names) + math.prod(map(len, pieces)) > MOST_HOSTS:
+            raise UserError(f"'{text}' names more than {MOST_HOSTS} nodes", key="SLURM_STEP_NODELIST")
         names += ["".join(chosen) for chosen in itertools.product(*pieces)]
     return names
 
@@ -294,7 +293,9 @@ def _choices(piece: str) -> list[str]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UserError(f"'{piece}' is not a range of nodes", key="SLURM_STEP_NODELIST")
-        numbers = range(int(first), int(last if dash else first) + 1)
+        numbers = range(int(first[:9]), int((last if dash else first)[:9]) + 1)
+        if len(first) > 9 or len(last) > 9 or len(found) + len(numbers) > MOST_HOSTS:
+            raise UserError(f"'{piece}' names more than {MOST_HOSTS} nodes", key="SLURM_STEP_NODELIST")
         found += [str(number).zfill(len(first)) for number in numbers]
     return found
 
@@ -361,6 +362,11 @@ class NodeInfo:
     hardware: dict[str, Any]
 
     @classmethod
+    def of(cls, said: Any) -> NodeInfo:
+        """Return what a node says it is; UserError if that is something else."""
+        return told(cls, said, {"session": str, "address": str, "gpus": int, "hardware": dict})
+
+    @classmethod
     def here(cls, session: str, address: str) -> NodeInfo:
         """Describe this machine."""
         found = collect()
@@ -393,10 +399,14 @@ def check_plan(own: Mapping[str, Any], coordinators: Mapping[str, Any]) -> None:
         "suite": ("suite", "give every node the same file"),
         "timeouts": ("timeouts", "give every node the same file"),
     }
+    if not isinstance(coordinators, Mapping) or not own.keys() <= coordinators.keys():
+        raise UserError("the coordinator's plan lacks something", key="versions", fix=fixes["versions"][1])
     for key, (name, fix) in fixes.items():
         if own[key] != coordinators[key]:
             raise UserError(f"{own[key]} here, {coordinators[key]} on the coordinator", key=name, fix=fix)
     here, there = own["trials"], coordinators["trials"]
+    if not isinstance(there, Mapping):
+        raise UserError("the coordinator's plan names no trials", key="versions", fix=fixes["versions"][1])
     if here.keys() == there.keys():
         return
     only = [f"only here: {here[id_]}" for id_ in here if id_ not in there][:1]

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from harness.errors import DataUnavailable, UserError
+from harness.errors import DataUnavailable, UserError, of_system
 from harness.gpus import gpu_is_usable
 from harness.launch.ahead import compile_ahead
 from harness.launch.checkpoints import place_of
@@ -234,6 +234,20 @@ class TrialRunner:
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
         environment["reference_s"] = outcome.reference and outcome.reference.seconds
         environment["reference_cores"] = outcome.reference and outcome.reference.cores
+        try:
+            return self._keep(turn, outcome, started, environment, progress)
+        except UserError:
+            raise
+        except Exception as error:  # a rank may have reported anything, and the suite goes on whatever that is
+            status, reason = explain(error)
+            what, log = f"what its ranks reported cannot be kept: {reason}", outcome.log + traceback.format_exc()
+            lost = replace(outcome, group=GroupResult(), status=status, reason=what, log=log, result={})
+            return self._keep(turn, lost, started, environment, progress)
+
+    def _keep(
+        self, turn: Turn, outcome: TrialOutcome, started: datetime, environment: dict[str, Any], progress: TrialProgress
+    ) -> Record | None:
+        trial = turn.trial
         record = self._record(trial, outcome, started, environment)
         differ = unlike(record, trial, self.store.directory, self.suite.repeat)
         record = record.model_copy(update={"flags": [*record.flags, *differ]})
@@ -245,7 +259,7 @@ class TrialRunner:
             epochs = [*epoch_rows(outcome.group.ranks), *outcome.group.epochs]
             self.store.commit(trial.id, record, epochs, outcome.log)
         except OSError as error:
-            what = f"cannot write the record: {error.strerror}"
+            what = f"cannot write the record: {error.strerror or error}"
             raise UserError(what, file=error.filename, fix="choose another place with --results") from error
         turn.done = True
         if record.status not in GOES_ON:
@@ -333,6 +347,8 @@ def explain(error: Exception) -> tuple[Status, str]:
         return "skipped", str(error)
     if isinstance(error, UserError):
         return "error", str(error)
+    if isinstance(error, OSError) and (told := of_system(error)) is not None:
+        return "error", str(told)
     if isinstance(error, MemoryError):
         return "oom", f"out of memory in the runner: {error}"
     return "error", f"{type(error).__name__} in the runner: {' '.join(str(error).split())}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.caches import private_directory
-from harness.data.store import NO_LOCKS, locked
+from harness.data.store import flock, locked
 from harness.launch.inputs import usable_cores
 from harness.launch.process import Placement
 from harness.suite.schema import TrialConfig
@@ -189,15 +189,15 @@ def _home() -> Path:
 
 def _lock(held: ExitStack, path: Path, how: int) -> bool:
     """Lock a file for as long as `held` is open; False if somebody else has it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        flock(fd, path, how | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
         return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:  # HARNESS_LOCKS on a file system without: nobody waits there
-            raise
+    except OSError:
+        os.close(fd)
+        raise
     held.callback(os.close, fd)
     return True
 

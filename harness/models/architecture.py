@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Propagation
 from harness.models.layer import MODELS, BlockSize, GraphLayer, LayerCase, LayerValues
@@ -37,9 +38,11 @@ class Architecture:
         self.spec, self.inputs, self.outputs = spec, inputs, outputs
         found = MODELS.find(spec.name) if source is None else None
         layer = MODELS.load(spec.name, source) if found is None else found.value
-        # Nobody knows how another's layer makes its weights.
-        layer = layer if found is not None and found.source is None else layer.as_module()
-        self._made = self._build(layer, products)
+        if found is not None and found.source is None:
+            self._made = self._build(layer, products)
+        else:  # nobody knows how another's layer makes its weights: it makes them, with sizes and without memory
+            with torch.device("meta"):
+                self._made = self._build(layer.as_module(), products)
 
     def _build(self, layer: type[GraphLayer], products: Products) -> list[GraphLayer]:
         spec, widths = self.spec, self._all_widths

@@ -19,15 +19,15 @@ class ModelSpec(Spec):
     """Architecture shared by every trial of a suite."""
 
     name: str = Field("sage", description="graph layer: a name of `harness list models`")
-    layers: int = Field(2, ge=1, description="graph layers")
-    linear_layers: int = Field(0, ge=0, description="linear layers behind the graph layers")
-    hidden: int = Field(64, ge=1, description="hidden width")
+    layers: int = Field(2, ge=1, le=1_000, description="graph layers")
+    linear_layers: int = Field(0, ge=0, le=1_000, description="linear layers behind the graph layers")
+    hidden: int = Field(64, ge=1, le=1 << 24, description="hidden width")
     norm: Literal["layer", "none"] = Field("none", description="normalisation between layers")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout on every layer's input")
     residual: bool = Field(False, description="add a layer's input to its output where the widths agree")
-    heads: int = Field(4, ge=1, description="attention heads of gat; the hidden width must be divisible")
+    heads: int = Field(4, ge=1, le=1_000, description="attention heads of gat; the hidden width must be divisible")
     order: int = Field(
-        2, ge=1, description="highest power of A in mixhop; the hidden width must be divisible by order + 1"
+        2, ge=1, le=100, description="highest power of A in mixhop; the hidden width must be divisible by order + 1"
     )
 
     options: dict[str, Any] = Field(

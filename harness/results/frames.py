@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
 from harness.results.projection import network_label
-from harness.results.record import Json, Record
+from harness.results.record import EDITED, Json, Record
 from harness.results.reference import at_middle, measurements
 from harness.results.repeats import averaged
 from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
@@ -27,9 +27,10 @@ def load_results(path: Path | str) -> pd.DataFrame:
     Times in seconds, `bytes_<purpose>` in bytes an epoch over all ranks, `peak_memory_bytes` of the largest
     rank, scores as fractions, `stat_<name>`: a method's own metrics of an epoch, see `results.reduce` (no
     such columns from records that are older than them). A metric that a trial lacks is NaN (None for text).
+    A copy of a trial's directory is no trial of its own: of several the one that started last counts, once.
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
-    records = read_all(record_places(Path(path)))
+    records = _at_middle(_read_once(Path(path)))
     rows = [row_of(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
     extra = dict.fromkeys(key for row in rows for key in row if key not in METRICS)
     frame = pd.DataFrame(rows, columns=[*METRICS, *extra])
@@ -39,8 +40,30 @@ def load_results(path: Path | str) -> pd.DataFrame:
 
 def read_all(places: Sequence[Path]) -> list[Record]:
     """Read the records in directories, each with the reference workload's time nearest to its trial."""
-    known = {suite: measurements(suite) for suite in {place.parent for place in places}}
-    return [at_middle(read_at(place), known[place.parent]) for place in places]
+    return _at_middle({place: read_at(place) for place in places})
+
+
+def _at_middle(found: Mapping[Path, Record]) -> list[Record]:
+    known = {suite: measurements(suite) for suite in {place.parent for place in found}}
+    return [at_middle(record, known[place.parent]) for place, record in found.items()]
+
+
+def _read_once(path: Path) -> dict[Path, Record]:
+    """Read the records under `path` by directory, one a trial: of copies, and reruns, the one that started last."""
+    last: dict[RecordKey, tuple[Path, Record]] = {}
+    for place in record_places(path):
+        record = read_at(place)
+        key = record.suite, record.trial
+        if key not in last or record.started > last[key][1].started:
+            last[key] = place, record
+    return dict(last.values())
+
+
+def edited(places: Iterable[Path]) -> list[str]:
+    """Return a line for each trial under results directories whose files are not what was written."""
+    found = (record for place in places for record in _read_once(place).values())
+    said = ((record, flag.partition(": ")) for record in found for flag in record.flags)
+    return [f"{record.label} ({record.trial}): {what}" for record, (key, _, what) in said if key == EDITED]
 
 
 def load_epochs(path: Path | str) -> pd.DataFrame:
@@ -51,8 +74,7 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
     metrics as `stat_<name>`.
     """
     frames = []
-    for place in record_places(Path(path)):
-        record = read_at(place)
+    for place, record in _read_once(Path(path)).items():
         frame = read_epochs(place / "epochs.parquet")
         frame.insert(0, "suite", record.suite)
         frame.insert(1, "trial", record.trial)
@@ -275,8 +297,8 @@ def _averaged(inputs: ResultInputs) -> ResultInputs:
 def _load_one(place: Path) -> ResultInputs:
     if not place.is_dir():
         raise UserError("no such directory of results", file=place, fix="run `harness run SUITE` first")
-    results = load_results(place).drop_duplicates(_TRIAL, ignore_index=True)
+    results = load_results(place)
     if results.empty:
         raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
-    records = (read_at(home) for home in record_places(place))
-    return ResultInputs(results, results, load_epochs(place), {(r.suite, r.trial): r for r in records}, (place,))
+    records = {(record.suite, record.trial): record for record in _read_once(place).values()}
+    return ResultInputs(results, results, load_epochs(place), records, (place,))

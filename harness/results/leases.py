@@ -26,6 +26,8 @@ from typing import Any, Self
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harness.errors import UserError, writing
+from harness.files import SMALL, read_bytes, read_text
 from harness.results import beat
 from harness.results.pulse import Pulses, start_beating, stop_beating
 
@@ -125,7 +127,8 @@ class Runner:
 
     def __enter__(self) -> Self:
         self._home.mkdir(parents=True, exist_ok=True)
-        _beat_path(self.directory, self.id).write_text("0\n")
+        with writing(self._home):
+            _beat_path(self.directory, self.id).write_text("0\n")
         self._write()
         self._start_heart()
         return self
@@ -181,6 +184,10 @@ def _beat_path(directory: Path, id_: str) -> Path:
     return directory / RUNNERS / f"{id_}.beat"
 
 
+def _pulse(directory: Path, id_: str) -> str:
+    return read_text(_beat_path(directory, id_), SMALL).strip()
+
+
 @dataclass
 class Runners:
     """Sees the runners of a suite's directory, and which of them live."""
@@ -199,17 +206,17 @@ class Runners:
 
     def info(self, id_: str) -> RunnerInfo | None:
         """Return what a runner says of itself; None if it says nothing."""
-        with contextlib.suppress(OSError, ValidationError):
-            return RunnerInfo.model_validate_json(_info_path(self.directory, id_).read_bytes())
+        with contextlib.suppress(OSError, UserError, ValidationError):
+            return RunnerInfo.model_validate_json(read_bytes(_info_path(self.directory, id_), SMALL))
         return None
 
     def dead(self, id_: str) -> str | None:
         """Return why a runner is known to have ended; None if it lives or that cannot be told (yet)."""
         try:
-            pulse = _beat_path(self.directory, id_).read_text().strip()
+            pulse = _pulse(self.directory, id_)
         except FileNotFoundError:
             return "has ended"
-        except OSError:
+        except (OSError, UserError, UnicodeDecodeError):
             return None
         if pulse == beat.GONE:
             return "was killed"
@@ -224,8 +231,8 @@ class Runners:
         found = {}
         for info in self.all():
             if info.machine != _machine():
-                with contextlib.suppress(OSError):
-                    found[info.id] = _beat_path(self.directory, info.id).read_text().strip()
+                with contextlib.suppress(OSError, UserError, UnicodeDecodeError):
+                    found[info.id] = _pulse(self.directory, info.id)
         return found
 
     def bury(self) -> None:
@@ -300,8 +307,9 @@ class Leases:
         path = self.home / f"{lease.trial}.{lease.number}"
         text = json.dumps({"runner": lease.runner, "done": lease.done}).encode()
         temporary = self.home / f".{lease.trial}.{uuid.uuid4().hex}"
-        temporary.write_bytes(text)
         try:
+            with writing(self.home):
+                temporary.write_bytes(text)
             os.link(temporary, path)
         except OSError as error:
             # A server that answered twice says of our own link that it exists: then there are two names for the file.
@@ -318,8 +326,8 @@ class Leases:
         key = trial, number
         if key not in self._read:
             content: Any = None
-            with contextlib.suppress(OSError, ValueError):
-                content = json.loads((self.home / f"{trial}.{number}").read_bytes())
+            with contextlib.suppress(OSError, UserError, ValueError, RecursionError):
+                content = json.loads(read_bytes(self.home / f"{trial}.{number}", SMALL))
             if not isinstance(content, dict):  # being written, by somebody who may die before the end
                 since = self._empty.setdefault(key, self.runners.clock())
                 waited = self.runners.clock() - since > self.runners.lost_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -9,14 +10,17 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from harness.data.store import hash_file
 from harness.errors import UserError
+from harness.files import RECORD, read_text
 from harness.models.spec import KEPT
 from harness.spec import RENAMED
 from harness.suite.schema import LATER
 
 SCHEMA_VERSION = 1
+RECORD_FILE, EPOCHS_FILE = "record.json", "epochs.parquet"
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -26,7 +30,8 @@ class Record(BaseModel):
     """One trial: how it ended, what was run, where, and its metrics.
 
     `config`, `environment`, `dataset`, `partition`, `result` and `ranks` stay plain JSON, so that a record
-    outlives the code that wrote it. Metrics that could not be had are None, never 0.
+    outlives the code that wrote it. Metrics that could not be had are None, never 0. A file has a `digest` of all the
+    rest, too: a record that was edited is flagged.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -48,6 +53,17 @@ class Record(BaseModel):
     partition_fingerprint: str | None = Field(None, description="of the part of each node; the data set's: `dataset`")
     result: Json = Field(default_factory=dict, description="what `results.reduce` returns")
     ranks: list[Json] = Field(default_factory=list, description="what each rank wrote, without its epochs")
+    epochs_sha256: str | None = Field(None, description="of `epochs.parquet`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flag_edits(cls, content: Any) -> Any:
+        """Flag what is not as it was written; records that are older than digests have none."""
+        if not isinstance(content, dict) or "digest" not in content:
+            return content
+        if content["digest"] == digest_of(content) or not isinstance(content.get("flags", []), list):
+            return content
+        return content | {"flags": [*content.get("flags", []), _edited(RECORD_FILE)]}
 
     @field_validator("config")
     @classmethod
@@ -67,24 +83,54 @@ class Record(BaseModel):
 
     def to_json(self) -> str:
         """Return the record as strict JSON: what is not finite becomes null."""
-        return json.dumps(finite(self.model_dump(mode="python")), indent=1, allow_nan=False) + "\n"
+        content = finite(self.model_dump(mode="python"))
+        return json.dumps(content | {"digest": digest_of(content)}, indent=1, allow_nan=False) + "\n"
+
+
+EDITED = "edited"  # the flag
+
+
+def digest_of(content: Json) -> str:
+    """Return the SHA-256 of a record's content, however it is laid out, its own `digest` left out.
+
+    It shows mistakes, and edits that nobody hides: who wants to can make another.
+    """
+    rest = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def read_record(path: Path) -> Record:
-    """Read a `record.json`; UserError if it is damaged or of a newer harness."""
+    """Read a `record.json`; UserError if it is damaged or of a newer harness.
+
+    It is flagged if it, or the epochs beside it, are not as they were written.
+    """
     fix = "remove the trial's directory; the next run repeats it"
-    return read_versioned(path, Record, SCHEMA_VERSION, ("record", "damaged record"), fix)
+    record = read_versioned(path, Record, SCHEMA_VERSION, ("record", "damaged record"), fix)
+    if record.epochs_sha256 is None or _hash(path.with_name(EPOCHS_FILE)) in (None, record.epochs_sha256):
+        return record
+    return record.model_copy(update={"flags": [*record.flags, _edited(EPOCHS_FILE)]})
+
+
+def _edited(file: str) -> str:
+    return f"{EDITED}: {file} was changed after it was written"
+
+
+def _hash(path: Path) -> str | None:
+    try:
+        return hash_file(path)
+    except OSError:
+        return None  # who needs the epochs says so
 
 
 def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, str], fix: str) -> M:
     """Read JSON with a `schema_version` as a `kind`.
 
     `version`: the newest that is known; `named`: what it is called, and when it is damaged; `fix`: of damage.
-    UserError if it is damaged or newer, OSError if it cannot be read.
+    UserError if it is damaged, newer, too large or no regular file, OSError if it cannot be read.
     """
     what, damaged = named
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path, RECORD))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{damaged}: not JSON", file=path, fix=fix) from error
     found = content.get("schema_version") if isinstance(content, dict) else None

@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from harness.data.store import locked
+from harness.files import RECORD, read_bytes
 from harness.results.record import Record
 
 FILE = "reference.jsonl"
@@ -83,7 +84,7 @@ def note(directory: Path, new: Sequence[Measurement]) -> None:
         lines = "".join(each.model_dump_json() + "\n" for each in _ordered(new) if each not in there)
         if not lines:
             return
-        with path.open("ab+") as file:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab+") as file:
             if file.tell() and not _ends_whole(path):
                 lines = "\n" + lines  # whoever wrote last was killed in the middle of a line
             file.write(lines.encode())
@@ -97,7 +98,7 @@ def _ends_whole(path: Path) -> bool:
 
 def _read(path: Path) -> list[Measurement]:
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_bytes(path, RECORD).splitlines()
     except FileNotFoundError:
         return []
     found = []

@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.data.store import sync
+from harness.data.store import hash_file, sync
 from harness.errors import UserError
-from harness.results.leases import Lease, Leases, Runner, Runners, named
-from harness.results.record import Record, read_kept, read_record
+from harness.files import open_regular, size_text
+from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, named
+from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
 from harness.results.reference import measurements, note
 from harness.suite.schema import PLAIN_NAME, Claim, Suite, TrialConfig
 from harness.suite.text import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyarrow import RecordBatch
+    from pyarrow.parquet import ParquetFile
 
 SUITE_FILE = "suite.json"
 SCHEMA_VERSION = 1
@@ -99,7 +102,13 @@ class ResultStore:
         self.owner = uuid.uuid4().hex[:10]
 
     def runner(self) -> Runner:
-        """Return this process as a runner of the suite, to be entered before anything is staged or committed."""
+        """Return this process as a runner of the suite, to be entered before anything is staged or committed.
+
+        UserError if a link would have it write, or remove, elsewhere.
+        """
+        for name in (STAGING, RUNNERS, LEASES):
+            if (self.directory / name).is_symlink():
+                raise UserError("is a link, which no run writes through", file=self.directory / name, fix="remove it")
         return Runner(self.directory, self.owner)
 
     def leases(self) -> Leases:
@@ -122,7 +131,7 @@ class ResultStore:
         if not re.fullmatch(PLAIN_NAME, trial_id):
             raise ValueError(f"not a trial id: {trial_id!r}")
         path = self.staging / f"{trial_id}-{self.owner}{suffix}"
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         path.mkdir(parents=True)
         return path
 
@@ -164,7 +173,8 @@ class ResultStore:
         Killed at any moment, it leaves the older record (or none) or the new one, never a part.
         """
         built = self._empty(trial_id, BUILT)
-        write_epochs(epochs, built / "epochs.parquet")
+        write_epochs(epochs, built / EPOCHS_FILE)
+        record = record.model_copy(update={"epochs_sha256": hash_file(built / EPOCHS_FILE)})
         (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
         (built / "record.json").write_text(record.to_json(), encoding="utf-8")
         home = self._put(built, trial_id)
@@ -187,13 +197,21 @@ class ResultStore:
         for path in [*built.iterdir(), built]:
             sync(path)
         home, old = self.directory / trial_id, self.staging / f"{trial_id}{REPLACED}"
-        if home.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if home.exists() or home.is_symlink():
+            _remove(old)
             home.rename(old)
         built.rename(home)
         sync(self.directory)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
         return home
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory with all that it holds; of a link to one, the link."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def records_under(directory: Path) -> list[Path]:
@@ -226,6 +244,7 @@ def _listed(directory: Path) -> list[Path]:
         return []
 
 
+MOST_CELLS = 50_000_000  # of a table of epochs: a million rows, an epoch and rank each, of 50 columns
 EPOCH_COLUMNS = (
     *("suite", "trial", "epoch", "rank", "epoch_time_s", "steps", "loss", "lr"),
     *("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score", "eval_s"),
@@ -252,13 +271,41 @@ def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def read_epochs(path: Path) -> pd.DataFrame:
-    """Read an `epochs.parquet`; UserError if it is missing or damaged."""
-    import pandas as pd
+    """Read an `epochs.parquet`; UserError if it is missing, damaged, or says that it has more than a table may."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
 
     try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"damaged epochs: {str(error).splitlines()[0]}", file=path) from error
+        with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+            said = file.metadata
+            if said.num_rows * max(1, said.num_columns) > MOST_CELLS:
+                raise ValueError(f"{said.num_rows} rows of {said.num_columns} columns are no trial's")
+            if twice := {*file.schema_arrow.names} & {
+                "suite",
+                "trial",
+            }:  # of which trial they are, is the record's to say
+                raise ValueError(f"they have a column '{min(twice)}'")
+            table = pa.Table.from_batches(_bounded(file), file.schema_arrow)
+            frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+    except (OSError, ValueError, MemoryError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"damaged epochs: {why}", file=path, fix="remove the trial's directory") from error
+    return frame
+
+
+def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
+    """Yield what a parquet file holds; ValueError once that is more than a table of numbers has.
+
+    A text that is in the file once may be in every row, so that only a few rows of texts are unpacked at a time.
+    """
+    columns = range(file.metadata.num_columns)
+    texts = any("BYTE_ARRAY" in file.schema.column(i).physical_type for i in columns)
+    total = 0
+    for batch in file.iter_batches(256 if texts else 1 << 16):
+        total += batch.nbytes
+        if total > 8 * MOST_CELLS:
+            raise ValueError(f"holds more than {size_text(8 * MOST_CELLS)}")
+        yield batch
 
 
 def _check_epochs(place: Path) -> None:
@@ -301,7 +348,7 @@ def record_places(path: Path) -> list[Path]:
 
 
 Keep = Literal["first", "latest"]
-CONTENT = ("record.json", "epochs.parquet")  # what makes two trials the same; logs may be lost on the way
+CONTENT = (RECORD_FILE, EPOCHS_FILE)  # what makes two trials the same; logs may be lost on the way
 
 
 @dataclass(frozen=True)
@@ -384,6 +431,9 @@ def _adopt(store: ResultStore, leases: Leases, known: Lease | None, found: _Foun
 
 def _read_to_merge(place: Path) -> _Found:
     """Read a record that becomes a directory of its trial's name."""
+    for name in CONTENT:
+        if (place / name).is_symlink():
+            raise UserError("is a link, which is not copied", file=place / name, fix="put the file itself there")
     record = read_at(place)
     if record.trial != place.name.partition(".")[0]:
         what = f"is the record of trial '{record.trial}'"
@@ -401,5 +451,6 @@ def _taken(old: _Found, new: _Found, keep: Keep | None) -> _Found:
 def _keep_suite(directory: Path, sources: Sequence[Path]) -> None:
     """Give results the `suite.json` of the first source that has one, if they have none."""
     for source in sources:
-        if (source / SUITE_FILE).is_file() and not (directory / SUITE_FILE).exists():
-            shutil.copyfile(source / SUITE_FILE, directory / SUITE_FILE)
+        kept, target = source / SUITE_FILE, directory / SUITE_FILE
+        if kept.is_file() and not kept.is_symlink() and not target.exists():
+            write_whole(target, kept.read_text(encoding="utf-8"))

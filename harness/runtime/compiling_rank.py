@@ -10,6 +10,11 @@ import os
 import sys
 from pathlib import Path
 
+from harness.runtime.launcher import exit_with_launcher
+
+if __name__ == "__main__":
+    exit_with_launcher()  # before torch is imported, which takes seconds
+
 from harness.graph.kernels import loaded
 from harness.runtime import rank
 

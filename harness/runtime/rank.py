@@ -8,11 +8,14 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
-import stat
 import sys
-import threading
 from pathlib import Path
 from typing import NoReturn
+
+from harness.runtime.launcher import exit_with_launcher
+
+if __name__ == "__main__":
+    exit_with_launcher()  # before torch is imported, which takes seconds
 
 import numba  # noqa: F401 - first, so that no kernel is deferred
 import torch
@@ -27,7 +30,6 @@ from harness.runtime.worker import Worker
 
 def main(arguments: list[str]) -> int:
     """Run one rank; returns the exit code: 0 if the trial is ok, 3 for any other status."""
-    exit_with_launcher()
     faulthandler.register(STACKS)
     gc.freeze()  # what was imported stays: to look through it for garbage takes 0.2 s, in whatever epoch that falls
     job = Job.read(Path(arguments[0]))
@@ -42,18 +44,6 @@ def main(arguments: list[str]) -> int:
         trainer.resume()
         trainer.run()
     return report.exit_code
-
-
-def exit_with_launcher() -> None:
-    """End this process when its standard input does, if that is a pipe: the launcher holds the other end."""
-
-    def watch() -> None:
-        while os.read(0, 1):
-            pass
-        os._exit(4)
-
-    if stat.S_ISFIFO(os.fstat(0).st_mode):
-        threading.Thread(target=watch, daemon=True).start()
 
 
 def leave(code: int) -> NoReturn:

@@ -19,9 +19,14 @@ from pathlib import Path
 from statistics import median
 from threading import Barrier
 
+from harness.runtime.launcher import exit_with_launcher
+
+if __name__ == "__main__":
+    exit_with_launcher()  # before torch is imported, which takes seconds
+
 import torch
 
-from harness.runtime.rank import exit_with_launcher, leave
+from harness.runtime.rank import leave
 from harness.runtime.report import RankReport
 
 NODES, DEGREE, WIDTH, PASS = 12_000, 16, 64, 1 << 21
@@ -80,7 +85,6 @@ def measure(cores: Sequence[int], repetitions: int = REPETITIONS) -> float:
 
 def main(arguments: list[str]) -> int:
     """Measure on the `cores` of the job, and write `reference_s` as a rank's report beside it."""
-    exit_with_launcher()
     job = Path(arguments[0])
     report = RankReport(job.parent, 0)
     with report.concluding():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.data.partition import partition_nodes
-from harness.data.store import atomic_directory, locked
+from harness.data.store import atomic_directory, locked, may_keep
 from harness.deferred import numba
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import gather, prefetch
@@ -188,14 +188,15 @@ def clusters(topology: Topology, count: int, seed: int, *, keep: Path | None = N
     no METIS. Into `keep`, a directory of the graph's own, whoever asks first puts the clusters; others wait, and all
     map the one copy. UserError for more clusters than nodes.
     """
-    if keep is None:
+    if keep is None or not may_keep(keep / f"clusters-{count}-{seed}"):
         spec = PartitionSpec(parts=count, objective="cut", seed=seed)
         return partition_nodes(topology.indptr, topology.indices, spec)
     target = keep / f"clusters-{count}-{seed}"
-    with locked(target):
-        if not target.exists():
-            with atomic_directory(target) as work:
-                np.save(work / "clusters.npy", clusters(topology, count, seed))
+    if not target.exists():
+        with locked(target):
+            if not target.exists():
+                with atomic_directory(target) as work:
+                    np.save(work / "clusters.npy", clusters(topology, count, seed))
     found: NDArray[np.int32] = np.load(target / "clusters.npy", mmap_mode="r")
     return found
 

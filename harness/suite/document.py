@@ -18,7 +18,8 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from harness.errors import UserError, nearest
+from harness.errors import UserError, UserErrors, nearest
+from harness.suite.size import unstorable
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
@@ -66,8 +67,8 @@ class SuiteSource:
 def gather(errors: Sequence[UserError]) -> UserError:
     """Return one error whose text is a line for each distinct one of `errors`, in the file's order."""
     ordered = sorted(errors, key=lambda error: error.line or 0)
-    lines = list(dict.fromkeys(str(error) for error in ordered))
-    return errors[0] if len(lines) == 1 else UserError("\n".join(lines))
+    distinct = list({str(error): error for error in ordered}.values())
+    return distinct[0] if len(distinct) == 1 else UserErrors(distinct)
 
 
 # YAML's core schema and no more: `1e-3` is a number; `off`, `010` and `2020-01-01` are words.
@@ -151,7 +152,10 @@ def _build(node: Node, path: KeyPath, doc: Document, above: tuple[int, ...]) -> 
     if isinstance(node, SequenceNode):
         doc.lines |= {(*path, i): _line(item) for i, item in enumerate(node.value)}
         return [_build(item, (*path, i), doc, inside) for i, item in enumerate(node.value)]
-    return node.value if getattr(node, "style", None) or str(node.tag) == f"{_TAG}str" else _plain(node.value)
+    value = node.value if getattr(node, "style", None) or str(node.tag) == f"{_TAG}str" else _plain(node.value)
+    if wrong := unstorable(value):
+        doc.errors.append(doc.error(node, path, f"bad value {reprlib.repr(node.value)}: {wrong}"))
+    return value
 
 
 def _plain(text: str) -> Any:
@@ -170,6 +174,8 @@ def _mapping(node: MappingNode, path: KeyPath, doc: Document, above: tuple[int, 
         if not isinstance(key_node, ScalarNode) or not key_node.value:
             raise doc.error(key_node, path, "a key must be a word")
         key = key_node.value
+        if wrong := unstorable(key):
+            raise doc.error(key_node, path, f"bad key {reprlib.repr(key)}: {wrong}")
         here = (*path, key)
         if key in built:
             message = f"duplicate key, first on line {doc.lines[here]}"

@@ -8,6 +8,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
 from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, named_in
 from harness.suite.select import check_keys, claim_errors, fits, rule
+from harness.suite.size import grid_size, too_many
 
 S = TypeVar("S", ModelSpec, TrainSpec)
 N = TypeVar("N", ModelSpec, TrainSpec, PartitionSpec)
@@ -60,6 +62,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         UserError: a line for each unknown data set, method or option, or bad value of an option.
     """
     checked = _Checked(suite, data_dir)
+    checked.require_size()
     if checked.errors:  # what is unknown may be in a plugin
         raise gather(checked.errors)
     datasets, methods, partitions = list(checked.datasets()), list(checked.methods()), list(checked.partitions())
@@ -82,6 +85,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         )  # fmt: skip
         if any(fits(trial, keys) for keys in excludes):
             continue
+        checked.check_parts(trial, checked.nodes[number])
         if trials.setdefault(trial.id, trial) != trial:
             name = trial.partition.file.name if trial.partition.file else ""
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
@@ -164,6 +168,7 @@ class _Checked:
     def __init__(self, suite: Suite, data_dir: Path | None = None) -> None:
         self.suite, self.data_dir = suite, data_dir
         self.errors: list[UserError] = []
+        self.nodes: list[int] = []  # of each data set, model and training
         self.plugins: Mapping[PluginKey, PluginSource] = {}
         for i, entry in enumerate(suite.plugins):
             try:
@@ -181,6 +186,19 @@ class _Checked:
             return self.suite.source.error((*path, *option), message, fix)
 
         self.errors.append(explain(error, at, lambda _: model.model_fields, depth))
+
+    def require_size(self) -> None:
+        """Raise a UserError if the suite has too many trials, exclusions not counted."""
+        from harness.runtime.method import METHODS
+
+        suite, methods = self.suite, 0
+        for entry in suite.methods:
+            with suppress(UserError):  # an unknown one is told by and by
+                methods += grid_size(entry.options, _listed(METHODS.find(entry.name, self.plugins).value.Options))
+        found = {"datasets": sum(grid_size(entry.options) for entry in suite.datasets)}
+        found |= {key: len(getattr(suite, key)) for key in ("model", "train", "partition", "network", "seeds")}
+        if (many := too_many(found | {"methods": methods, "repeat": suite.repeat})) is not None:
+            raise suite.source.error((many[0],), many[1], "list fewer values, or write several suites")
 
     def datasets(self) -> Iterator[Usual]:
         """Yield each data set with complete options, and with each model the training it gets on it."""
@@ -207,7 +225,14 @@ class _Checked:
                     self._need_label_sets(entry.name, trainings, path)
                 decided = {"inductive": info.inductive}
                 resolved = [t.model_copy(update=decided) if t.inductive is None else t for t in trainings]
+                self.nodes += [info.nodes] * len(models) * len(resolved)
                 yield from ((spec, model, train) for model in models for train in resolved)
+
+    def check_parts(self, trial: TrialConfig, nodes: int) -> None:
+        """Note it if a trial's graph has fewer nodes than parts."""
+        parts, name = trial.partition.parts, trial.dataset.name
+        if parts > nodes:
+            self._refuse(("partition", "parts"), f"bad value {parts}: {name} has {nodes:,} nodes", f"at most {nodes}")
 
     def _need_label_sets(self, name: str, trainings: Sequence[TrainSpec], path: KeyPath) -> None:
         """Refuse that nodes with one label each are weighted as if they had sets of them; `path`: where it says so."""
@@ -330,8 +355,7 @@ class _Checked:
                 self._refuse((*path, error.key) if error.key else path[:2], error.message, error.fix)
                 continue
             model = found.value.Options
-            listed = {key for key, field in model.model_fields.items() if takes_list(field.annotation)}
-            for options in grid(written, listed):
+            for options in grid(written, _listed(model)):
                 try:
                     checked = model.model_validate(options)
                 except ValidationError as error:
@@ -408,6 +432,11 @@ class _Checked:
             if not written:
                 self._refuse(("exclude", i), "excludes everything", "name what to exclude")
         return [rule(written) for written in self.suite.exclude]
+
+
+def _listed(options: type[BaseModel]) -> set[str]:
+    """Return the options that take a list."""
+    return {key for key, field in options.model_fields.items() if takes_list(field.annotation)}
 
 
 def _blamed(error: UserError, name: str, options: Mapping[str, Any]) -> KeyPath:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.errors import UserError, nearest
+from harness.files import read_text
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import PartitionSpec, Spec
@@ -27,6 +29,7 @@ from harness.suite.schema import (
     Suite,
     Timeouts,
 )
+from harness.suite.size import all_values, least_factors, too_many, unstorable
 from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
 
 SECTIONS: dict[str, type[Spec]] = {
@@ -55,20 +58,14 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
         UserError: a line for each mistake, naming file, line (or override), key, value and what is allowed.
             Names and options of data sets and methods are checked by `expand`.
     """
-    data: dict[str, Any]
-    if isinstance(path, Mapping):
-        source, data = SuiteSource(), copy.deepcopy(dict(path))
-    else:
-        read = document.parse(_text(path), str(path))
-        if not isinstance(read.data, dict):
-            fix = "write `name: ...`, `datasets: [...]`, `methods: [...]` lines"
-            raise UserError("not a suite", file=path, fix=fix)
-        source, data = SuiteSource(path, read.lines), read.data
+    source, data = _read(path)
     for override in overrides:
         _override(data, source, override)
     for section in (*SECTIONS, *LISTS, "plugins"):
         if data.get(section, ...) is None:  # `train:` with nothing below it
             del data[section]
+    if (many := too_many(least_factors(data))) is not None:
+        raise source.error((many[0],), many[1], "list fewer values, or write several suites")
     try:
         suite = Suite.model_validate(data)
     except ValidationError as error:
@@ -83,12 +80,26 @@ def load_suite(path: Path | Mapping[str, Any], overrides: Sequence[str] = ()) ->
     return suite
 
 
+def _read(path: Path | Mapping[str, Any]) -> tuple[SuiteSource, dict[str, Any]]:
+    """Return what a file, or a mapping, says, and where it is written."""
+    if isinstance(path, Mapping):
+        source, data = SuiteSource(), copy.deepcopy(dict(path))
+        for where, value in all_values(data):
+            if wrong := unstorable(value):
+                raise source.error(where, f"bad value {reprlib.repr(value)}: {wrong}")
+    else:
+        read = document.parse(_text(path), str(path))
+        if not isinstance(read.data, dict):
+            fix = "write `name: ...`, `datasets: [...]`, `methods: [...]` lines"
+            raise UserError("not a suite", file=path, fix=fix)
+        source, data = SuiteSource(path, read.lines), read.data
+    return source, data
+
+
 def _text(path: Path) -> str:
     """Read the file, refusing what cannot be a suite before reading it whole."""
     try:
-        if path.stat().st_size > document.MAX_BYTES:
-            raise UserError(f"larger than {document.MAX_BYTES >> 20} MiB", file=path, fix="not a suite file?")
-        return path.read_text(encoding="utf-8")
+        return read_text(path, document.MAX_BYTES)
     except FileNotFoundError as error:
         there = [p.name for p in path.parent.glob("[!.]*.y*ml")] if path.parent.is_dir() else []
         raise UserError("no such file", file=path, fix=nearest(path.name, there) if there else None) from error

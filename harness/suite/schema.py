@@ -22,6 +22,7 @@ from harness.registry import Registry
 from harness.runtime.spec import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
 from harness.suite.document import SuiteSource
+from harness.suite.size import MOST_TRIALS, axis, variants_size
 from harness.suite.tuning import TuningSpec
 
 Selector = dict[str, Any]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
@@ -412,22 +413,18 @@ def grid(options: Mapping[str, Any], list_valued: Collection[str] = ()) -> Itera
     holds lists stands for its items.
     """
     keys = sorted(options)  # the order of keys in the file must not change the order of trials
-    axes = [_axis(options[key], key in list_valued) for key in keys]
+    axes = [axis(options[key], key in list_valued) for key in keys]
     for values in itertools.product(*axes):
         yield dict(zip(keys, values, strict=True))
 
 
-def _axis(value: Any, list_valued: bool) -> list[Any]:
-    """Return the alternatives that a written value stands for."""
-    if not isinstance(value, list):
-        return [value]
-    if list_valued and not any(isinstance(item, list) for item in value):
-        return [value]
-    return value
-
-
 def _variants(value: Any) -> Any:
-    """Expand each mapping whose values are lists into all its combinations, in the order written."""
+    """Expand each mapping whose values are lists into all its combinations, in the order written.
+
+    ValueError if there are more than a suite may have trials.
+    """
+    if (count := variants_size(value)) > MOST_TRIALS:
+        raise ValueError(f"{count:,} variants, a suite has at most {MOST_TRIALS:,} trials: list fewer values")
     variants: list[Any] = []
     for written in value if isinstance(value, list | tuple) else [value]:
         variants += grid(written) if isinstance(written, dict) else [written]
@@ -532,10 +529,14 @@ class Suite(Spec):
         description="keys of train, dropout and norm of model, and options that a method sets itself, by its name",
     )
     exclude: tuple[dict[str, Any], ...] = Field(
-        (), description="trials that are left out: those that match all keys of an entry, keys as for --only"
+        (),
+        max_length=1000,
+        description="trials that are left out: those that match all keys of an entry, keys as for --only",
     )
     tuning: TuningSpec | None = Field(None, description="how `harness tune` searches each method's settings")
-    claims: tuple[Claim, ...] = Field((), description="what the results should show; no part of a trial")
+    claims: tuple[Claim, ...] = Field(
+        (), max_length=1000, description="what the results should show; no part of a trial"
+    )
 
     _source: SuiteSource = PrivateAttr(default_factory=SuiteSource)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from harness.errors import writing
 from harness.suite.schema import Suite
 
 
@@ -37,8 +39,14 @@ def write_suite_file(suite: Suite, path: Path) -> Path:
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all, whoever else writes it."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        with writing(path), temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _entry(entry: dict[str, Any]) -> Any:

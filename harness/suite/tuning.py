@@ -60,7 +60,7 @@ DEFAULT_SPACE: Mapping[str, Any] = {
 class Budget(Spec):
     """What each method may spend on each data set in each study; the same for all."""
 
-    trials: int = Field(15, ge=1, description="trials of a study")
+    trials: int = Field(15, ge=1, le=10_000, description="trials of a study")
     seconds: float | None = Field(None, gt=0, description="training seconds of a trial, at most")
     total_seconds: float | None = Field(None, gt=0, description="training seconds of a study: no trial begins after")
 
@@ -93,7 +93,9 @@ class TuningSpec(Spec):
         None, description="algoperf: 5 trials, 3 studies, by time to target, where these are not given"
     )
     budget: Budget = Field(Budget(), description="of each method, data set and study")
-    studies: int = Field(1, ge=1, description="independent searches; the one of median success is the method's")
+    studies: int = Field(
+        1, ge=1, le=1_000, description="independent searches; the one of median success is the method's"
+    )
     sampler: Sampler = Field(
         "random", description="random: independent draws; qmc: Sobol's sequence; tpe: learns from earlier trials"
     )

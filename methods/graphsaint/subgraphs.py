@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +108,8 @@ def saved_counts(keep: Path, key: str, make: Callable[[], Counts], *, recount: s
             are replaced, so that of its ranks one alone counts.
     """
     target, made = keep / f"counts-{key}", None
+    if not os.access(keep, os.W_OK | os.X_OK):  # a cache that is read-only: each counts for itself what is not there
+        return _read(target) if target.exists() and recount is None else make()
     with locked(target):
         if not target.exists() or recount not in (None, _meta(target)["maker"]):
             made = make()
@@ -115,9 +118,13 @@ def saved_counts(keep: Path, key: str, make: Callable[[], Counts], *, recount: s
                 np.save(work / "edges.npy", made.edges)
                 meta = {"draws": made.draws, "maker": recount, "seconds": made.seconds}
                 (work / "meta.json").write_text(json.dumps(meta) + "\n")
-        nodes, edges = (np.load(target / f"{name}.npy", mmap_mode="r") for name in ("nodes", "edges"))
-        kept = Counts(_meta(target)["draws"], nodes, edges, earlier_s=_meta(target).get("seconds"))
+        kept = _read(target)
     return kept if made is None else replace(kept, seconds=made.seconds, threads=made.threads, earlier_s=None)
+
+
+def _read(target: Path) -> Counts:
+    nodes, edges = (np.load(target / f"{name}.npy", mmap_mode="r") for name in ("nodes", "edges"))
+    return Counts(_meta(target)["draws"], nodes, edges, earlier_s=_meta(target).get("seconds"))
 
 
 def _meta(target: Path) -> dict[str, Any]:

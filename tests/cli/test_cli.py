@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch.tiny import write_suite
+from launch.tiny import write_ring, write_suite
 
 from harness.cli import main
 from harness.launch import runner as runner_module
@@ -271,9 +271,8 @@ def test_plan_remarks_what_is_hardly_meant(
         return [line for line in (out + err).splitlines() if line.startswith("note: ")]
 
     assert notes() == []
-    assert notes("--set", "partition.parts=[2,13]") == [
-        "note: 1 trial: more parts than ring has nodes, 12",
-        "note: 1 trial: 13 ranks on 2 cores: times are of ranks that wait for one another",
+    assert notes("--set", "partition.parts=[2,12]") == [
+        "note: 1 trial: 12 ranks on 2 cores: times are of ranks that wait for one another"
     ]
     assert notes("--device", "gpu") == [
         "note: 2 trials: device cuda, and torch can use no GPU here (--device cpu; see `harness doctor`)"
@@ -281,6 +280,33 @@ def test_plan_remarks_what_is_hardly_meant(
     assert notes("--executor", "slurm", "--set", "partition.parts=[4]") == []  # not this machine's cores
     excluded = "exclude=[{parts: 1}, {parts: 3}]"
     assert notes("--set", excluded) == [f"note: --set {excluded}: exclude.1: excludes no trial of the suite"]
+
+
+def test_what_no_machine_could_hold_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is planned for it, by `plan` and `run` alike; a line for each mistake."""
+    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(30 << 20))
+    wide = ["--set", "partition.parts=[2,11,12]", "--set", "model.hidden=10000000", "--set", "seeds=[0]"]
+    lines = (
+        "error: --set partition.parts=[2,11,12]: bad value 11: this machine has memory for 10 processes "
+        "(fewer parts, or more machines)\n"
+        "error: --set partition.parts=[2,11,12]: bad value 12: this machine has memory for 10 processes "
+        "(fewer parts, or more machines)\n"
+        "error: --set model.hidden=10000000: bad value 10000000: weights, gradients and moments of a rank take "
+    )
+    for command in ("plan", "run"):
+        code, _, err = harness(capsys, command, "tiny.yaml", *wide)
+        assert code == 2
+        assert err.startswith(lines)
+        assert err.endswith(", this machine has 30 MiB (make it smaller)\n")
+        assert len(err.splitlines()) == 3
+    assert harness(capsys, "plan", "tiny.yaml", *wide, "--nnodes", "2")[2].startswith("error: --set model.hidden")
+    parts = ["--set", "partition.parts=[2,13]"]
+    assert harness(capsys, "run", "tiny.yaml", *parts)[::2] == (
+        2,
+        "error: --set partition.parts=[2,13]: bad value 13: ring has 12 nodes (at most 12)\n",
+    )
 
 
 def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,6 +317,18 @@ def test_plan_without_data(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     )
     assert row.search(out)
     assert out.endswith("\n2 trials: 0 done, 0 to run, 2 skipped\nget the missing data: harness data get reddit\n")
+
+
+def test_partition_of_ones_own_data(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HARNESS_DATA")
+    write_ring(tmp_path / "elsewhere", "My_Graph")
+    options = ("--parts", "2", "--method", "chunk", "--data-dir")
+    for name in ("My_Graph", "my-graph"):
+        code, out, err = harness(capsys, "partition", name, *options, str(tmp_path / "elsewhere"))
+        assert (code, err) == (0, "")
+        assert out.startswith("My_Graph, chunk, 2 parts\n")
 
 
 def test_partition_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

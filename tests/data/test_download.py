@@ -97,7 +97,8 @@ def test_download_then_prepare_then_once(server: Server, reddit: Published, tmp_
     assert prepare(SPEC, cache=cache, download=True) == directory
     prepare(DatasetSpec(name="reddit"), cache=cache)
     assert server.requests == ["/reddit.zip"], "one download serves every later use"
-    assert sorted(p.name for p in (cache / "raw" / "reddit").iterdir()) == ["reddit_data.npz", "reddit_graph.npz"]
+    files = sorted(p.name for p in (cache / "raw" / "reddit").iterdir())
+    assert files == ["checksums.json", "reddit_data.npz", "reddit_graph.npz"]
 
 
 def test_a_prepared_set_outlives_its_raw_files(reddit: Published, tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_ogb_keeps_raw_and_split(server: Server, tmp_path: Path) -> None:
     made = raw.write_ogb_csv(tmp_path / "made", raw.known())
     server.files["/arxiv.zip"] = zipped(made, prefix="arxiv/")
     entry = replace(published()["ogbn-arxiv"], urls=(f"{server.url}/arxiv.zip",))
-    assert sorted(p.name for p in fetch(entry, tmp_path / "t").iterdir()) == ["raw", "split"]
+    assert sorted(p.name for p in fetch(entry, tmp_path / "t").iterdir()) == ["checksums.json", "raw", "split"]
 
 
 def test_planetoid_is_eight_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +199,19 @@ def test_damage_inside_the_archive_is_found(server: Server, reddit: Published, t
         assert_nothing_cached(cache)
 
 
-def test_a_whole_archive_of_damaged_files_is_not_kept(server: Server, reddit: Published, tmp_path: Path) -> None:
+def test_a_whole_archive_of_unreadable_files_is_kept_and_told(
+    server: Server, reddit: Published, tmp_path: Path
+) -> None:
+    """It is what the server sent: that it is damaged is not proven, and the server would send it again."""
     made, cache = tmp_path / "made", tmp_path / "cache"
     (made / "reddit_graph.npz").write_bytes(b"PK but no more")
     server.files["/reddit.zip"] = zipped(made)
-    with pytest.raises(DataError, match=r"reddit_graph\.npz"):
-        prepare(SPEC, cache=cache, download=True)
-    assert_nothing_cached(cache)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"reddit_graph\.npz.*remove .*raw/reddit\)"):
+            prepare(SPEC, cache=cache, download=True)
+    assert (cache / "raw" / "reddit" / "reddit_graph.npz").read_bytes() == b"PK but no more"
+    assert not list((cache / "datasets").glob("[!.]*"))
+    assert server.requests == ["/reddit.zip"]
 
 
 def test_no_server_and_no_link_are_unavailable(server: Server, reddit: Published, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.data.formats import neutral
+from harness.data.graph import check_graph
 from harness.data.store import open_graph, write_graph
 from harness.errors import DataError
 
@@ -44,6 +46,23 @@ def test_weights_must_be_positive_and_finite(tmp_path: Path, bad: float) -> None
     graph = neutral.read(npz(tmp_path, weight=weights), "w", tmp_path / "work")
     with pytest.raises(DataError, match="edge weights must be positive and finite"):
         write_graph(graph, tmp_path / "graph")
+
+
+def test_weights_must_be_the_same_both_ways(tmp_path: Path) -> None:
+    """As edges must; the last bit may differ, as both directions may have been computed."""
+    (tmp_path / "work").mkdir()
+    lower = np.tril(DENSE)
+    weights = (lower + lower.T)[DENSE > 0].astype(np.float32)
+    graph = neutral.read(npz(tmp_path, weight=weights), "w", tmp_path / "work")
+    check_graph(graph, "w.npz", symmetric=True)
+    rounded = weights.copy()
+    rounded[5] = np.nextafter(rounded[5], np.float32(9))
+    check_graph(replace(graph, weights=rounded), "w.npz", symmetric=True)
+    weights[5] *= 1.01
+    row, column = (int(each[5]) for each in np.nonzero(DENSE))
+    pair = rf"({row}, {column}|{column}, {row})"
+    with pytest.raises(DataError, match=rf"w\.npz: edge weights are not symmetric: {pair} has another than {pair}"):
+        check_graph(replace(graph, weights=weights), "w.npz", symmetric=True)
 
 
 @pytest.mark.parametrize("inductive", [False, True])

@@ -2,7 +2,8 @@
 
 What a rank does is told by the environment variable FAKE_RANKS, a JSON object from rank to behaviour:
 ok (default), exit1, kill, hang, stubborn (hangs and ignores SIGTERM), lost (waits, then reports a lost
-connection), nothing (ends with 0 and no result), damaged, child (leaves a process behind), or a status.
+connection), nothing (ends with 0 and no result), damaged, child (leaves a process behind), a status, or a JSON object:
+what the report says instead.
 FAKE_SECONDS is how long an `ok` rank takes; FAKE_LEDGER a file that rank 0 appends its trial to at its end.
 """
 
@@ -42,10 +43,9 @@ def behave(what: str, rank: int, out: Path, job: dict) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if what in ("hang", "stubborn"):
         time.sleep(600)
-    if what == "nothing":
-        return
-    if what == "damaged":
-        (out / f"rank{rank}.json").write_text('{"rank": 0, "sta')
+    if what in ("nothing", "damaged"):
+        if what == "damaged":
+            (out / f"rank{rank}.json").write_text('{"rank": 0, "sta')
         return
     if what == "child":
         child = subprocess.Popen(["sleep", "600"])
@@ -58,10 +58,12 @@ def behave(what: str, rank: int, out: Path, job: dict) -> None:
     if rank == 0 and (ledger := os.environ.get("FAKE_LEDGER")):
         with open(ledger, "a") as stream:
             stream.write(json.dumps(job["config"], sort_keys=True) + "\n")
-    finish(rank, out, what, None if what == "ok" else f"planted {what}")
+    others = json.loads(what) if what.startswith("{") else {}
+    status = "ok" if others else what
+    finish(rank, out, status, None if status == "ok" else f"planted {what}", **others)
 
 
-def finish(rank: int, out: Path, status: str, reason: str | None) -> None:
+def finish(rank: int, out: Path, status: str, reason: str | None, /, **others: object) -> None:
     epochs = [
         {"epoch": i, "rank": rank, "epoch_time_s": 0.1, "time_forward_s": 0.1, "bytes_embedding": 8, "loss": 1.0}
         | {"lr": 0.01, "train_score": 0.5, "val_score": 0.5, "test_score": 0.5, "eval_s": 0.0, "stats": {}}
@@ -73,6 +75,7 @@ def finish(rank: int, out: Path, status: str, reason: str | None) -> None:
     result = {"rank": rank, "status": status, "reason": reason, "inner": 5, "boundary": 2, "edges": 9, "train_nodes": 3}
     result |= {"setup_s": 0.1, "eval_s": 0.1, "peak_memory_bytes": 1000, "peak_memory_source": "VmHWM"}
     result |= {"traffic": [], "summary": summary, "epochs": epochs}
+    result |= others
     temporary = out / f"rank{rank}.tmp"
     temporary.write_text(json.dumps(result))
     temporary.rename(out / f"rank{rank}.json")

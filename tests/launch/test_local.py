@@ -147,6 +147,7 @@ def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) 
     group = run(tmp_path, monkeypatch, {0: what}, timeout_s=1.5)
     assert (group.status, group.reason) == ("timeout", "time limit of 1.5 s reached after 3 of 10 epochs")
     assert [rank["rank"] for rank in group.ranks] == [1]
+    assert "hello from rank 0\n" in group.log
     assert not any(map(alive, pids(tmp_path)))
     assert group.wall_s < 10
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from harness.errors import UserError
-from harness.launch import rendezvous
+from harness.launch import messages, rendezvous
 from harness.launch.heartbeat import beat_key, gone_key, heartbeat
 from harness.launch.process import loopback
 from harness.launch.rendezvous import (
@@ -62,7 +62,7 @@ def test_messages(clients: tuple[StoreClient, StoreClient], monkeypatch: pytest.
 
 
 def test_a_message_that_is_too_large(clients: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "LARGEST", 100)
+    monkeypatch.setattr(messages, "LARGEST", 100)
     with pytest.raises(ValueError, match="MiB"):
         clients[1].put("said", random.Random(0).randbytes(200).hex())
     assert clients[0].get("said") is None

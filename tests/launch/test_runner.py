@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ from harness.launch.process import Placement, placements_of
 from harness.launch.runner import OneMachine, RunOptions, exit_code, request_of, run_suite
 from harness.results.leases import RUNNERS, Lease
 from harness.results.record import Record, read_record
-from harness.results.store import SUITE_FILE, ResultStore, read_suite
+from harness.results.store import SUITE_FILE, ResultStore, read_epochs, read_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import Timeouts, TrialConfig
@@ -142,6 +143,40 @@ def test_a_failed_trial_is_recorded_and_the_others_go_on(bench: Bench) -> None:
     assert failed.reason == "rank 1 was killed by signal 9 (SIGKILL)"
     assert "hello from rank 1" in (bench.store.directory / failed.trial / "log.txt").read_text()
     assert failed.result == {}
+
+
+ROW = {"epoch": 0, "rank": 0, "epoch_time_s": 0.1}
+ODD = {
+    "epochs.0.stats.kept: a number of 71 bits needs more than 64 bits": {"epochs": [ROW | {"stats": {"kept": 2**70}}]},
+    "epochs.0.epoch_time_s.int: Input should be a valid integer": {"epochs": [ROW | {"epoch_time_s": "0.1"}]},
+    "epochs.0.epoch: Field required": {"epochs": [{"rank": 0}]},
+    "epochs: Input should be a valid list": {"epochs": {"0": ROW}},
+    "flags.0: Input should be a valid tuple": {"flags": [7]},
+    "rank: is 1": {"rank": 1},
+    "rank: Input should be a valid integer": {"rank": None},
+    "summary: Input should be a valid dictionary": {"summary": ["ok"]},
+    "in the runner": {"traffic": 7, "peak_memory_bytes": "much", "inner": {}},
+    "what its ranks reported cannot be kept: ": {"epochs": [ROW | {"loss": "\ud800"}]},  # no text
+}
+
+
+@pytest.mark.parametrize("reason", ODD)
+def test_an_odd_report_is_an_error_of_its_trial_alone(bench: Bench, reason: str) -> None:
+    code, told = bench.run({0: json.dumps(ODD[reason])}, only=2)
+    assert (code, len(told.records)) == (1, 2)
+    for record in bench.records().values():
+        assert record.status == "error"
+        assert reason in record.reason
+        assert "\n" not in record.reason
+    assert bench.run(only=3)[1].sizes == [(3, 2)]
+
+
+def test_a_statistic_that_is_no_number_is_none(bench: Bench) -> None:
+    told = {"epochs": [ROW | {"stats": {"kept": float("nan")}, "loss": float("inf")}]}
+    assert bench.run({0: json.dumps(told)}, only=1)[0] == 0
+    (record,) = bench.records().values()
+    assert (record.status, record.result["final_loss"]) == ("ok", 1.0)
+    assert math.isnan(read_epochs(next(bench.store.directory.glob("*/epochs.parquet")))["stat_kept"][0])
 
 
 def test_retry_runs_only_those_statuses(bench: Bench) -> None:

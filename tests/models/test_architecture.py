@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from harness.models.architecture import Architecture, evaluation_values, trainin
 from harness.models.gnn import GNN
 from harness.models.layer import MODELS, BlockSize
 from harness.models.spec import ModelSpec
+from harness.registry import sha256_of
+from harness.spec import PluginSource
 
 SHAPES = [{"layers": 1}, {"layers": 2, "norm": "layer"}, {"layers": 3, "linear_layers": 2, "norm": "layer"}]
 
@@ -30,6 +33,24 @@ def test_it_is_that_of_the_model_with_weights(name: str, shape: dict[str, object
         assert needed[0] == needed[1]
         needed = [evaluation_values(each, blocks[0], exchanged=exchanged) for each in (sizes, model)]
         assert needed[0] == needed[1]
+
+
+def test_anothers_layer_needs_no_memory_for_its_sizes(tmp_path: Path) -> None:
+    """Its weights would take 1 PB."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom harness import GraphLayer, MEAN\n"
+        "class Mine(GraphLayer):\n    name = 'mine'\n    propagation = MEAN\n    forward = None\n"
+        "    def __init__(self, inputs, outputs, *, products='auto'):\n"
+        "        super().__init__(inputs, outputs, products=products)\n"
+        "        self.second = torch.nn.Parameter(torch.ones(outputs, outputs) / outputs)\n"
+    )
+    source = PluginSource(file=file, module=None, cls="Mine", sha256=sha256_of(file))
+    width = 16_000_000
+    spec = ModelSpec.model_validate({"name": "mine", "layers": 2, "hidden": width})
+    sizes = Architecture(spec, 64, 4, source=source)
+    assert sizes.num_weights == 64 * width + width + width**2 + 4 * width + 4 + 16
+    assert sizes.depth == 2
 
 
 def test_a_layer_has_no_weights_until_it_is_a_module() -> None:

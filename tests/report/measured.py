@@ -90,6 +90,7 @@ def change(root: Path, how: Callable[[dict[str, Any]], object]) -> None:
     for path in root.rglob("record.json"):
         record = json.loads(path.read_text())
         how(record)
+        del record["digest"]
         path.write_text(Record.model_validate(record).to_json())
 
 

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from harness_methods.graphsaint import GraphSAINT
+from pyarrow import parquet
 
 from harness.errors import UserError
 from harness.metrics import METRICS, as_declared
 from harness.results import frames
-from harness.results.frames import load_epochs, load_results
+from harness.results.frames import load_epochs, load_inputs, load_results
 from harness.results.store import EPOCH_COLUMNS, ResultStore
 
 EPOCHS = [
@@ -98,6 +101,20 @@ def test_root_suite_and_trial_directories(root: Path) -> None:
     assert len(load_epochs(root / "demo" / ("1" * 12))) == 0
 
 
+def test_a_copy_of_a_trial_or_a_suite_counts_once(root: Path, make_record) -> None:
+    frame, epochs = load_results(root), load_epochs(root)
+    shutil.copytree(root / "demo" / ("0" * 12), root / "demo" / f"{'0' * 12} copy")
+    shutil.copytree(root / "other", root / "other-old")
+    pd.testing.assert_frame_equal(load_results(root), frame)
+    pd.testing.assert_frame_equal(load_epochs(root), epochs)
+    assert len(load_inputs(root).epochs) == len(epochs)
+    later = make_record("2" * 12, suite="other", started="2027-01-01T00:00:00+00:00")
+    ResultStore(root, "again").commit("2" * 12, later, EPOCHS[:1] * 2, "")  # not a copy: it ran again
+    assert list(load_results(root)["started"])[-1] == later.started
+    assert len(load_results(root)) == len(frame)
+    assert len(load_epochs(root)) == len(epochs) + 1
+
+
 def test_rows_are_in_the_order_the_trials_started(tmp_path: Path, make_record) -> None:
     store = ResultStore(tmp_path, "demo")
     for trial, second in (("a" * 12, 3), ("b" * 12, 1), ("c" * 12, 2)):
@@ -147,6 +164,32 @@ def test_damaged_epochs_are_told(root: Path, damage: bytes | None) -> None:
         load_epochs(root)
     assert str(error.value).startswith(f"{path}: damaged epochs: ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("column", ["suite", "trial"])
+def test_epochs_that_say_whose_they_are_are_refused(root: Path, column: str) -> None:
+    """They would take the place of what the record says."""
+    path = next(root.rglob("epochs.parquet"))
+    pd.DataFrame({"epoch": [0], "rank": [0], column: ["x"]}).to_parquet(path, index=False)
+    with pytest.raises(UserError, match=f"damaged epochs: they have a column '{column}'"):
+        load_epochs(root)
+
+
+def test_a_text_that_is_in_every_row_is_not_unpacked(root: Path) -> None:
+    """A dictionary has it once: some 100 KB stand for 20 GB."""
+    path = next(root.rglob("epochs.parquet"))
+    note = pa.DictionaryArray.from_arrays(pa.array([0] * 200_000, pa.int32()), ["x" * 100_000])
+    parquet.write_table(pa.table({"note": note}), path, store_schema=False)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(UserError, match=r"damaged epochs: holds more than 381.5 MiB"):
+        load_epochs(root)
+
+
+def test_more_rows_than_a_trial_has_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.results.store.MOST_CELLS", 200)
+    pd.DataFrame({"epoch": [0] * 101, "rank": 0}).to_parquet(next(root.rglob("epochs.parquet")), index=False)
+    with pytest.raises(UserError, match="damaged epochs: 101 rows of 2 columns are no trial's"):
+        load_epochs(root)
 
 
 def test_a_damaged_record_is_told(root: Path) -> None:

@@ -105,3 +105,58 @@ def test_a_trial_whose_copy_fails_is_nobodys_and_not_done(
     assert (left.runner, left.done) == (None, False)
     assert merge_results(tmp_path / "out", [one]) == Merged(copied=1, same=0, dropped=0)
     assert store.leases().latest()[A].done
+
+
+def test_a_linked_record_is_refused_before_anything_is_copied(write, tmp_path: Path) -> None:
+    one = write("one", A)
+    write("one", B)
+    for name in ("record.json", "epochs.parquet"):
+        file = one / "demo" / B / name
+        file.rename(tmp_path / name)
+        file.symlink_to(tmp_path / name)
+        with pytest.raises(UserError, match=rf"{B}/{name}: is a link, which is not copied"):
+            merge_results(tmp_path / "out", [one])
+        assert not (tmp_path / "out").exists()
+        file.unlink()
+        (tmp_path / name).rename(file)
+    (one / "demo" / C).symlink_to(one / "demo" / A)  # a trial of that name it is not
+    with pytest.raises(UserError, match="is the record of trial"):
+        merge_results(tmp_path / "out", [one])
+
+
+def test_links_in_results_are_not_written_through(write, tmp_path: Path) -> None:
+    one, out, outside = write("one", A), tmp_path / "out" / "demo", tmp_path / "outside"
+    (one / "demo" / SUITE_FILE).write_text("{}")
+    measured = one / "demo" / "reference.jsonl"
+    measured.write_text('{"machine": "m", "when": "2026-01-01T00:00:00Z", "seconds": 1.0, "cores": 1}\n')
+    out.mkdir(parents=True)
+    outside.mkdir()
+    (outside / "precious").mkdir()
+    for name in (".staging", ".runners", ".leases"):
+        (out / name).symlink_to(outside)
+        with pytest.raises(UserError, match=rf"{name}: is a link, which no run writes through \(remove it\)"):
+            merge_results(tmp_path / "out", [one])
+        (out / name).unlink()
+    for name in ("suite.json", "reference.jsonl", ".reference.jsonl.lock"):
+        (out / name).symlink_to(outside / name)
+    for name in ("reference.jsonl", ".reference.jsonl.lock"):
+        with pytest.raises(OSError, match="symbolic"):
+            merge_results(tmp_path / "out", [one])
+        (out / name).unlink()
+    assert merge_results(tmp_path / "out", [one]) == Merged(0, 1, 0)
+    assert (out / SUITE_FILE).read_text() == "{}"
+    assert not (out / SUITE_FILE).is_symlink()
+    assert [path.name for path in outside.iterdir()] == ["precious"]
+
+
+def test_a_link_in_place_of_a_trial_gives_way(write, tmp_path: Path, make_record) -> None:
+    write("one", A)
+    store, outside = ResultStore(tmp_path / "out", "demo"), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("")
+    store.directory.mkdir(parents=True)
+    (store.directory / A).symlink_to(outside)
+    for _ in range(2):
+        store.commit(A, make_record(A), ROWS, "")
+    assert not (store.directory / A).is_symlink()
+    assert [path.name for path in outside.iterdir()] == ["kept"]

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cli import main
 from harness.errors import UserError
+from harness.results.frames import load_results
 from harness.results.record import Record, epoch_rows, finite, read_record, without_epochs
+from harness.results.store import ResultStore
 
 
 def test_ranks_and_epochs_are_kept_apart() -> None:
@@ -94,3 +97,37 @@ def test_an_older_record_has_todays_names(make_record) -> None:
     }
     mine = {"name": "mine", "options": {"narrow": 3}}  # a plugin's own option of that name
     assert Record.model_validate_json(make_record(config={"method": mine}).to_json()).config["method"] == mine
+
+
+def test_an_edited_record_is_flagged(make_record, tmp_path: Path) -> None:
+    record = make_record(result={"test_at_best_val": 0.7, "tiny": 1e-300, "none": None}, flags=["load: noisy"])
+    home = ResultStore(tmp_path, "demo").commit(record.trial, record, [{"epoch": 0, "rank": 0, "loss": 0.1}], "")
+    file, epochs = home / "record.json", home / "epochs.parquet"
+    assert read_record(file).flags == ["load: noisy"]
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content, separators=(",", ":"), sort_keys=True))  # laid out otherwise
+    assert read_record(file).flags == ["load: noisy"]
+    for path, value in (("test_at_best_val", 0.9), ("tiny", 0.0), ("none", 0)):
+        edited = content | {"result": content["result"] | {path: value}}
+        file.write_text(json.dumps(edited))
+        assert read_record(file).flags == ["load: noisy", "edited: record.json was changed after it was written"]
+        file.write_text(read_record(file).to_json())  # it stays said
+        assert read_record(file).flags[-1].startswith("edited: ")
+    del content["digest"]
+    file.write_text(json.dumps(content))  # as older ones
+    assert read_record(file).flags == ["load: noisy"]
+    epochs.write_bytes(epochs.read_bytes() + b" ")
+    assert read_record(file).flags[1:] == ["edited: epochs.parquet was changed after it was written"]
+    epochs.unlink()
+    assert read_record(file).flags == ["load: noisy"]  # that it is missing is told where it is read
+
+
+def test_what_was_edited_is_told(make_record, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = make_record(result={"test_at_best_val": 0.7, "epoch_time_s": 1.0})
+    home = ResultStore(tmp_path / "r", "demo").commit(record.trial, record, [], "")
+    (home / "record.json").write_text((home / "record.json").read_text().replace("0.7", "0.9"))
+    assert "edited: " in load_results(tmp_path / "r")["flags"][0]
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path / "r"), str(tmp_path / "r")])
+    line = f"warning: {record.label} ({record.trial}): record.json was changed after it was written\n"
+    assert line in capsys.readouterr().out

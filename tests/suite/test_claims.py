@@ -143,7 +143,7 @@ def test_an_order_is_a_row_of_its_items(read) -> None:
          "s.yaml:13: claims.0.expect.at_most: bad value 'much': must be a valid number, unable to parse "
          "string as a number"),
         (CLAIM.format("eval_s", FULL, "{at_most: .nan}"),
-         "s.yaml:13: claims.0.expect.at_most: bad value nan: must be a finite number"),
+         "s.yaml:13: claims.0.expect.at_most: bad value '.nan': must be a finite number"),
         (CLAIM.format("eval_s", FULL, "{between: [2, 1]}"),
          "s.yaml:13: claims.0.expect: the range of `between` is empty: write the smaller number first"),
         (CLAIM.format("eval_s", FULL, "{order: [{parts: 2}, {parts: 4}]}"),

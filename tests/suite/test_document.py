@@ -46,7 +46,6 @@ def test_every_key_and_item_knows_its_line() -> None:
         ("'1'", "1"),
         ("010", "010"),
         ("[1, a]", [1, "a"]),
-        ("-.inf", float("-inf")),
     ],
 )
 def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
@@ -77,6 +76,10 @@ def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
         ("? [1]\n: 2", "s:1: a key must be a word"),
         ("? ''\n: 2", "s:1: a key must be a word"),
         ("a: \x00", "s: not YAML: special characters are not allowed (position 3)"),
+        ("a: 1e999\nb: [-.inf]\nc: {d: .nan}", "s:1: a: bad value '1e999': must be a finite number\n"
+         "s:2: b.0: bad value '-.inf': must be a finite number\ns:3: c.d: bad value '.nan': must be a finite number"),
+        ("a: 9223372036854775808", "s:1: a: bad value '9223372036854775808': a number has at most 63 bits"),
+        ('a: "\\ud800"', "s:1: a: bad value '\\ud800': is no text: it holds half a character"),
         ("[" * 100, "s:1: nested deeper than 20 levels"),
     ],
 )  # fmt: skip

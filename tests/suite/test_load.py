@@ -83,8 +83,9 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
         (PLAIN + "train:\n  epcohs: 3\n", "s.yaml:5: train.epcohs: unknown key (did you mean 'epochs'?)"),
         (PLAIN + "model: {hiden: 3}\n", "s.yaml:4: model.hiden: unknown key (did you mean 'hidden'?)"),
         (PLAIN + "partitions: 3\n", "s.yaml:4: partitions: unknown key (did you mean 'partition'?)"),
-        (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checksum_every, clip, cores, epochs, "
-         "eval_every, evaluation_mib, final_eval, inductive, lr, lr_warmup, message_precision, optimizer, "
+        (PLAIN + "train: {zzz: 1}\n", "s.yaml:4: train.zzz: unknown key (known: checkpoint, checksum_every, clip, "
+         "cores, epochs, eval_every, "
+         "evaluation_mib, final_eval, inductive, lr, lr_warmup, message_precision, optimizer, "
          "optimizer_options, patience, pos_weight, precision, products, sampled_eval, schedule, schedule_options, "
          "seconds, spmm, stop_at_target, target, threads, warmup, weight_decay)"),
         (PLAIN + "model:\n  name: 3\n", "s.yaml:5: model.name: bad value 3: must be a valid string"),
@@ -96,7 +97,7 @@ def test_the_directory_is_that_of_the_file(write, tmp_path: Path) -> None:
          "s.yaml:4: train.epochs: bad value 'ten': must be a valid integer, unable to parse string as an "
          "integer"),
         (PLAIN + "train: {epochs: true}\n", "s.yaml:4: train.epochs: must be a number"),
-        (PLAIN + "train: {lr: .inf}\n", "s.yaml:4: train.lr: bad value inf: must be a finite number"),
+        (PLAIN + "train: {lr: .inf}\n", "s.yaml:4: train.lr: bad value '.inf': must be a finite number"),
         (PLAIN + "train: 3\n", "s.yaml:4: train: bad value 3: must be a section of `key: value` lines"),
         (PLAIN + "train: {epochs: [1, two]}\n",
          "s.yaml:4: train.epochs: bad value 'two': must be a valid integer, unable to parse string as an "
@@ -210,8 +211,8 @@ def test_files_that_are_no_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert complaint(Path("redit.yaml")) == "redit.yaml: no such file (did you mean 'reddit.yaml'?)"
     assert complaint(Path("no/such.yaml")) == "no/such.yaml: no such file"
     Path("dir.yaml").mkdir()
-    assert complaint(Path("dir.yaml")) == "dir.yaml: cannot be read: Is a directory"
+    assert complaint(Path("dir.yaml")) == "dir.yaml: is a directory, expected a file (name a regular file)"
     Path("latin.yaml").write_bytes(b"name: \xe9")
     assert complaint(Path("latin.yaml")) == "latin.yaml: not UTF-8 text"
     Path("huge.yaml").write_bytes(b"#" * (2 << 20))
-    assert complaint(Path("huge.yaml")) == "huge.yaml: larger than 1 MiB (not a suite file?)"
+    assert complaint(Path("huge.yaml")) == "huge.yaml: larger than 1 MiB (is it the file that is meant?)"

@@ -51,9 +51,15 @@ def test_an_id_hashes_the_canonical_json_without_later_keys_at_their_default() -
     assert config["train"].pop("cores") is None
     assert (config["train"].pop("clip"), config["train"].pop("lr_warmup"), config.pop("shared")) == (None, 0, {})
     assert (config["train"].pop("seconds"), config.pop("tuning")) == (None, None)
+    assert config["train"].pop("checkpoint") == "10 min"
     assert (config["model"].pop("heads"), config["model"].pop("order")) == (4, 2)
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     assert GOLDEN.id == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_checkpoints_are_no_part_of_an_id() -> None:
+    train = GOLDEN.train.model_copy(update={"checkpoint": "5 epochs"})
+    assert GOLDEN.model_copy(update={"train": train}).id == GOLDEN.id
 
 
 def test_the_code_of_a_plugin_is_no_part_of_an_id() -> None:

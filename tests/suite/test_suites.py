@@ -48,13 +48,14 @@ def trials(name: str) -> list[TrialConfig]:
 
 
 def tiny_graph(path: Path) -> None:
-    mask = np.ones(2, dtype=bool)
+    nodes = np.arange(64)  # in pairs
+    mask = np.ones(64, dtype=bool)
     np.savez(
         path,
-        indptr=np.array([0, 1, 2]),
-        indices=np.array([1, 0], dtype=np.int32),
-        feat=np.zeros((2, 3), dtype=np.float32),
-        label=np.array([0, 1]),
+        indptr=np.arange(65),
+        indices=(nodes ^ 1).astype(np.int32),
+        feat=np.zeros((64, 3), dtype=np.float32),
+        label=nodes % 2,
         train_mask=mask,
         val_mask=mask,
         test_mask=mask,

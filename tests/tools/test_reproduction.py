@@ -10,6 +10,7 @@ import pytest
 from report.fake import write_results
 from ruamel.yaml import YAML
 
+from harness.results.record import Record
 from harness.results.store import kept, write_suite
 from harness.suite.load import load_suite
 from harness.suite.schema import Suite, TrialConfig
@@ -103,7 +104,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_results(Path("results"), methods=(("full", {}), ("bns-gcn", {"rate": 0.1})), parts=(2,), seeds=(0,))
     Path("results/demo").rename("results/demo-twin")
     for path in Path("results").glob("*/*/record.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"suite": "demo-twin"}))
+        record = Record.model_validate_json(path.read_text())
+        path.write_text(record.model_copy(update={"suite": "demo-twin"}).to_json())
     keep(Path("suites/demo-twin.yaml"))
     return tmp_path
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import lzma
 import math
+import os
 import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
+import psutil
 
+from harness.data.catalog import NUMBER
 from harness.data.graph import Array, EdgeChunks, Shape, csr_from_edges, fits, shape_text
 from harness.data.store import CHUNK_BYTES, Header, chunk_rows, npy_writer, read_columns, read_header, read_rows
-from harness.errors import DataError
+from harness.errors import DataError, UserError
+from harness.files import SMALL, open_regular, read_bytes, size_text
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -48,6 +53,10 @@ def reading(file: Path, expected: str) -> Iterator[None]:
     """Turn whatever a parser raises over a bad `file` into a DataError that says what was `expected`."""
     try:
         yield
+    except DataError:
+        raise
+    except UserError as error:  # no regular file, or too large
+        raise DataError(error.message, file=error.file or file, fix=error.fix) from error
     except FileNotFoundError as error:
         raise DataError(f"no such file, expected {expected}", file=error.filename or file) from error
     except _BROKEN as error:
@@ -61,6 +70,9 @@ def spool_features(chunks: Iterable[Array], shape: tuple[int, int], work: Path, 
     DataError if a value is not finite (also: too large for float32), or rows are missing.
     """
     path, rows = work / "features.npy", 0
+    if shape[1] > MAX_WIDTH:
+        raise DataError(f"{shape[1]} features a node, at most {MAX_WIDTH} are read", file=file)
+    require_space(4 * math.prod(shape), work.parent, file)
     try:
         with npy_writer(path, shape, np.float32) as append:
             for chunk in chunks:
@@ -75,29 +87,84 @@ def spool_features(chunks: Iterable[Array], shape: tuple[int, int], work: Path, 
     return open_npy(path)
 
 
+def require_space(size: int, directory: Path, file: Path) -> None:
+    """Raise a DataError if what is read from `file` takes more bytes than are free in a `directory`."""
+    free = shutil.disk_usage(directory).free
+    if size > free:
+        what = f"takes {size_text(size)} when it is prepared, {size_text(free)} are free in {directory}"
+        raise DataError(what, file=file, fix="set HARNESS_CACHE")
+
+
 def open_npy(path: Path) -> Array:
     """Memory-map an `.npy` that this process has just written."""
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 
 
-def read_json(path: Path, expected: str) -> dict[str, Any]:
-    """Read a JSON object."""
-    with reading(path, expected), path.open(encoding="utf-8") as stream:
-        content = json.load(stream)
+def read_json(path: Path, expected: str, limit: int) -> dict[str, Any]:
+    """Read a JSON object of at most `limit` bytes."""
+    with reading(path, expected):
+        content = json.loads(read_bytes(path, limit))
     if not isinstance(content, dict):
         raise DataError(f"expected {expected}, found a {type(content).__name__}", file=path)
     return content
 
 
-def csv_chunks(file: Path, dtype: Any, separator: str = ",") -> Iterator[Array]:
-    """Yield a gzipped table of numbers without a header as arrays [rows, columns]; `#` starts a comment."""
+def csv_chunks(file: Path, dtype: Any, rows: int, columns: int, separator: str = ",") -> Iterator[Array]:
+    """Yield a gzipped table of numbers without a header as arrays [k, columns]; `#` starts a comment.
+
+    DataError for more than so many `rows` or `columns`, or more text than they can be; nothing of that is kept.
+    """
     import pandas as pd
 
-    frames = partial(pd.read_csv, header=None, dtype=dtype, comment="#", chunksize=_CSV_ROWS)
-    with reading(file, "rows of numbers, gzipped"), frames(file, sep=separator, compression="gzip") as table:
-        for frame in table:
-            yield frame.to_numpy()
+    text = _Text(file, rows * columns * NUMBER + SMALL, columns * NUMBER + 1024)
+    with reading(file, "rows of numbers, gzipped"), text, io.BufferedReader(text, SMALL) as stream:
+        table = pd.read_csv(stream, header=None, dtype=dtype, comment="#", sep=separator, iterator=True)
+        step, found = 1, 0
+        with table, suppress(StopIteration):
+            while True:
+                values = table.get_chunk(step).to_numpy()
+                found += len(values)
+                if found > rows or values.shape[1] > columns:
+                    many = f"{found} rows" if found > rows else f"{values.shape[1]} columns"
+                    raise DataError(f"has {many}, at most {rows} of {columns} were expected", file=file)
+                yield values
+                step = max(1, min(_CSV_ROWS, _STEP // values.shape[1]))
+
+
+class _Text(io.RawIOBase):
+    """The text of a gzipped file; DataError for more bytes of it, or in a line, than were expected."""
+
+    def __init__(self, file: Path, most: int, line: int) -> None:
+        self._file, self._most, self._line = file, most, line
+        self._read = self._open = 0
+        self._packed: IO[bytes] | None = None
+        self._text: gzip.GzipFile | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._text is None:
+            self._packed = open_regular(self._file)
+            self._text = gzip.GzipFile(fileobj=self._packed)
+        data = self._text.read(len(buffer))
+        self._read += len(data)
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        longest = int(np.diff(ends, prepend=-1 - self._open).max(initial=0))
+        self._open = len(data) - int(ends[-1]) - 1 if ends.size else self._open + len(data)
+        if self._read > self._most:
+            raise DataError(f"unpacks to more than {size_text(self._most)}", file=self._file)
+        if max(longest, self._open) > self._line:
+            raise DataError(f"has a line of more than {self._line} bytes", file=self._file)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        for stream in (self._text, self._packed):
+            if stream is not None:
+                stream.close()
+        super().close()
 
 
 def mask(ids: Any, nodes: int, file: Path, name: str) -> Array:
@@ -161,6 +228,8 @@ def dense_chunks(matrix: sp.csr_matrix) -> Iterator[Array]:
     yield from (matrix[start : start + step].toarray() for start in range(0, matrix.shape[0], step))
 
 
+MAX_WIDTH = 1 << 20  # features of a node: a row is in memory whole
+_MOST_DEFLATED = 1032  # bytes that one byte of a deflated stream can stand for
 _KINDS = {"i": ("integers", "iu"), "f": ("floats", "f"), "b": ("booleans", "b"), "n": ("numbers", "iufb")}
 _STEP = CHUNK_BYTES // 8
 
@@ -173,18 +242,21 @@ class Npz:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with reading(path, "an .npz file"):
-            self._zip = zipfile.ZipFile(path)
-        self._sizes = {info.filename: info.file_size for info in self._zip.infolist()}
+        with reading(path, "an .npz file"), ExitStack() as stack:
+            self._file = stack.enter_context(open_regular(path))
+            self._zip = zipfile.ZipFile(self._file)
+            stack.pop_all()
+        self._members = {info.filename: info for info in self._zip.infolist()}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._zip.close()
+        self._file.close()
 
     def __contains__(self, name: str) -> bool:
-        return f"{name}.npy" in self._sizes
+        return f"{name}.npy" in self._members
 
     def shape(self, name: str, kind: str, shape: Shape) -> tuple[int, ...]:
         """Shape of member `name`, which must be of `kind` (i, f, b, n = any number) and fit `shape`."""
@@ -194,7 +266,11 @@ class Npz:
     def array(self, name: str, kind: str, shape: Shape) -> Array:
         """Member `name` whole, in the dtype it has."""
         with self._open(name, kind, shape) as (stream, header):
-            flat = np.empty(int(np.prod(header.shape, dtype=np.int64)), dtype=header.dtype)
+            size, most = math.prod(header.shape) * header.dtype.itemsize, psutil.virtual_memory().total
+            if size > most:
+                what = f"takes {size_text(size)} of memory, this machine has {size_text(most)}"
+                raise DataError(what, file=self._where(name))
+            flat = np.empty(math.prod(header.shape), dtype=header.dtype)
             at = 0
             for chunk in read_rows(stream, flat.shape, header.dtype, self._where(name)):
                 flat[at : at + len(chunk)] = chunk
@@ -216,6 +292,7 @@ class Npz:
                 return
             # Columns cannot be gathered from a compressed stream: it is unpacked to disk first.
             with TemporaryFile() as unpacked:
+                require_space(math.prod(header.shape) * header.dtype.itemsize, Path(gettempdir()), self.path)
                 shutil.copyfileobj(stream, unpacked, CHUNK_BYTES)
                 yield from read_columns(unpacked, 0, header.shape, header.dtype, self._where(name))
 
@@ -264,10 +341,21 @@ class Npz:
             found, dtype = header.shape, header.dtype
             if dtype.kind not in accepted or not fits(found, shape):
                 raise DataError(f"is {dtype} {list(found)}, expected {expected}", file=where)
-            body = self._sizes[f"{name}.npy"] - stream.tell()
+            self._check_size(self._members[f"{name}.npy"], where)
+            body = self._members[f"{name}.npy"].file_size - stream.tell()
             if body != math.prod(found) * dtype.itemsize:
                 raise DataError(f"has {body} bytes of data, which is not {dtype} {list(found)}", file=where)
             yield stream, header
+
+    def _check_size(self, member: zipfile.ZipInfo, where: Path) -> None:
+        """Refuse a member that says it holds more than its bytes in the file can stand for."""
+        packed = min(member.compress_size, os.fstat(self._file.fileno()).st_size)
+        stored = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: _MOST_DEFLATED}.get(member.compress_type)
+        if stored is None:
+            raise DataError("is packed in a way that numpy never does", file=where, fix="write it with numpy.savez")
+        if member.file_size > packed * stored + _MOST_DEFLATED:
+            what = f"says that it holds {size_text(member.file_size)}, of {size_text(packed)} in the file"
+            raise DataError(what, file=where)
 
     def _where(self, name: str) -> Path:
         return self.path / name

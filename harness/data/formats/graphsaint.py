@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from harness.data.catalog import NUMBER, Bounds
 from harness.data.formats.files import Npz, as_labels, csr, mask, read_json, reading, spool_features
 from harness.data.graph import Array, GraphData, is_symmetric
 from harness.data.store import npy_chunks, read_header
 from harness.errors import DataError
+from harness.files import SMALL, open_regular
 
 FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 
@@ -27,20 +29,23 @@ def read(source: Path, name: str, work: Path) -> GraphData:
         nodes = npz.shape("indptr", "i", (None,))[0] - 1
     if nodes < 1:
         raise DataError("indptr has no rows", file=adjacency)
-    labels = _labels(class_map, nodes)
-    roles = read_json(role, '{"tr": [...], "va": [...], "te": [...]}')
+    bounds = Bounds.of(name)
+    bounds.check(adjacency, nodes=nodes)
+    labels = _labels(class_map, nodes, bounds)
+    roles = read_json(role, '{"tr": [...], "va": [...], "te": [...]}', nodes * NUMBER + SMALL)
     split = [mask(roles.get(part), nodes, role, f"'{part}'") for part in ("tr", "va", "te")]
-    with reading(feats, "the features, float [N, F]"), feats.open("rb") as stream:
+    with reading(feats, "the features, float [N, F]"), open_regular(feats) as stream:
         shape, dtype, _ = read_header(stream, feats)
     if len(shape) != 2 or shape[0] != nodes or dtype.kind not in "fiu":
         raise DataError(f"is {dtype} {list(shape)}, expected floats [{nodes}, any]", file=feats)
+    bounds.check(feats, features=shape[1])
     features = spool_features(npy_chunks(feats), (nodes, shape[1]), work, feats)
-    return GraphData.of(name, csr=_edges(adjacency, nodes), features=features, labels=labels, split=split)
+    return GraphData.of(name, csr=_edges(adjacency, nodes, bounds), features=features, labels=labels, split=split)
 
 
-def _labels(path: Path, nodes: int) -> tuple[Array, int, bool]:
+def _labels(path: Path, nodes: int, bounds: Bounds) -> tuple[Array, int, bool]:
     expected = '{"0": class or [0, 1, ...], "1": ...}'
-    entries = read_json(path, expected)
+    entries = read_json(path, expected, nodes * (bounds.classes + 2) * NUMBER + SMALL)
     if len(entries) != nodes:
         raise DataError(f"labels {len(entries)} nodes, the graph has {nodes}", file=path)
     first: Any = next(iter(entries.values()))
@@ -63,10 +68,11 @@ def _labels(path: Path, nodes: int) -> tuple[Array, int, bool]:
     return as_labels(labels, path)
 
 
-def _edges(path: Path, nodes: int) -> tuple[Array, Array]:
+def _edges(path: Path, nodes: int, bounds: Bounds) -> tuple[Array, Array]:
     with Npz(path) as npz:
         indptr = npz.array("indptr", "i", (nodes + 1,)).astype(np.int64)
         (count,) = npz.shape("indices", "i", (None,))
+        bounds.check(path, edges=count)
         if npz.array("shape", "i", (2,)).tolist() != [nodes, nodes]:
             raise DataError(f"the adjacency is not {nodes} x {nodes}", file=path)
         if indptr[0] != 0 or indptr[-1] != count or (indptr[1:] < indptr[:-1]).any():

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from harness.data.catalog import Bounds
 from harness.data.formats.files import csr, csv_chunks, dense_chunks, mask, spool_features
 from harness.data.graph import Array, GraphData
 from harness.errors import DataError
@@ -28,10 +29,11 @@ _MAX_ID = 1 << 28
 def read(source: Path, name: str, work: Path) -> GraphData:
     """Read the two files of the directory `source`; users are numbered from 1 there, from 0 here."""
     links, memberships = (source / file for file in FILES)
-    users, groups = np.concatenate(list(_pairs(memberships))).T
-    nodes = max(max(int(chunk.max()) for chunk in _pairs(links)), int(users.max()))
+    bounds = Bounds.of(name)
+    users, groups = np.concatenate(list(_pairs(memberships, bounds))).T
+    nodes = max(max((int(chunk.max()) for chunk in _pairs(links, bounds)), default=1), int(users.max()))
 
-    edges = csr(lambda: ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links)), nodes, links)
+    edges = csr(lambda: ((pairs[:, 0] - 1, pairs[:, 1] - 1) for pairs in _pairs(links, bounds)), nodes, links)
     member = sp.csr_matrix((np.ones(len(users), np.float32), (users - 1, groups - 1)), (nodes, int(groups.max())))
     member.data[:] = 1  # a membership listed twice was summed
     # Stable order: of equally large groups the lower number comes first.
@@ -51,8 +53,9 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     return GraphData.of(name, csr=edges, features=features, labels=known, split=split, note=note)
 
 
-def _pairs(file: Path) -> Iterator[Array]:
-    for pairs in csv_chunks(file, np.int64, separator=r"\s+"):
+def _pairs(file: Path, bounds: Bounds) -> Iterator[Array]:
+    for pairs in csv_chunks(file, np.int64, bounds.edges, 2, separator=r"\s+"):
         if pairs.shape[1] != 2 or pairs.min() < 1 or pairs.max() > _MAX_ID:
             raise DataError("expected two numbers from 1 on in each line", file=file)
+        bounds.check(file, nodes=int(pairs.max()))  # there are fewer groups than users
         yield pairs

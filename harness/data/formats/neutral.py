@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.data.catalog import DatasetInfo, with_normalize
-from harness.data.formats.files import Npz, as_labels, dense_chunks, open_npy, spool_features
+from harness.data.formats.files import MAX_WIDTH, Npz, as_labels, dense_chunks, open_npy, spool_features
 from harness.data.graph import Array, GraphData, index_dtype
 from harness.data.store import npy_writer
 from harness.errors import DataError
@@ -70,7 +70,7 @@ def _feature_shape(npz: Npz) -> tuple[int, int]:
         rows, width = (int(size) for size in npz.array("feat_shape", "i", (2,)))
     else:
         raise DataError("has neither 'feat' nor sparse features (feat_indptr, ...)", file=npz.path)
-    if rows < 1 or not 1 <= width < 2**31:
+    if rows < 1 or not 1 <= width <= MAX_WIDTH:
         raise DataError(f"features of shape [{rows}, {width}]", file=npz.path)
     return rows, width
 

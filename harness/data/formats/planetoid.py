@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from harness.data.catalog import NUMBER, Bounds
 from harness.data.formats.files import as_labels, csr, dense_chunks, mask, reading, spool_features
 from harness.data.graph import Array, GraphData
 from harness.errors import DataError
+from harness.files import SMALL, read_bytes
 
 _OPCODES = """
     PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 STRING BINSTRING
@@ -32,6 +34,10 @@ _OPCODES = """
     BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
 """
 _DTYPES = frozenset(f"{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8) if f"{kind}{size}" != "f1")
+
+
+_LARGEST = 1 << 30
+_MOST_MADE = 200  # tuples and calls of a pickle; the published ones have up to 20
 
 
 class _Record:
@@ -63,6 +69,12 @@ def _empty(wanted: type[_Record], name: str, kind: Any, *_: Any) -> _Record:
     return empty
 
 
+def _list(*arguments: Any) -> list[Any]:
+    if arguments:
+        raise pickle.UnpicklingError("copies a list")
+    return []
+
+
 def _mapping(*arguments: Any) -> dict[Any, Any]:
     pairs = [a for a in arguments if isinstance(a, list)]
     return dict(pairs[0]) if pairs else {}
@@ -80,8 +92,8 @@ _GLOBALS: dict[str, Callable[..., Any]] = {
     "copyreg._reconstructor": _EMPTY_CSR,
     "collections.defaultdict": _mapping,
     "collections.OrderedDict": _mapping,
-    "__builtin__.list": list,
-    "builtins.list": list,
+    "__builtin__.list": _list,
+    "builtins.list": _list,
     "__builtin__.object": _Record,
     "builtins.object": _Record,
 }
@@ -98,14 +110,13 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("has a persistent id")
 
 
-def load_pickle(path: Path) -> Any:
-    """Return what the pickle `path` holds: an array, a scipy CSR matrix, or a dict of lists.
+def load_pickle(path: Path, limit: int = _LARGEST) -> Any:
+    """Return what the pickle `path`, of at most `limit` bytes, holds: an array, a scipy CSR matrix, or a dict of lists.
 
     DataError if it is missing, damaged, or names or does anything else.
     """
-    if not path.is_file():
-        raise DataError("no such file, expected a file of a Planetoid set", file=path)
-    data = path.read_bytes()
+    with reading(path, "a file of a Planetoid set"):
+        data = read_bytes(path, limit)
     try:
         _scan(data)
         value = _Unpickler(io.BytesIO(data), encoding="latin1").load()
@@ -116,10 +127,14 @@ def load_pickle(path: Path) -> Any:
 
 
 def _scan(data: bytes) -> None:
-    allowed = set(_OPCODES.split())
+    allowed, made = set(_OPCODES.split()), 0
     for opcode, argument, _ in pickletools.genops(data):
         if opcode.name not in allowed:
             raise pickle.UnpicklingError(f"has the opcode {opcode.name}")
+        # Python hashes a tuple in a tuple by recursion, without looking where its stack ends; each call may copy.
+        made += opcode.name.startswith(("TUPLE", "REDUCE", "NEWOBJ"))
+        if made > _MOST_MADE:
+            raise pickle.UnpicklingError(f"makes more than {_MOST_MADE} tuples and objects")
         # The unpickler reserves memory for the highest memo number it meets, however few there are.
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= len(data):
             raise pickle.UnpicklingError("has a memo number beyond its size")
@@ -169,8 +184,9 @@ _VALIDATION = 500
 def read(source: Path, name: str, work: Path) -> GraphData:
     """Read the set `name` from the directory `source`."""
     files = {part: source / f"ind.{name}.{part}" for part in PARTS}
-    y, ally, ty = (_matrix(files[part], dense=True) for part in ("y", "ally", "ty"))
-    allx, tx = (_matrix(files[part], dense=False) for part in ("allx", "tx"))
+    bounds = Bounds.of(name)
+    y, ally, ty = (_matrix(files[part], bounds, dense=True) for part in ("y", "ally", "ty"))
+    allx, tx = (_matrix(files[part], bounds, dense=False) for part in ("allx", "tx"))
     test = _test_index(files["test.index"], allx.shape[0], tx.shape[0])
     nodes = int(test.max()) + 1
     if allx.shape[0] != ally.shape[0] or tx.shape[0] != ty.shape[0] or allx.shape[1] != tx.shape[1]:
@@ -184,7 +200,7 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     one_hot = np.zeros((nodes, ty.shape[1]), dtype=np.int64)
     one_hot[: len(ally)], one_hot[test] = ally, ty
     labels = as_labels(np.where(one_hot.any(1), one_hot.argmax(1), -1), files["ally"], classes=ty.shape[1])
-    pairs = _edges(files["graph"], nodes)
+    pairs = _edges(files["graph"], nodes, bounds)
     edges = csr(lambda: iter([(pairs[:, 0], pairs[:, 1])]), nodes, files["graph"], "neighbour lists")
     dense = spool_features(dense_chunks(features), features.shape, work, files["allx"])
     last = min(len(y) + _VALIDATION, allx.shape[0])
@@ -196,11 +212,12 @@ def read(source: Path, name: str, work: Path) -> GraphData:
     return GraphData.of(name, csr=edges, features=dense, labels=labels, split=split)
 
 
-def _matrix(file: Path, *, dense: bool) -> Any:
-    value = load_pickle(file)
+def _matrix(file: Path, bounds: Bounds, *, dense: bool) -> Any:
+    value = load_pickle(file, min(_LARGEST, bounds.unpacked))
     wanted, what = (np.ndarray, "one-hot labels") if dense else (sp.csr_matrix, "a sparse feature matrix")
     if not isinstance(value, wanted) or value.ndim != 2 or 0 in value.shape:
         raise DataError(f"expected {what}", file=file)
+    bounds.check(file, nodes=value.shape[0], features=0 if dense else value.shape[1])
     if dense and not (((value == 0) | (value == 1)).all() and (value.sum(1) <= 1).all()):
         raise DataError("expected one-hot labels", file=file)
     return value
@@ -208,7 +225,9 @@ def _matrix(file: Path, *, dense: bool) -> Any:
 
 def _test_index(file: Path, before: int, count: int) -> Array:
     with reading(file, "one node id a line"):
-        index = np.array([int(line) for line in file.read_text(encoding="ascii").split()], dtype=np.int64)
+        index = np.array(
+            [int(line) for line in read_bytes(file, count * NUMBER + SMALL).decode("ascii").split()], dtype=np.int64
+        )
     if len(index) != count or len(np.unique(index)) != count:
         raise DataError(f"{len(index)} node ids, expected {count} different ones", file=file)
     # CiteSeer's gaps are 15 of 1,015; a damaged digit must not ask for a graph of any size.
@@ -217,10 +236,11 @@ def _test_index(file: Path, before: int, count: int) -> Array:
     return index
 
 
-def _edges(file: Path, nodes: int) -> Array:
-    graph = load_pickle(file)
+def _edges(file: Path, nodes: int, bounds: Bounds) -> Array:
+    graph = load_pickle(file, min(_LARGEST, bounds.unpacked))
     if not isinstance(graph, dict) or len(graph) != nodes:
         raise DataError(f"expected the neighbour lists of {nodes} nodes", file=file)
     with reading(file, "a dict of lists of node ids"):
+        bounds.check(file, edges=sum(map(len, graph.values())))  # one list may stand for every node's
         pairs = [(int(j), int(i)) for i, neighbours in graph.items() for j in neighbours]
         return np.array(pairs, dtype=np.int64).reshape(-1, 2)

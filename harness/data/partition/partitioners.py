@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from harness.data.graph import csr_from_edges, is_symmetric
 from harness.data.partition import Partitioner, node_weights
 from harness.data.partition.view import Ints
-from harness.errors import DataError, UserError
+from harness.data.store import map_npy
+from harness.errors import UserError
 from harness.spec import Spec
 
 METIS_OBJECTIVE = {"cut": 0, "volume": 1}  # mobjtype_et of metis.h; pymetis takes the number only
@@ -90,14 +91,8 @@ class File(Partitioner[Spec]):
         path, n, count, key = self.spec.file, indptr.size - 1, self.spec.parts, "partition.file"
         if path is None:
             raise UserError("method 'file' needs a vector", key=key, fix="file: path of a .npy")
-        try:
-            vector = np.load(path, mmap_mode="r", allow_pickle=False)
-        except OSError as error:
-            what = f"cannot be read ({error.strerror or error})"
-            raise UserError(what, file=path, key=key, fix="a .npy of integers") from error
-        except (ValueError, EOFError) as error:
-            raise DataError("not a whole .npy vector", file=path, key=key, fix="np.save an integer vector") from error
-        if not isinstance(vector, np.ndarray) or vector.ndim != 1 or vector.dtype.kind not in "iu":
+        vector = map_npy(path, "np.save an integer vector", key)
+        if vector.ndim != 1 or vector.dtype.kind not in "iu":
             raise UserError("not a vector of integers", file=path, key=key, fix="np.save an integer vector [N]")
         if vector.size != n:
             raise UserError(f"{vector.size} entries for {n} nodes", file=path, key=key, fix="one entry per node")

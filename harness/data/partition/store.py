@@ -26,7 +26,9 @@ from harness.data.store import (
     open_graph,
     replace_text,
 )
+from harness.data.sums import Tell, damage, seal, set_aside, to_stderr
 from harness.errors import DataError, UserError
+from harness.files import RECORD, read_text
 from harness.spec import PartitionSpec, PluginSource
 
 FORMAT = 3  # part of the key: raise it when a view's files change
@@ -49,8 +51,13 @@ def ensure_partitioned(
     inductive: bool,
     cache: Path | None = None,
     source: PluginSource | None = None,
+    check: bool = True,
+    tell: Tell = to_stderr,
 ) -> PartitionPaths:
     """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
+
+    Views that are there are held against their checksums (`check`); if they are damaged, they are set aside and made
+    again, which `tell` says. Nothing is written if they are whole: the cache may be read-only.
 
     They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training mask, what of
     `spec` matters to its partitioner, the code of a plugin's (`source`), and the format. Processes that ask at the
@@ -64,13 +71,17 @@ def ensure_partitioned(
     """
     graph_dir = graph_dir.resolve()
     target = _target(graph_dir, spec, inductive, cache, source)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if _is_made(target, graph_dir, inductive) and not (check and damage(target)):
+        return _paths(target, inductive)
     with locked(target):
+        if (target / "full" / META).is_file() and (why := damage(target)) is not None:
+            set_aside(target, why, tell)
         if not (target / "full" / META).is_file():
             with atomic_directory(target) as staging:
                 start = time.perf_counter()
                 _build(graph_dir, spec, source, inductive, staging, target)
                 _keep_seconds(staging, time.perf_counter() - start)
+                seal(staging)
         _point_at(target / "full", graph_dir)
         if inductive:
             _point_at(target / "train", target / "train")
@@ -181,6 +192,14 @@ def _target(
     return (cache or cache_root()).resolve() / "partitions" / key
 
 
+def _is_made(target: Path, graph_dir: Path, inductive: bool) -> bool:
+    """Return whether the views are there, as `_point_at` leaves them."""
+    topologies = {"full": graph_dir} | ({"train": target / "train"} if inductive else {})
+    return (target / "full" / META).is_file() and all(
+        _read_meta(target / name)["topology"] == str(topology) for name, topology in topologies.items()
+    )
+
+
 def _point_at(view_dir: Path, topology: Path) -> None:
     """Keep the view's absolute path right when the cache or the graph has moved."""
     meta = _read_meta(view_dir)
@@ -191,11 +210,11 @@ def _point_at(view_dir: Path, topology: Path) -> None:
 def _read_meta(view_dir: Path) -> dict[str, Any]:
     path = view_dir / META
     try:
-        meta: dict[str, Any] = json.loads(path.read_text())
+        meta: dict[str, Any] = json.loads(read_text(path, RECORD))
         if not {"topology", "table"} <= meta.keys():
             raise ValueError("keys missing")
     except OSError as error:
         raise UserError("not a partition view", file=path, fix="run the partitioning again") from error
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DataError("damaged partition", file=path, fix=f"delete {view_dir.parent}") from error
     return meta

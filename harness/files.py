@@ -1,0 +1,77 @@
+"""Files that others wrote: only regular ones are opened, and no more of one is read than it may have."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+SMALL = 1 << 20  # what one process notes for another
+CODE = 16 << 20  # a plugin
+RECORD = 64 << 20  # a record, a kept suite with its trials
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; a link is followed.
+
+    A FIFO without a writer would block for ever, and to open a device may do something: neither is opened.
+
+    Raises:
+        UserError: a directory, a FIFO, a socket or a device.
+        OSError: as `open` does; also for a name that can be no file's.
+    """
+    try:
+        _require_regular(os.stat(path).st_mode, path)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may have become a FIFO since
+    except ValueError as error:  # a NUL in the name, or what the file system's encoding cannot say
+        raise FileNotFoundError(2, "no name of a file", str(path)) from error
+    try:
+        _require_regular(os.fstat(fd).st_mode, path)
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return what a regular file holds; raises as `open_regular`, and UserError for more than `limit` bytes."""
+    with open_regular(path) as stream:
+        known = os.fstat(stream.fileno()).st_size  # 0 of a file in /proc, whatever it holds
+        data = bytearray()
+        while max(known, len(data)) <= limit:
+            if not (more := stream.read(min(SMALL, limit + 1 - len(data)))):
+                return bytes(data)
+            data += more
+    raise UserError(f"larger than {size_text(limit)}", file=path, fix="is it the file that is meant?")
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Return a regular file's UTF-8 text; raises as `read_bytes`, and UnicodeDecodeError."""
+    return read_bytes(path, limit).decode("utf-8")
+
+
+def size_text(size: int) -> str:
+    """Write a number of bytes in the largest unit that leaves at least 1: "64 MiB", "1.5 GiB"."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    power = min(max(0, (size.bit_length() - 1) // 10), len(units) - 1)
+    return f"{size / (1 << 10 * power):.4g} {units[power]}"
+
+
+def _require_regular(mode: int, path: Path) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+        raise UserError(f"is {kind}, expected a file", file=path, fix="name a regular file")

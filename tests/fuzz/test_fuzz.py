@@ -1,0 +1,84 @@
+"""Some hostile inputs for each reader; `python -m tests.fuzz --count 100000` is the same at length."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from fuzz.campaign import campaign
+from fuzz.mutate import CANARY
+from fuzz.targets import TARGETS
+from fuzz.watch import Watch
+
+COUNT = 118  # times 17 targets: 2,000 in all
+
+
+@pytest.mark.parametrize("name", [target.name for target in TARGETS])
+@pytest.mark.timeout(240)
+def test_hostile_inputs_are_accepted_or_refused_in_clean_lines(name: str, tmp_path: Path) -> None:
+    tally = campaign(name, 0, COUNT, tmp_path / "kept")
+    assert tally.violations == []
+    assert tally.accepted + tally.refused >= COUNT // 2  # hypothesis may run out of different inputs
+    assert tally.refused or name == "leases"  # what a runner does not say of itself is not known
+
+
+class _Call:
+    """Pickles as a call of the shell's."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {CANARY}",)
+
+
+def _runs(folder: Path) -> None:
+    pickle.loads(pickle.dumps(_Call()))
+
+
+def _grows(folder: Path) -> None:
+    bytearray(400 << 20)
+
+
+def _loops(folder: Path) -> None:
+    while True:
+        pass
+
+
+def _divides(folder: Path) -> None:
+    raise ZeroDivisionError
+
+
+def _says_two_lines(folder: Path) -> None:
+    from harness.errors import UserError
+
+    error = UserError("x", file=folder)
+    error.__class__ = type("Two", (UserError,), {"lines": ("a\nb",)})
+    raise error
+
+
+PLANTED = {
+    "executed": _runs,
+    "MiB": _grows,
+    "took more than 0.5 s": _loops,
+    "ZeroDivisionError": _divides,
+    "is no clean line": _says_two_lines,
+}
+
+
+@pytest.mark.parametrize("said", PLANTED)
+@pytest.mark.timeout(60)
+def test_the_watch_sees_what_is_not_allowed(said: str, tmp_path: Path) -> None:
+    """In a process of its own, as limits and hooks stay."""
+    read, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        watch = Watch(tmp_path, seconds=0.5)
+        watch.run("planted", lambda: PLANTED[said](tmp_path), str(tmp_path))
+        os.write(end, "\n".join(watch.tally.violations).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(end)
+    with open(read) as told:
+        assert said in told.read()
