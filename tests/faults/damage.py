@@ -58,7 +58,7 @@ def kinds() -> Iterator[Kind]:
         yield Kind(f"prepared data: {what}", partial(of_cache, harm=harm, folder="datasets"), FAILURE)
         yield Kind(f"partitions: {what}", partial(of_cache, harm=harm, folder="partitions"), FAILURE)
         yield Kind(f"a record: {what}", partial(of_results, harm=harm, pattern="[!.]*/record.json"))
-    for what in ("one bit", "cut short", "deleted", "zeros"):
+    for what in ("one bit", "cut short", "deleted"):
         yield Kind(f"epochs of a record: {what}", partial(of_results, harm=HARMS[what], pattern="[!.]*/epochs.parquet"))
         yield Kind(f"a lease: {what}", partial(of_results, harm=HARMS[what], pattern=".leases/*"))
         yield Kind(f"suite.json: {what}", partial(of_results, harm=HARMS[what], pattern="suite.json"))

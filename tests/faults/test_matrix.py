@@ -20,8 +20,8 @@ KINDS = [
     "a rank (exits|raises)",
     "a record: (cut|deleted)",
     "epochs of a record: deleted",
-    "(a lease|checkpoints): cut",
-    "suite.json: zeros",
+    "(a lease|checkpoints|partitions): cut",
+    "suite.json: cut",
     "fills: data",
 ]
 
