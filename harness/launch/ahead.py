@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from harness.graph.kernels import PACKAGES, Versions, stream
 from harness.launch.fork_server import preload
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.local import GroupResult
+from harness.launch.scratch import scratch
 from harness.models.layer import MODELS
 from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
@@ -66,10 +66,10 @@ def _compile_ahead(
         bar = "█" * full + "░" * (WIDTH - full)
         tell(f"compiling kernels, once on this machine {bar} {number}/{len(missing)} {trial.method.name}")
         try:
-            with tempfile.TemporaryDirectory(prefix="harness-") as folder:
-                why = run(tiny(trial), Path(folder), inputs).reason
+            with scratch() as folder:
+                why = run(tiny(trial), folder, inputs).reason
                 if why is None:
-                    notes[key] = _union([_read(path) or {} for path in Path(folder).glob("kernels*.json")])
+                    notes[key] = _union([_read(path) or {} for path in folder.glob("kernels*.json")])
                     noted.mkdir(parents=True, exist_ok=True)
                     (noted / key).write_text(json.dumps(notes[key]))
         except Exception as error:  # the trial may run all the same

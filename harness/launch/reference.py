@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from harness.launch.inputs import usable_cores
 from harness.launch.local import run_group
 from harness.launch.process import placements_of
+from harness.launch.scratch import scratch
 from harness.results.reference import Measurement, machine, measured, measurements, note
 
 WORKLOAD = "harness.runtime.reference"
@@ -26,13 +26,13 @@ def run_reference(threads: int, *, warm: bool) -> Measurement | None:
     `threads`: of the ranks of the trial that comes next, so that a process which forks them can fork it, too.
     """
     cores = usable_cores()
-    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
-        job = Path(folder, "job.json")
+    with scratch() as folder:
+        job = folder / "job.json"
         job.write_text(json.dumps({"cores": cores}))
         group = run_group(
             job,
             placements_of(range(1), 1),
-            job.parent,
+            folder,
             threads=threads,
             timeout_s=LIMIT_S,
             on_progress=lambda event: None,

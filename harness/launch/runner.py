@@ -30,6 +30,7 @@ from harness.launch.progress import Shown, TrialProgress
 from harness.launch.queue import Request, TrialQueue, Turn
 from harness.launch.reference import Reference, run_reference
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
+from harness.launch.scratch import clean_scratch
 from harness.launch.seats import WHOLE, Seat, Seats
 from harness.results.leases import Leases
 from harness.results.load import mark_load
@@ -424,6 +425,7 @@ def run_suite(
         leases, shown = store.leases(), Shown(progress, me)
         store.clean(leases)
         clean_namespaces()
+        clean_scratch()
         device = trials[0].device if trials else None
         if any(trial.tuning for trial in trials):
             before = kept_suites([store.directory]).get(suite.name)
@@ -454,6 +456,9 @@ def request_of(trials: Sequence[TrialConfig], store: ResultStore, leases: Leases
         return Request.read(store.directory, options.request)
     statuses, latest = store.finished(), leases.latest()
     todo = [trial.id for trial in trials if not is_done(statuses.get(trial.id), options)]
+    for id_, status in statuses.items():  # a runner was killed between a record and this
+        if status not in GOES_ON and store.checkpoints(id_).exists() and leases.holder(latest.get(id_)) is None:
+            store.forget(id_)
     if options.fresh:
         for id_ in todo:
             store.forget(id_)

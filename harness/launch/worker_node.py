@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 import traceback
 import uuid
@@ -39,6 +38,7 @@ from harness.launch.rendezvous import (
 )
 from harness.launch.runner import OneMachine, explain
 from harness.launch.runner_process import FAILED, INTERRUPTED
+from harness.launch.scratch import scratch
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
 
@@ -157,11 +157,11 @@ class WorkerNode:
         (start, stop), world = go["shares"][node], trial.partition.parts
         place = go.get("checkpoints")
         self.show(f"    node {node}, ranks {start} to {stop - 1} of {world}" if stop > start else "    no ranks")
-        with tempfile.TemporaryDirectory(prefix="harness-") as directory:
+        with scratch() as directory:
             group = self.ranks.start(
                 trial,
                 inputs,
-                Path(directory),
+                directory,
                 placements_of(range(start, stop), world, interface_of(self.info.address)),
                 lambda event: None,
                 rendezvous=channel.ranks_rendezvous(go["backend"]),

@@ -137,7 +137,8 @@ class Runner:
         heart, self._heart = self._heart, None
         # The files go first: a second Ctrl-C may come while the heart is being stopped.
         for path in (_info_path(self.directory, self.id), _beat_path(self.directory, self.id)):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a disk that takes no more writes: the heart's end tells, or silence
+                path.unlink(missing_ok=True)
         if heart is not None:
             stop_beating(heart, 5)
 
@@ -168,8 +169,11 @@ class Runner:
         path = _info_path(self.directory, self.id)
         temporary = path.with_suffix(".new")
         with contextlib.suppress(OSError):  # a full disk: what it does is not known, the trial goes on
-            temporary.write_text(self.info.model_dump_json(), encoding="utf-8")
-            temporary.replace(path)
+            try:
+                temporary.write_text(self.info.model_dump_json(), encoding="utf-8")
+                temporary.replace(path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
 
 
 def _info_path(directory: Path, id_: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import os
 import re
 import shutil
 import uuid
@@ -115,8 +116,12 @@ class ResultStore:
         return Leases(self.directory, self.owner, Runners(self.directory))
 
     def finished(self) -> dict[str, str]:
-        """Return the status of every complete record by trial id; UserError if one is damaged."""
-        return {path.name.removesuffix(REPLACED): read_at(path).status for path in records_under(self.directory)}
+        """Return the status of every complete record by trial id; UserError if one is damaged, or lacks its epochs."""
+        found = {}
+        for path in records_under(self.directory):
+            found[path.name.removesuffix(REPLACED)] = read_at(path).status
+            _check_epochs(path)
+        return found
 
     def stage(self, trial_id: str) -> Path:
         """Return an empty working directory for a trial; `commit` or `clean` removes it."""
@@ -246,6 +251,9 @@ EPOCH_COLUMNS = (
 )
 
 
+_PARQUET_END = b"PAR1"
+
+
 def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
     """Write rows of epochs as parquet, their `stats` as columns `stat_<name>`."""
     import pandas as pd  # commands that write and read no epochs need not wait for it
@@ -298,6 +306,20 @@ def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
         if total > 8 * MOST_CELLS:
             raise ValueError(f"holds more than {size_text(8 * MOST_CELLS)}")
         yield batch
+
+
+def _check_epochs(place: Path) -> None:
+    """Raise UserError if a record's epochs are gone or cut short; what they say is not read."""
+    path = place / "epochs.parquet"
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(_PARQUET_END), os.SEEK_END)
+            whole = file.read() == _PARQUET_END
+    except OSError:
+        whole = not (place / "record.json").exists()  # the record has just moved
+    if not whole:
+        fix = "remove the trial's directory; the next run repeats it"
+        raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=fix)
 
 
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:

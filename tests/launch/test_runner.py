@@ -453,3 +453,17 @@ def test_only_what_is_timed_gets_pages_of_its_own(bench: Bench, monkeypatch: pyt
         out.mkdir()
         ranks.start(trial.model_copy(update={"timing": timing}), inputs, out, placements_of(range(1), 1), print)
     assert seen == {"off": {False}, "wall": {True}}
+
+
+def test_checkpoints_of_a_trial_whose_runner_died_after_its_record_go(tmp_path: Path) -> None:
+    """Those that a failed trial goes on from stay, and those of one that somebody runs again."""
+    store = ResultStore(tmp_path, "tiny")
+    ended = {"a": "ok", "b": "diverged", "c": "error", "d": "timeout", "e": "ok", "f": None}
+    for id_, status in ended.items():
+        store.checkpoints(id_).mkdir(parents=True)
+        if status is not None:
+            store.commit(id_, Record(trial=id_, suite="tiny", status=status, started="", config={}), [], "")
+    with store.runner():
+        assert store.leases().take("e", None) is not None
+        request_of([], store, store.leases(), RunOptions())
+        assert {path.name for path in store.checkpoints("a").parent.iterdir()} == {"c", "d", "e", "f"}

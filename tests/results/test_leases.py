@@ -205,6 +205,30 @@ def test_a_second_interrupt_leaves_no_runner_behind(tmp_path: Path, monkeypatch:
     assert not list((tmp_path / RUNNERS).iterdir())
 
 
+def test_a_runner_ends_on_a_disk_that_takes_no_more_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with Runner(tmp_path, "a", beat_s=0.05):
+        monkeypatch.setattr(Path, "unlink", refused)
+    monkeypatch.undo()
+    assert Runners(tmp_path).dead("a") == "was killed"
+    Runners(tmp_path).bury()
+    assert not list((tmp_path / RUNNERS).iterdir())
+
+
+def test_what_a_runner_cannot_say_leaves_no_half_file(tmp_path: Path) -> None:
+    """A file may grow to 20 bytes in a process of its own: a beat fits, what the runner says does not."""
+    code = (
+        "import pathlib, resource, sys\nfrom harness.results.leases import Runner, RUNNERS\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
+        "with Runner(pathlib.Path(sys.argv[1]), 'a'):\n"
+        "    print(*sorted(path.name for path in pathlib.Path(sys.argv[1], RUNNERS).iterdir()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "a.beat\n"
+
+
 def test_what_a_runner_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "12")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")

@@ -106,6 +106,20 @@ def test_a_record_that_a_living_runner_replaces_stays_aside(store: ResultStore, 
         assert home.is_dir()
 
 
+@pytest.mark.parametrize("harm", ["deleted", "cut short", "emptied"])
+def test_a_record_without_its_epochs_is_told(store: ResultStore, make_record, harm: str) -> None:
+    path = store.commit(TRIAL, make_record(), [{"epoch": 0, "rank": 0}], "") / "epochs.parquet"
+    assert store.finished() == {TRIAL: "ok"}
+    if harm == "deleted":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: -1 if harm == "cut short" else 0])
+    with pytest.raises(UserError, match="epochs are gone or cut short") as told:
+        store.finished()
+    assert told.value.file == path
+    assert "remove the trial's directory" in str(told.value)
+
+
 def test_a_record_moved_aside_is_found_and_put_back(store: ResultStore, make_record) -> None:
     home = store.commit(TRIAL, make_record(), [], "")
     home.rename(store.staging / f"{TRIAL}.old")  # what a runner killed between two renames leaves
