@@ -175,6 +175,7 @@ def submit(
     executor = _executor(submission, asked, need, count)
     secret = None
     if need.nodes > 1:
+        submission.place.mkdir(parents=True, exist_ok=True)
         write_secret(secret := submission.place / f"secret-{secrets.token_hex(8)}")
     said = io.StringIO()
     try:
