@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import numba, torch
-from harness.graph import CSR
+from harness.graph import CSR, Places
 
 LEAST = 1e-30  # of a probability: 1/p is a finite float32, and rows of any length still sum to their budget
 
@@ -35,7 +35,7 @@ class EdgeSample:
 
     adjacency: CSR  # [num_inner, num_inner + len(kept)], values w_ij / p_ij
     transposed: CSR
-    kept: NDArray[np.int64]  # ascending positions of the boundary nodes with a drawn edge
+    kept: Places  # int64, ascending positions of the boundary nodes with a drawn edge
 
 
 def optimal_probabilities(

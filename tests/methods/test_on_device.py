@@ -37,6 +37,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "roc": ("roc", {"budget_share": 0.7}),
     "pipegcn": ("pipegcn", {"smoothing": True}),
     "psc-gcn": ("psc-gcn", {"rate": 0.5, "cache": "inclusion"}),
+    "psc-gcn uncached": ("psc-gcn", {"rate": 0.5, "cache": "none", "refresh": 1, "uniform": 0.3}),
     "graphsage": ("graphsage", {"fanouts": 3, "batch_size": 4}),
     "graphsage ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "prefetch": 2, "cache": "degree"}),
     "graphsage asking": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner"}),
@@ -73,8 +74,7 @@ Waits = set[tuple[str, str]]
 COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them
 TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thread of its own, beside the training
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
-ASKED = ("copy to the host", "harness/runtime/step.py:ask")
-ANNOUNCED = ("copy to the host", "harness/runtime/step.py:_announce_on_device")  # how many rows are moved
+ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are moved
 INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
 PLACED = ("copy to the host", "harness/runtime/row_plan_on_device.py:of")  # how many rows each rank is asked for
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
@@ -103,13 +103,20 @@ NODES = {  # how many nodes a subgraph has
     ("nonzero", "methods/graphsaint/node_samplers.py:_distinct"),
 }
 OWNED = ("copy to the host", "harness/runtime/owned.py:_move")  # rows of the topology that owners send
+EDGES = {  # all in a thread beside the training
+    ("nonzero", "methods/psc_gcn/edges.py:draw_on_device"),  # how many edges there are, and boundary nodes
+    ("equal", "methods/psc_gcn/edges.py:optimal_on_device"),  # whether that was the last pass
+    ("_local_scalar_dense", "methods/psc_gcn/__init__.py:_include"),  # how many boundary nodes are expected
+    ("copy to the host", "methods/psc_gcn/__init__.py:inputs"),  # how many rows are moved to each rank
+    ("nonzero", "methods/psc_gcn/__init__.py:inputs"),  # and how many are cached
+}
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
 ALLOWED: dict[str, Waits] = {
-    "bns-gcn": {ANNOUNCED, INDUCED},
+    "bns-gcn": {ASKED, INDUCED},
     "cagnet": {COUNTS, INDUCED},
     "pipegcn": {TRANSFER},
-    "psc-gcn": {COUNTS, ASKED, TRANSFER, ("copy to the host", "methods/psc_gcn/__init__.py:_refresh")},
+    "psc-gcn": {ASKED, TRANSFER} | EDGES,
     "graphsage": {COUNTS, TRANSFER, READ, OWNED} | SAMPLED,
     "fastgcn": {COUNTS, TRANSFER, PLACED} | GLOBAL,
     "ladies": {COUNTS, TRANSFER, PLACED, OWNED} | LAYERED,

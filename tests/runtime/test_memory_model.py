@@ -247,3 +247,6 @@ def test_a_gpu_that_draws_otherwise_has_the_graph_and_what_it_reads() -> None:
     assert components("skewed", gpu, base="saint", size=50)["probabilities"] == 16 * 200
     for method, options in (("graphsaint", {"scope": "local", "size": 20}),):
         assert "graph" not in components(method, gpu, **options)
+    assert components("psc-gcn", gpu)["sampling"] == 48 * gpu.train.edges
+    assert "sampling" not in components("psc-gcn", gpu, rate=1.0)
+    assert "sampling" not in components("psc-gcn", CASE)
