@@ -143,10 +143,10 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         own = clusters(part, min(count, inner.size), 0, keep=keep)
         return inner, own + np.int64(worker.rank * count)
 
-    @property
-    def draws_on_device(self) -> bool:
+    @classmethod
+    def device_draws(cls, options: ClusterOptions) -> bool:
         """See `MiniBatchMethod`: subgraphs of the whole graph, with its degrees."""
-        return self.worker.device.type != "cpu" and self.options.of_whole_graph
+        return options.of_whole_graph
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""

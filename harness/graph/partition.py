@@ -195,8 +195,10 @@ class Partition:
         boundary, ends, index = (upload(np.array(each, np.int64), self._device) for each in mapped)
         return boundary, ends, index
 
-    def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
+    def halo(self, entries: Places, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
+        if not isinstance(entries, np.ndarray):
+            return Halo(self.routes[2][entries], send_counts, recv_counts)
         rows = upload(np.ascontiguousarray(self.send_index[entries]), self._device)
         return Halo(rows, send_counts, recv_counts)
 

@@ -291,11 +291,11 @@ class MemoryCase:
         blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each, layers=layers)
         return self.mini_batch(blocks, options)
 
-    def drawn_on_device(self, read: int, options: MiniBatchOptions) -> Components:
+    def drawn_on_device(self, read: int, options: MiniBatchOptions, *, entry: int = 48) -> Components:
         """Return the components that batches are drawn from and with on a GPU; none without one.
 
         "graph" is the whole training graph, and with sharded features each node's owner and row there; "sampling" a
-        table of the nodes, and half a dozen numbers of 8 bytes for each of the edges `read` at a time.
+        table of the nodes, and for each of the edges `read` at a time `entry` bytes: half a dozen numbers.
         """
         if not self.cuda:
             return {}
@@ -303,8 +303,17 @@ class MemoryCase:
         places = 0 if options.storage == "host" else 8 * self.nodes
         return {
             "graph": 8 * (self.nodes + 1) + 4 * self.edges + weights + places,
-            "sampling": 4 * self.nodes + 48 * read,
+            "sampling": 4 * self.nodes + entry * read,
         }
+
+    def read_on_device(self, options: MiniBatchOptions) -> Components:
+        """Return `drawn_on_device` of a layer all of whose destinations' edges are read, of which few are drawn.
+
+        Those may be all edges, which are numbered and sorted, or next to none. Of each node there are the factors of
+        the propagation, and what it adds to its own weight.
+        """
+        components = self.drawn_on_device(0 if self.least else self.edges, options, entry=80)
+        return components | {"probabilities": 24 * self.nodes} if components else {}
 
     def subgraphs(self, options: MiniBatchOptions, size: int, *, chances: bool = True) -> Components:
         """Return the components of a method on subgraphs of `size` nodes (-1: all; see `subgraph_blocks`).

@@ -184,6 +184,11 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     @property
     def draws_on_device(self) -> bool:
         """Whether batches are drawn where the model is, on a GPU."""
+        return self.worker.device.type != "cpu" and self.device_draws(self.options)
+
+    @classmethod
+    def device_draws(cls, options: MiniBatchOptionsT) -> bool:
+        """Whether a GPU draws by these options itself, from a copy of the graph."""
         return False
 
     @abstractmethod

@@ -187,7 +187,7 @@ class Sample:
 
     layers: Sequence[DrawnLayer]
     targets: int | None
-    weights: Floats | None = None  # [output rows], factors of the rows' losses
+    weights: Floats | Tensor | None = None  # [output rows], factors of the rows' losses
     stats: dict[str, float] = field(default_factory=dict)  # the sampler's own metrics, summed over an epoch's steps
 
 

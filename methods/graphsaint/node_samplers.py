@@ -5,17 +5,18 @@ Kernels take the two arrays of a set as `bits, words`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harness import UserError, numba
+from harness import UserError, numba, torch
 from harness import numpy as np
-from harness.graph import Topology, below, next_u64, stream, uniform
-from harness.sampling import Pool
+from harness.graph import Topology, below, below_on_device, next_u64, stream, stream_bits, uniform
+from harness.sampling import GraphOnDevice, Pool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
 
 class Marks(Pool["tuple[NDArray[np.uint64], NDArray[np.uint64]]"]):
@@ -119,7 +120,32 @@ class EdgeEndsSampler(KernelSampler):
             raise ValueError(f"a size is at least 1, not {size}")
         if topology.indices.size == 0:
             raise UserError("the graph has no edges that 'edge' could draw", key="sampler", fix="use node or frontier")
-        super().__init__(topology, _ends, max(size // 2, 1))
+        self._edges = max(size // 2, 1)
+        super().__init__(topology, _ends, self._edges)
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """See `DeviceNodes`: the same nodes as on the host, where every node has neighbours.
+
+        Else the host draws nodes until they have some, the device among those that have.
+        """
+        starts, degrees = graph.indptr[:-1], graph.indptr.diff()
+        some = degrees.nonzero().squeeze(1)
+
+        def draw(seed: int) -> Tensor:
+            bits = stream_bits(seed, starts.new_zeros(1), 2 * self._edges).view(self._edges, 2)
+            ends = some[below_on_device(bits[:, 0], some.numel())]
+            others = graph.indices[starts[ends] + below_on_device(bits[:, 1], degrees[ends])]
+            return _distinct([ends, others], degrees.numel())
+
+        return draw
+
+
+def _distinct(parts: Sequence[Tensor], num_nodes: int) -> Tensor:
+    """Return the distinct nodes of the parts, int64, ascending; the host waits for their number."""
+    met = torch.zeros(num_nodes, dtype=torch.bool, device=parts[0].device)
+    for nodes in parts:
+        met.index_fill_(0, nodes.long(), True)
+    return met.nonzero().squeeze(1)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -228,7 +254,24 @@ class WalkSampler(KernelSampler):
     def __init__(self, topology: Topology, size: int, *, length: int = 3) -> None:
         if size < 1 or length < 0:
             raise ValueError(f"walks have a size >= 1 and a length >= 0, not {size} and {length}")
-        super().__init__(topology, _walk, max(size // (length + 1), 1) if topology.num_nodes else 0, length)
+        self._roots, self._length = max(size // (length + 1), 1) if topology.num_nodes else 0, length
+        super().__init__(topology, _walk, self._roots, length)
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """See `DeviceNodes`: the same nodes as on the host."""
+        roots, starts, degrees = self._roots, graph.indptr[:-1], graph.indptr.diff()
+
+        def draw(seed: int) -> Tensor:
+            bits = stream_bits(seed, starts.new_zeros(1), roots * (1 + self._length)).view(1 + self._length, roots)
+            met = [below_on_device(bits[0], degrees.numel())]
+            for step in bits[1:]:
+                at = met[-1]
+                # A node without neighbours may be the last of a graph: there is no entry where it starts.
+                entries = (starts[at] + below_on_device(step, degrees[at])).clamp(max=max(graph.indices.numel() - 1, 0))
+                met.append(torch.where(degrees[at] > 0, graph.indices[entries].long(), at))
+            return _distinct(met, degrees.numel())
+
+        return draw
 
 
 class MultiWalkSampler(KernelSampler):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import numba, torch
 from harness import numpy as np
-from harness.graph import CSR
+from harness.graph import CSR, Places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class EdgeSample:
 
     adjacency: CSR  # [num_inner, num_inner + len(kept)], values w_ij / p_ij
     transposed: CSR
-    kept: NDArray[np.int64]  # ascending positions of the boundary nodes with a drawn edge
+    kept: Places  # int64, ascending positions of the boundary nodes with a drawn edge
 
 
 def optimal_probabilities(

@@ -214,7 +214,7 @@ MOVES = ("aten::_copy_from", "aten::_copy_from_and_resize")
 HOST_INDEX = ("aten::index.Tensor", "aten::index.Tensor_out", "aten::_index_put_impl_")  # may have the host's indices
 SYNCHRONISE = (
     "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive", "equal", "bincount",
-    "_local_scalar_dense", "isin", "histc", "segment_reduce", "unique_dim_consecutive", "_assert_async",
+    "_local_scalar_dense", "isin", "histc", "unique_dim_consecutive", "_assert_async",
 )  # fmt: skip
 
 
@@ -309,6 +309,8 @@ def _waits(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> str | 
     if short == "repeat_interleave":
         given = named.get("output_size") is not None
         return None if given else short
+    if short == "segment_reduce":  # CUDA's checks lengths, not offsets
+        return short if named.get("lengths") is not None else None
     if name in HOST_INDEX:
         indices = [index for index in arguments[1] if isinstance(index, Tensor)]
         if any(not is_fake(index) and index.dim() for index in indices):

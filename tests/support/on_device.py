@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from harness_methods.psc_gcn import edges
 from support.fake_device import in_place_of_cuda, recorded, register
 from torch import Tensor
 
@@ -75,7 +76,10 @@ def _drawn_as_on_cpu(device: torch.device) -> Iterator[None]:
         kept, factors = boundary.sample_boundary(pointers, rate, sampler, rng)
         return upload(kept, device), upload(factors, device)
 
-    with patch.object(boundary, "_draw_on_device", draw_boundary):
+    def draw_numbers(count: int, _: torch.device, rng: np.random.Generator) -> Tensor:
+        return upload(rng.random(count), device)
+
+    with patch.object(boundary, "_draw_on_device", draw_boundary), patch.object(edges, "uniform_numbers", draw_numbers):
         yield
 
 
