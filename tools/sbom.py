@@ -50,10 +50,10 @@ def closure(name: str, extras: Iterable[str]) -> dict[str, tuple[Distribution, s
 def licences(package: Distribution) -> list[dict[str, Any]]:
     """Return the licence as the package's metadata tell it; empty where they do not."""
     told = package.metadata
-    if expression := told.get("License-Expression"):
-        return [{"expression": expression}]
+    if "License-Expression" in told:
+        return [{"expression": told["License-Expression"]}]
     names = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or () if line.startswith("License ::")]
-    if not names and (text := (told.get("License") or "").strip()) and len(text) <= LONGEST_LICENCE:
+    if not names and "License" in told and (text := told["License"].strip()) and len(text) <= LONGEST_LICENCE:
         names = [text]
     return [{"license": {"name": name}} for name in names]
 

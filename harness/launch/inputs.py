@@ -173,8 +173,8 @@ class InputCache:
                 if stages[-1].startswith(PREPARING):
                     self._graphs[data] = error
                 self._made[key] = error
-        if (error := self._made[key]) is not None:
-            raise error
+        if (why := self._made[key]) is not None:
+            raise why
 
     def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
         from harness.data.registry import prepare

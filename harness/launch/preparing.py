@@ -106,9 +106,9 @@ def main() -> None:
         out.flush()
 
     request: dict[str, Any] = json.load(sys.stdin)
-    places = [None if request[key] is None else Path(request[key]) for key in ("data_dir", "cache")]
+    data_dir, cache = (None if request[key] is None else Path(request[key]) for key in ("data_dir", "cache"))
     try:
-        inputs, trial = InputCache(*places), TrialConfig.model_validate(request["trial"])
+        inputs, trial = InputCache(data_dir, cache), TrialConfig.model_validate(request["trial"])
         make = inputs.get if request["partitioned"] else inputs.graph
         make(trial, lambda text: say(doing=text))
     except DataUnavailable as missing:
