@@ -49,11 +49,11 @@ def closure(name: str, extras: Iterable[str]) -> dict[str, tuple[Distribution, s
 
 def licences(package: Distribution) -> list[dict[str, Any]]:
     """Return the licence as the package's metadata tell it; empty where they do not."""
-    told: Any = package.metadata  # a message, of which not all is declared
-    if expression := told.get("License-Expression"):
-        return [{"expression": expression}]
+    told = package.metadata
+    if "License-Expression" in told:
+        return [{"expression": told["License-Expression"]}]
     names = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or () if line.startswith("License ::")]
-    if not names and (text := (told.get("License") or "").strip()) and len(text) <= LONGEST_LICENCE:
+    if not names and "License" in told and (text := told["License"].strip()) and len(text) <= LONGEST_LICENCE:
         names = [text]
     return [{"license": {"name": name}} for name in names]
 
