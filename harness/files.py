@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 from harness.errors import UserError
 
@@ -22,7 +22,7 @@ CODE = 16 << 20  # a plugin
 RECORD = 64 << 20  # a record, a kept suite with its trials
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; a link is followed.
 
     A FIFO without a writer would block for ever, and to open a device may do something: neither is opened.

@@ -335,7 +335,7 @@ def open_graph(directory: Path) -> GraphData:
     directory = Path(directory)
     meta = _read_meta(directory / "meta.json")
     names = (*_ARRAYS, _OPTIONAL) if (directory / f"{_OPTIONAL}.npy").exists() else _ARRAYS
-    arrays = {name: map_npy(directory / f"{name}.npy", "delete the directory") for name in names}
+    arrays: dict[str, Any] = {name: map_npy(directory / f"{name}.npy", "delete the directory") for name in names}
     nodes, edges = meta["nodes"], meta["edges"]
     lengths = {"indptr": nodes + 1, "indices": edges, _OPTIONAL: edges}
     for name, array in arrays.items():
