@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-
-if TYPE_CHECKING:
-    from io import BufferedReader
 
 _KINDS = {
     stat.S_IFDIR: "a directory",

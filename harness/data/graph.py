@@ -228,10 +228,10 @@ def _first_one_way(indptr: Array, indices: Array, weights: Array) -> tuple[Any, 
     cursor = indptr[:-1].copy()
     for row in range(len(indptr) - 1):
         for k in range(indptr[row], indptr[row + 1]):
-            column = indices[k]
+            column = np.int64(indices[k])
             back = weights[cursor[column]]
             if abs(weights[k] - back) > 1e-6 * back:
-                return row, np.int64(column)
+                return row, column
             cursor[column] += 1
     return -1, -1
 

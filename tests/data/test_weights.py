@@ -61,7 +61,7 @@ def test_weights_must_be_the_same_both_ways(tmp_path: Path) -> None:
     weights[5] *= 1.01
     row, column = (int(each[5]) for each in np.nonzero(DENSE))
     pair = rf"({row}, {column}|{column}, {row})"
-    with pytest.raises(DataError, match=rf"w\.npz: edge weights are not symmetric: {pair} has another than {pair}"):
+    with pytest.raises(DataError, match=rf"w\.npz: edge weights are not symmetric: that of {pair} is not that of"):
         check_graph(replace(graph, weights=weights), "w.npz", symmetric=True)
 
 
