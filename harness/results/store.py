@@ -117,7 +117,7 @@ class ResultStore:
 
     def finished(self) -> dict[str, str]:
         """Return the status of every complete record by trial id; UserError if one is damaged, or lacks its epochs."""
-        found = {}
+        found: dict[str, str] = {}
         for path in records_under(self.directory):
             found[path.name.removesuffix(REPLACED)] = read_at(path).status
             _check_epochs(path)
