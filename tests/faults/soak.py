@@ -39,7 +39,7 @@ timing: 'off'
 """
 SAMPLES = "samples.jsonl"
 EVERY = 5  # trials between two samples
-LOOKS, LOOK_S = 5, 0.1  # of a sample, the least of which counts: what a trial has for a while is no growth
+LOOKS, LOOK_S = 8, 0.1  # of a sample, the least of which counts: what a trial has for a while is no growth
 WARM_UP = 10  # trials of each process that are left out: imports, first uses
 LEFT = 3  # exit code: the same command goes on
 TOLERATED = {
