@@ -141,10 +141,14 @@ class Cases:
     _references: dict[str, tuple[Place, dict[str, Trial]]] = field(default_factory=dict)
 
     def run(self, kinds: Sequence[Kind], number: int) -> list[Result]:
-        """Run the case that begins with the `number`-th fault of all; begins again where that came too late.
+        """Have `kinds` strike, of which the first is the `number`-th of all, as many at one place as its run lasts."""
+        results: list[Result] = []
+        while left := kinds[len(results) :]:
+            results += self._run(left, number + len(results))
+        return results
 
-        `kinds` strike one after another at one place, of which the first decides what it is like.
-        """
+    def _run(self, kinds: Sequence[Kind], number: int) -> list[Result]:
+        """Have some of `kinds` strike at one place, one at least: begins again where that came too late."""
         begun = time.monotonic()
         if (reason := kinds[0].why_not()) is not None:
             return [Result(kinds[0].name, number, "", 0.0, [], reason)]
@@ -155,14 +159,15 @@ class Cases:
             case = Case(place, random.Random(f"{self.seed} {number} {attempt}"), home)
             try:
                 told = _run(case, kinds, reference)
-                break
             except TooLate:
-                continue
+                told = []
             finally:
                 case.held.close()
                 place.clear()
-                if not (case.findings and self.keep):
-                    shutil.rmtree(place.home, ignore_errors=True)
+            if not (self.keep and (case.findings or any(found for _, found in told))):
+                shutil.rmtree(place.home, ignore_errors=True)
+            if told:
+                break
         else:
             return [Result(kinds[0].name, number, "", time.monotonic() - begun, [], f"too late {ATTEMPTS} times")]
         seconds = (time.monotonic() - begun) / len(told)

@@ -39,6 +39,7 @@ timing: 'off'
 """
 SAMPLES = "samples.jsonl"
 EVERY = 5  # trials between two samples
+LOOKS, LOOK_S = 8, 0.1  # of a sample, the least of which counts: what a trial has for a while is no growth
 WARM_UP = 10  # trials of each process that are left out: imports, first uses
 LEFT = 3  # exit code: the same command goes on
 TOLERATED = {
@@ -93,7 +94,15 @@ def slope(samples: Sequence[Sample], name: str) -> Slope:
 
 
 def measure(place: Place, runner: int) -> dict[str, float]:
-    """Return what there is now. Raises OSError if the runner has ended."""
+    """Return the least of what there is for about the time of a trial. Raises OSError if the runner has ended."""
+    looks = []
+    for _ in range(LOOKS):
+        looks.append(_look(place, runner))
+        time.sleep(LOOK_S)
+    return {name: min(look[name] for look in looks) for name in TOLERATED}
+
+
+def _look(place: Place, runner: int) -> dict[str, float]:
     everyone = place.processes()
     forkers = [process.pid for process in everyone if process.role == "forker"]
     shared = [path for home in SHARED[:1] for path in home.rglob("*")] if is_private() else []

@@ -1,4 +1,4 @@
-"""The short form of the matrix: some two dozen faults of a fixed seed on real runs, and the oracle finds nothing."""
+"""The short form of the matrix: twenty faults of a fixed seed on real runs, and the oracle finds nothing."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def tried(table: str) -> int:
 
 
 @pytest.mark.slow
-def test_two_dozen_faults(tmp_path: Path) -> None:
-    assert tried(matrix(tmp_path, "--seed", "1", "--count", "24", "--chain", "4", "--only", "|".join(KINDS))) >= 18
+def test_twenty_faults(tmp_path: Path) -> None:
+    assert tried(matrix(tmp_path, "--seed", "1", "--count", "20", "--chain", "4", "--only", "|".join(KINDS))) >= 19
 
 
 def test_kinds_are_drawn_evenly_and_by_the_seed() -> None:
