@@ -61,12 +61,13 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsaint local": ("graphsaint", {"size": 6, "sampler": "node", "scope": "local"}),
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
+    "vrgcn cached": ("vrgcn", {"fanouts": 2, "batch_size": 4, "cache": "degree"}),
     "dgs": ("dgs", DGS),
 }
 # The models of one variant of each method; the others' first one.
 RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method]
 WORLDS = (1, 2)
-DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn")
+DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
 DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "graphsaint local")
 
@@ -110,6 +111,11 @@ EDGES = {  # all in a thread beside the training
     ("copy to the host", "methods/psc_gcn/__init__.py:inputs"),  # how many rows are moved to each rank
     ("nonzero", "methods/psc_gcn/__init__.py:inputs"),  # and how many are cached
 }
+HISTORY = {
+    ("nonzero", "methods/vrgcn.py:draw_with_history"),  # how many historical rows are read
+    ("copy to the host", "methods/vrgcn.py:sample"),  # how many rows of other ranks are read and written
+    ("nonzero", "harness/runtime/features.py:_kept"),  # how many of its own a rank writes
+}
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
 ALLOWED: dict[str, Waits] = {
@@ -123,7 +129,7 @@ ALLOWED: dict[str, Waits] = {
     "skewed": {COUNTS, PLACED, SKEWED, LABELLED, TRANSFER} | LAYERED | SUBGRAPH | NODES,
     "graphsaint": {COUNTS, LABELLED, TRANSFER} | SUBGRAPH | NODES,
     "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
-    "vrgcn": {COUNTS},
+    "vrgcn": {COUNTS} | SAMPLED | SEEN | HISTORY,
     "dgs": {COUNTS} | EXPLAINED,
 }
 Key = tuple[int, str, str]

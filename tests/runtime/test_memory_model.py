@@ -236,7 +236,7 @@ def test_a_gpu_that_draws_layers_reads_whole_rows() -> None:
 def test_a_gpu_that_draws_otherwise_has_the_graph_and_what_it_reads() -> None:
     gpu, graph = replace(CASE, cuda=True), 8 * 201 + 4 * 2000 + 8 * 200
     for method, options, entry in (
-        ("graphsaint", {"size": 50}, 48), ("skewed", {"base": "saint", "size": 50}, 48),
+        ("graphsaint", {"size": 50}, 48), ("skewed", {"base": "saint", "size": 50}, 48), ("vrgcn", {}, 80),
     ):  # fmt: skip
         found = components(method, gpu, **options)
         assert (found["graph"], found["sampling"]) == (graph, 4 * 200 + entry * 2000)
