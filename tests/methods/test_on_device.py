@@ -63,13 +63,15 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
     "vrgcn cached": ("vrgcn", {"fanouts": 2, "batch_size": 4, "cache": "degree"}),
     "dgs": ("dgs", DGS),
+    "dgs ahead": ("dgs", DGS | {"estimator": "unbiased", "deviation": 0.5, "prefetch": 2, "cache": "degree"}),
+    "dgs asking": ("dgs", DGS | {"topology": "owner"}),
 }
 # The models of one variant of each method; the others' first one.
 RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method]
 WORLDS = (1, 2)
-DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn")
+DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
-DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "graphsaint local")
+DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "graphsaint local", "dgs asking")
 
 Waits = set[tuple[str, str]]
 COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them
@@ -130,7 +132,7 @@ ALLOWED: dict[str, Waits] = {
     "graphsaint": {COUNTS, LABELLED, TRANSFER} | SUBGRAPH | NODES,
     "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
     "vrgcn": {COUNTS} | SAMPLED | SEEN | HISTORY,
-    "dgs": {COUNTS} | EXPLAINED,
+    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_on_device.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }
 Key = tuple[int, str, str]
 
