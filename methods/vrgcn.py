@@ -28,10 +28,10 @@ from harness import (
     torch,
 )
 from harness import numpy as np
-from harness.graph import Topology, View
+from harness.graph import Topology, View, pointers, row_of_entries, upload
 from harness.models import BlockSize
 from harness.runtime import FeatureStore, RowStore
-from harness.sampling import Tables
+from harness.sampling import GraphOnDevice, LayerOnDevice, Tables, draw_on_device, draw_uniform_on_device, number_nodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,6 +122,61 @@ def _show(table, nodes, columns, shown):  # type: ignore[no-untyped-def]
         table[nodes[c]] = c if shown else -1
 
 
+@dataclass(frozen=True, eq=False)
+class HistoryOnDevice(LayerOnDevice):
+    """A `HistorySample` on a device."""
+
+    fresh: int = 0
+
+    @property
+    def historical(self) -> Tensor:
+        """The nodes whose historical rows are read, int64."""
+        return self.sources[self.fresh :]
+
+
+def draw_with_history(
+    graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int, *, linear: bool = True
+) -> tuple[HistoryOnDevice, int]:
+    """Draw neighbours on a device; return what `with_history` makes of them, and how many edges were drawn.
+
+    `targets` are int64 [n], distinct. The host waits for the numbers of edges, drawn ones, sources and historical rows.
+    """
+    by_node, nothing = len(graph.indptr) - 1, targets[:0]
+    starts, drawn = draw_uniform_on_device(graph, targets, fanout, seed)
+    sources, columns = number_nodes(targets, graph.indices[drawn], by_node)
+    ends, entries, row = graph.rows(targets)
+    nodes, factor = graph.indices[entries], torch.ones_like(row, dtype=torch.float64)
+    if linear:
+        of = row_of_entries(starts, drawn.numel())
+        at = ends[of] + drawn - graph.indptr[targets[of]]  # where in its row, of which all entries are here
+        fresh = torch.full_like(nodes, -1).index_copy(0, at, columns)
+        factor = (ends.diff() / starts.diff().clamp(min=1).double())[row]
+    else:
+        numbers = torch.full((by_node,), -1, dtype=torch.int32, device=nodes.device)
+        numbers[sources] = torch.arange(sources.numel(), dtype=torch.int32, device=nodes.device)
+        fresh = numbers[nodes]
+        at = (fresh >= 0).nonzero().squeeze(1)
+    is_fresh = fresh >= 0
+    rest = torch.where(is_fresh, 1 - factor, 1)
+    reads = rest != 0
+    old = reads.nonzero().squeeze(1)
+    historical, numbers = number_nodes(nothing, nodes[old], by_node)
+    # An entry becomes an edge from a fresh row, one from a historical row, or both, in this order.
+    places, count = pointers(is_fresh.int() + reads.int()), at.numel() + old.numel()
+    to = torch.cat([places[at], places[old] + is_fresh[old]])
+    found = torch.cat([fresh[at], sources.numel() + numbers])
+    counts = torch.cat([factor[at], rest[old]])
+    if graph.weights is not None:
+        counts = counts * graph.weights[entries[torch.cat([at, old])]]
+    values = counts.new_empty(count).index_copy(0, to, counts) if linear or graph.weights is not None else None
+    every = torch.cat([sources, historical])
+    layer = HistoryOnDevice(
+        every, places[ends], found.new_empty(count).index_copy(0, to, found), graph.degree(every), values,
+        fresh=sources.numel(),
+    )  # fmt: skip
+    return layer, drawn.numel()
+
+
 class VRGCNOptions(NodeBatchOptions):
     """Options of sampling with historical activations."""
 
@@ -170,6 +225,42 @@ class HistorySampler:
         return int(np.count_nonzero(~self.source.local[nodes]))
 
 
+class HistorySamplerOnDevice:
+    """Draws on the source's device, which then keeps the graph, what a `HistorySampler` draws."""
+
+    def __init__(self, source: Source, fanouts: Sequence[int], attends: bool) -> None:
+        self._graph, self._fanouts, self._attends = GraphOnDevice.of(source.topology, source.device), fanouts, attends
+        self._remote = torch.from_numpy(~source.local).to(source.device)
+
+    def sample(self, targets: NDArray[np.int64], seed: int) -> Sample:
+        """See `Sampler`; the host waits for sizes, and for how many rows of others are read and written."""
+        graph, layers = self._graph, list[LayerOnDevice]()
+        nodes = upload(targets, graph.indptr.device)
+        edges, history, written = 0, 0, 0
+        for depth, fanout in enumerate(reversed(self._fanouts)):
+            at = batch_seed(seed, 0, 0, depth)
+            if fanout < 0:
+                layers.append(draw_on_device(graph, nodes, fanout, at))
+                edges += layers[-1].edges
+            else:
+                layer, drawn = draw_with_history(graph, nodes, fanout, at, linear=not self._attends)
+                layers.append(layer)
+                remote = self._remote[layer.sources]
+                read, wrote = torch.stack([remote[layer.fresh :].sum(), remote[: layer.fresh].sum()]).tolist()
+                edges, history, written = edges + drawn, history + read, written + wrote
+            last = layers[-1]
+            nodes = last.sources[: last.fresh] if isinstance(last, HistoryOnDevice) else last.sources
+        layers.append(draw_on_device(graph, nodes, -1, 0) if self._attends else self._known(nodes))
+        edges += layers[-1].edges
+        counts = {"drawn_edges": edges, "history_nodes": history, "written_nodes": written}
+        return Sample(layers[::-1], targets.size, stats={name: float(count) for name, count in counts.items()})
+
+    def _known(self, nodes: Tensor) -> LayerOnDevice:
+        """Return a layer of which nothing has to be read."""
+        starts = nodes.new_zeros(nodes.numel() + 1)
+        return LayerOnDevice(nodes, starts, self._graph.indices[:0], self._graph.degree(nodes), None)
+
+
 class Recalled:
     """The exchange of a step: layers with a history read its rows behind the fresh ones, which it keeps.
 
@@ -202,7 +293,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     gat has no linear aggregation to correct: its first layer reads the features of all neighbours, the others
     attend over all neighbours, to fresh rows where the batch has any and else to historical ones. Biased.
 
-    In mixhop each hop is such a layer, and what its history keeps are rows of A^k H.
+    In mixhop each hop is such a layer, and what its history keeps are rows of A^k H. A GPU draws by itself, from a copy
+    of the graph, the same as a CPU.
 
     Exact with all neighbours, which needs no history, and all training nodes in one batch.
 
@@ -236,6 +328,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
                 worker.comm, torch.zeros(shape, device=worker.device, dtype=worker.dtype), view.owner, view.local_row,
                 purpose="embedding", layer=layer, direction="forward", tables=self.source.tables,
             )  # fmt: skip
+            if self.draws_on_device and isinstance(self.store, RowStore):
+                self.histories[layer].placed = *self.store.placed[:2], None
 
     def state(self) -> dict[str, Any]:
         """See `Method`."""
@@ -248,14 +342,21 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
-        return HistorySampler(source, _fanouts(self.options, source.depth), self.worker.model.attends)
+        fanouts, attends = _fanouts(self.options, source.depth), self.worker.model.attends
+        on_host = source.device.type == "cpu"
+        return (HistorySampler if on_host else HistorySamplerOnDevice)(source, fanouts, attends)
+
+    @classmethod
+    def device_draws(cls, options: VRGCNOptions) -> bool:
+        """See `MiniBatchMethod`."""
+        return True
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch; behind it the histories are written."""
         model = self.worker.model
         for loaded in self.loader.load(self.batches(epoch)):
             layers = loaded.drawn.sample.layers
-            samples = {i: layer for i, layer in enumerate(layers) if isinstance(layer, HistorySample)}
+            samples = {i: each for i, each in enumerate(layers) if isinstance(each, HistorySample | HistoryOnDevice)}
             rows = {i: self.histories[i].gather(sample.historical) for i, sample in samples.items()}
             step = replace(self.step(loaded), exchange=(recalled := Recalled(rows)))
             if not model.attends:
@@ -301,7 +402,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def memory(cls, options: VRGCNOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components of the largest batch (see `MemoryCase.largest_blocks`), and the histories.
 
-        At most all nodes' histories are read in each layer; at least none.
+        At most all nodes' histories are read in each layer; at least none. A GPU has the graph, too.
         """
         model, fanouts = case.model, _fanouts(options, case.model.depth)
         rows = case.batch_rows(options.batch_size)
@@ -320,6 +421,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
             components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
         # Fresh and historical rows are there twice: as they came, and one behind the other.
         values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
+        components |= case.drawn_on_device(0 if case.least else case.edges, options, entry=80)
         return components | {"histories": case.itemsize * values}
 
 

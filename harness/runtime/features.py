@@ -104,36 +104,48 @@ class RowStore:
         plan.copy_repeated(result)
         return result
 
-    def put(self, ids: NDArray[np.int64], rows: Tensor, comm: Communicator | None = None) -> None:
+    def put(self, ids: Places, rows: Tensor, comm: Communicator | None = None) -> None:
         """Write `rows` [len(ids), ...] to the owners of the nodes `ids`; every rank must call, if with none.
 
         Where several ranks write to a node, the row of the highest rank stays. Caches are not told.
 
         Args:
-            ids: int64, distinct nodes.
+            ids: int64, distinct nodes, on the host or the device.
             rows: what is written; gradients are not followed.
             comm: as for `gather`.
 
         Raises:
-            ValueError: a remote node is among `ids` twice.
+            ValueError: a remote node is among `ids` twice, on the host.
 
         Traffic: 8 bytes a peer and 4 for each remote node (control), and its row as the store's purpose.
         """
         comm, rows = comm or self.comm, rows.detach()
         with comm.clock.phase("fetch"):
-            at = np.flatnonzero(self.owner[ids] == comm.rank)
-            kept = rows if at.size == ids.size else rows.index_select(0, upload(at, rows.device))
-            own = upload(self.row[ids[at]], rows.device), kept
+            own = self._kept(ids, rows, comm.rank)
             written = self._send(ids, rows, comm) if comm.world > 1 else [own]
             written[comm.rank] = own
             for places, values in written:  # rank by rank: within one call the order would be open
                 self.inner.index_copy_(0, places.long(), values)
 
-    def _send(self, ids: NDArray[np.int64], rows: Tensor, comm: Communicator) -> list[tuple[Tensor, Tensor]]:
+    def _kept(self, ids: Places, rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+        """Return where this rank writes what is put to nodes of its own, and these rows."""
+        if isinstance(ids, np.ndarray):
+            at: Places = np.flatnonzero(self.owner[ids] == rank)
+            places = upload(self.row[ids[at]], rows.device)
+        else:
+            at = (self.placed[0][ids] == rank).nonzero().squeeze(1)
+            places = self.placed[1][ids[at]]
+        return places, rows if len(at) == len(ids) else rows.index_select(0, upload(at, rows.device))
+
+    def _send(self, ids: Places, rows: Tensor, comm: Communicator) -> list[tuple[Tensor, Tensor]]:
         """Send what is put to remote nodes; return the rows that each rank writes here, and their values."""
-        plan = self._plan(ids, np.empty(0, np.int32))
-        if plan.again.size:
-            raise ValueError("a node is put twice")
+        plan: Plan
+        if isinstance(ids, np.ndarray):
+            plan = self._plan(ids, np.empty(0, np.int32))
+            if plan.again.size:
+                raise ValueError("a node is put twice")
+        else:
+            plan = RowPlanOnDevice.of(ids, *self.placed[:2], None, rank=comm.rank, world=comm.world)
         wanted = comm.exchange_counts(plan.counts)
         asked = upload(plan.asked, rows.device)
         places = comm.exchange_rows(asked, plan.counts, wanted, purpose="control")

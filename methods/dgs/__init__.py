@@ -39,6 +39,7 @@ from harness.runtime import (
 )
 
 from .explainer import COUNTED, Explainer, Guidance, explanation_memory
+from .guided_on_device import GuidedSamplerOnDevice
 from .guided_sampling import ExplanationGraph, GuidedSampler
 from .masks import MaskOptions
 
@@ -156,9 +157,13 @@ class DGSOptions(MaskOptions, NeighbourOptions):
 
 @dataclass(frozen=True, eq=False)
 class GuidedBatch(Batch):
-    """A batch, and what guides its draws: the latest when it was handed out."""
+    """A batch, and what guides its draws: the latest when it was handed out.
+
+    `importance` is that of the guidance, on the device where that draws.
+    """
 
     guidance: Guidance | None
+    importance: Tensor | None
 
 
 class DGS(MiniBatchMethod[DGSOptions]):
@@ -175,7 +180,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
     Guided, a target's neighbours are drawn by weight, local ones 1, remote ones SN_j; `deviation` of the
     fan-out is moved from the local to the remote quota. Of the remote rows the `feature_rate` dimensions with
     the highest SF travel, the others read 0. Drawn neighbours are averaged, which is biased towards local
-    nodes; `estimator: unbiased` lets them count 1/p. Inference by samples is drawn uniformly.
+    nodes; `estimator: unbiased` lets them count 1/p. Inference by samples is drawn uniformly. On a GPU what needs no
+    other rank is drawn there, from a copy of the graph: the same as on a CPU, but for rounding.
 
     Exact with all neighbours, all features and all training nodes in one batch. Bytes: see `MiniBatchMethod`,
     with max(1, round(`feature_rate` F)) columns for F once a rank is guided; as control 4 bytes a column to
@@ -201,6 +207,10 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def __init__(self, worker: Worker, options: DGSOptions) -> None:
         super().__init__(worker, options)
         assert isinstance(self.store, ColumnStore)
+        # What a device needs to draw by guidance: which nodes are local, and the importance of the latest.
+        self._local = torch.from_numpy(self.source.local).to(worker.device) if self.draws_on_device else None
+        self._guidance: Guidance | None = None
+        self._importance: Tensor | None = None
         view, depth = worker.view, worker.model.depth
         graph = ExplanationGraph.build(
             view, self.source.topology, self.store, hops=options.hops or depth, depth=depth, dtype=worker.dtype
@@ -213,6 +223,11 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`; the conventional sampler, of batches without guidance."""
         return FanoutSampler(source, self._fanouts(source))
+
+    @classmethod
+    def device_draws(cls, options: DGSOptions) -> bool:
+        """See `MiniBatchMethod`: draws from a graph that every rank has."""
+        return not options.asks_owners
 
     def _fanouts(self, source: Source) -> list[int]:
         return per_layer(self.options.fanouts, source.depth, "fanouts")
@@ -227,7 +242,10 @@ class DGS(MiniBatchMethod[DGSOptions]):
 
     def hand_out(self, batch: Batch) -> GuidedBatch:
         """See `MiniBatchMethod`; explanations begin and end here, between two steps."""
-        return GuidedBatch(**vars(batch), guidance=self.explainer.advance())
+        guidance = self.explainer.advance()
+        if self._local is not None and guidance is not None and guidance is not self._guidance:
+            self._guidance, self._importance = guidance, upload(guidance.importance, self.worker.device)
+        return GuidedBatch(**vars(batch), guidance=guidance, importance=self._importance)
 
     def rehearsal(self) -> Iterator[Step]:
         """See `Method`; the last step is guided, by an explanation that is cut short."""
@@ -247,6 +265,12 @@ class DGS(MiniBatchMethod[DGSOptions]):
         if batch.guidance is None or self.options.variant == "fs-only":
             return self.sampler
         fanouts, unbiased = self._fanouts(self.source), self.options.estimator == "unbiased"
+        if self._local is not None:
+            assert isinstance(self.sampler, FanoutSampler)
+            assert self.sampler.graph is not None
+            assert batch.importance is not None
+            how = self._local, fanouts, batch.importance, self.options.deviation, unbiased
+            return GuidedSamplerOnDevice(self.sampler.graph, *how)
         return GuidedSampler(self.source, fanouts, batch.guidance.importance, self.options.deviation, unbiased)
 
     def columns(self, drawn: Drawn) -> Tensor | None:
@@ -297,6 +321,8 @@ class DGS(MiniBatchMethod[DGSOptions]):
 
     @classmethod
     def memory(cls, options: DGSOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn` and `explanation_memory`."""
-        drawn = case.drawn(options, options.fanouts, "fanouts", each=True)
-        return drawn | explanation_memory(case)
+        """See `MemoryCase.drawn` and `explanation_memory`; a GPU has the graph, too, and reads whole rows."""
+        drawn = case.drawn(options, options.fanouts, "fanouts", each=True) | explanation_memory(case)
+        if not cls.device_draws(options):
+            return drawn
+        return drawn | case.drawn_on_device(0 if case.least else case.edges, options, entry=120)

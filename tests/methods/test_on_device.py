@@ -66,14 +66,17 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsaint local": ("graphsaint", {"size": 6, "sampler": "node", "scope": "local"}),
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
+    "vrgcn cached": ("vrgcn", {"fanouts": 2, "batch_size": 4, "cache": "degree"}),
     "dgs": ("dgs", DGS),
+    "dgs ahead": ("dgs", DGS | {"estimator": "unbiased", "deviation": 0.5, "prefetch": 2, "cache": "degree"}),
+    "dgs asking": ("dgs", DGS | {"topology": "owner"}),
 }
 # The models of one variant of each method; the others' first one.
 RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method]
 WORLDS = (1, 2)
-DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn")
+DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
-DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "graphsaint local")
+DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "graphsaint local", "dgs asking")
 
 Waits = set[tuple[str, str]]
 COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them
@@ -115,6 +118,11 @@ EDGES = {  # all in a thread beside the training
     ("copy to the host", "methods/psc_gcn/__init__.py:inputs"),  # how many rows are moved to each rank
     ("nonzero", "methods/psc_gcn/__init__.py:inputs"),  # and how many are cached
 }
+HISTORY = {
+    ("nonzero", "methods/vrgcn.py:draw_with_history"),  # how many historical rows are read
+    ("copy to the host", "methods/vrgcn.py:sample"),  # how many rows of other ranks are read and written
+    ("nonzero", "harness/runtime/features.py:_kept"),  # how many of its own a rank writes
+}
 READ = ("copy to the host", "harness/graph/csr.py:on_host")  # rows that are in the host's memory
 EXPLAINED = {(what, "methods/dgs/explainer.py:take") for what in ("_local_scalar_dense", "copy to the host")}
 ALLOWED: dict[str, Waits] = {
@@ -128,8 +136,8 @@ ALLOWED: dict[str, Waits] = {
     "skewed": {COUNTS, PLACED, SKEWED, LABELLED, TRANSFER} | LAYERED | SUBGRAPH | NODES,
     "graphsaint": {COUNTS, LABELLED, TRANSFER} | SUBGRAPH | NODES,
     "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
-    "vrgcn": {COUNTS},
-    "dgs": {COUNTS} | EXPLAINED,
+    "vrgcn": {COUNTS} | SAMPLED | SEEN | HISTORY,
+    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_on_device.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }
 Key = tuple[int, str, str]
 

@@ -106,7 +106,8 @@ def test_alone_nothing_is_sent() -> None:
         assert got.control == got.feature == got.described["remote_nodes"] == 0
 
 
-def test_the_highest_rank_that_puts_a_row_wins_whoever_owns_it() -> None:
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_the_highest_rank_that_puts_a_row_wins_whoever_owns_it(as_tensors: bool) -> None:
     world, data = 3, sharded(3, 2)
     rng = np.random.default_rng(1)
     puts = [
@@ -116,7 +117,7 @@ def test_the_highest_rank_that_puts_a_row_wins_whoever_owns_it() -> None:
         [np.flatnonzero(data.owner == r) for r in range(world)],
     ]
     want = data.rows.copy()
-    results = run_ranks(put_and_read, world, data, puts)
+    results = run_ranks(put_and_read, world, data, puts, as_tensors)
     for k, put in enumerate(puts):
         for r in range(world):
             want[put[r]] = (100 * k + r + put[r] / 1024)[:, None]

@@ -236,7 +236,8 @@ def test_a_gpu_that_draws_layers_reads_whole_rows() -> None:
 def test_a_gpu_that_draws_otherwise_has_the_graph_and_what_it_reads() -> None:
     gpu, graph = replace(CASE, cuda=True), 8 * 201 + 4 * 2000 + 8 * 200
     for method, options, entry in (
-        ("graphsaint", {"size": 50}, 48), ("skewed", {"base": "saint", "size": 50}, 48),
+        ("graphsaint", {"size": 50}, 48), ("skewed", {"base": "saint", "size": 50}, 48), ("vrgcn", {}, 80),
+        ("dgs", {}, 120),
     ):  # fmt: skip
         found = components(method, gpu, **options)
         assert (found["graph"], found["sampling"]) == (graph, 4 * 200 + entry * 2000)
@@ -245,7 +246,7 @@ def test_a_gpu_that_draws_otherwise_has_the_graph_and_what_it_reads() -> None:
     assert components("graphsaint", gpu, size=50)["probabilities"] == 4 * 2000 + 8 * 200
     assert components("graphsaint", gpu, size=50, sampler="node")["probabilities"] == 16 * 200
     assert components("skewed", gpu, base="saint", size=50)["probabilities"] == 16 * 200
-    for method, options in (("graphsaint", {"scope": "local", "size": 20}),):
+    for method, options in (("graphsaint", {"scope": "local", "size": 20}), ("dgs", {"topology": "owner"})):
         assert "graph" not in components(method, gpu, **options)
     assert components("psc-gcn", gpu)["sampling"] == 48 * gpu.train.edges
     assert "sampling" not in components("psc-gcn", gpu, rate=1.0)

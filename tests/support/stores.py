@@ -112,9 +112,12 @@ def _counted(comm: Communicator, work: Callable[[], Read | None]) -> Gathered:
 
 
 def put_and_read(
-    rank: int, world: int, data: Sharded, puts: list[list[NDArray[np.int64]]]
+    rank: int, world: int, data: Sharded, puts: list[list[NDArray[np.int64]]], as_tensors: bool
 ) -> tuple[list[NDArray[np.float32]], list[dict[str, int]]]:
-    """Put rows of `100 * round + rank + node / 1024` each round; return all rows after it, and its bytes."""
+    """Put rows of `100 * round + rank + node / 1024` each round; return all rows after it, and its bytes.
+
+    `as_tensors`: the nodes are known on the device alone.
+    """
     comm = communicator(rank, world)
     owner, row = _read_only(data.owner), data.local()
     inner = torch.from_numpy(data.rows[data.owner == rank])
@@ -124,7 +127,8 @@ def put_and_read(
         ids = put[rank]
         rows = torch.full((ids.size, data.rows.shape[1]), 100.0 * number + rank, requires_grad=True)
         before = comm.traffic.sent("setup")
-        store.put(ids, rows + torch.from_numpy(ids).unsqueeze(1) / 1024)
+        values = rows + torch.from_numpy(ids).unsqueeze(1) / 1024
+        store.put(torch.from_numpy(ids) if as_tensors else ids, values)
         after = comm.traffic.sent("setup")
         sent.append({purpose: after[purpose] - before[purpose] for purpose in after})
         states.append(store.gather(np.arange(data.owner.size)).numpy())
