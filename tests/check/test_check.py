@@ -30,7 +30,7 @@ FAULTS = {
     "AveragedGuided": {"unbiased"},
     "Uneven": {"exact"},
     "Wasteful": {"bytes"},
-    "Unseeded": {"deterministic"},
+    "Unseeded": {"deterministic", "resumes"},
     "Inattentive": {"runs"},
     "Drifting": {"runs", "trouble"},
     "Exploding": {"runs"},
