@@ -76,11 +76,11 @@ def stamps(suite: Path) -> dict[str, tuple[int, bytes]]:
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
-def trains(suite: Path) -> bool:
-    """Whether a trial has got past an epoch and has no record yet."""
+def trains(suite: Path, epochs: int = 1) -> bool:
+    """Whether a trial has got past so many epochs and has no record yet."""
     for progress in suite.glob(".staging/*/progress.jsonl"):
         trial = progress.parent.name.partition("-")[0]
-        if '"epoch"' in progress.read_text() and not (suite / trial).exists():
+        if progress.read_text().count('"event": "epoch"') >= epochs and not (suite / trial).exists():
             return True
     return False
 

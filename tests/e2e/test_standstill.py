@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_the_rank_that_the_others_wait_for_is_named_with_its_stack(command: CommandLine) -> None:
     home = write(command, "['own.methods:Stuck']", epochs=20)
-    found = command.run("run", "trouble.yaml", "--set", "timeouts.progress_s=7")
+    found = command.run("run", "trouble.yaml", "--set", "timeouts.progress_s=7", timeout_s=250)
     assert found.returncode == 1, found.stdout + found.stderr
     (record,) = records(home).values()
     assert record["status"] == "timeout"
@@ -28,7 +28,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_stack(command: Comm
 
 def test_it_is_named_too_where_its_peers_end_first(command: CommandLine) -> None:
     home = write(command, "['own.methods:Stuck']", epochs=20)
-    found = command.run("run", "trouble.yaml", "--set", "timeouts.collective_s=6")
+    found = command.run("run", "trouble.yaml", "--set", "timeouts.collective_s=6", timeout_s=250)
     assert found.returncode == 1, found.stdout + found.stderr
     (record,) = records(home).values()
     assert (record["status"], record["reason"].partition(" for ")[0]) == ("timeout", "rank 1 stood still")
@@ -37,10 +37,10 @@ def test_it_is_named_too_where_its_peers_end_first(command: CommandLine) -> None
 
 def test_a_stopped_rank_is_told_from_one_that_hangs(command: CommandLine) -> None:
     home = write(command, "['own.methods:Slow']", epochs=400)
-    runner = command.start("run", "trouble.yaml", "--set", "timeouts.progress_s=7", LEDGER=os.devnull)
-    wait_until(lambda: trains(home), runner)
+    runner = command.start("run", "trouble.yaml", "--set", "timeouts.progress_s=10", LEDGER=os.devnull)
+    wait_until(lambda: trains(home, epochs=4), runner)
     ranks_of(runner)[0].suspend()
-    out, err = runner.communicate(timeout=100)
+    out, err = runner.communicate(timeout=250)
     assert runner.returncode == 1, out + err
     (record,) = records(home).values()
     assert record["status"] == "timeout"
