@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 # Two pips at once would break the environment.
 .NOTPARALLEL:
-.PHONY: help quickstart test short lint docs reference gpu gpu-bundle constraints clean
+.PHONY: help quickstart test short lint docs reference gpu gpu-bundle sbom audit constraints clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,15 @@ gpu: $(VENV)/.ready-test  ## Gather what a GPU has to show, nine minutes at a ti
 
 gpu-bundle: $(VENV)/.ready-run  ## Gather the wheels that a GPU machine without a network lacks, in gpu-bundle/.
 	$(BIN)/python -m tools.gpu.bundle $(if $(HAVE),--have $(HAVE))
+
+sbom: $(VENV)/.ready-run  ## Write sbom.json, a CycloneDX bill of what is installed to run (EXTRA=slurm: with an extra's).
+	$(BIN)/python -m tools.sbom sbom.json $(if $(EXTRA),--extra $(EXTRA))
+
+# Not in .ci/run: the database is on the network, and what it holds changes while the commit does not.
+audit:  ## Look constraints.txt up among known vulnerabilities: asks PyPI of each package, needs the network.
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
 
 constraints:  ## Renew constraints.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \

@@ -1,6 +1,7 @@
 from .api import run as run
 from .data.partition import Partitioner as Partitioner
 from .deferred import numba as numba
+from .deferred import numpy as numpy
 from .deferred import torch as torch
 from .errors import UserError as UserError
 from .graph.block import MEAN as MEAN

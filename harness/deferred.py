@@ -1,8 +1,9 @@
-"""torch and numba, imported when they are first used: a plan reads every method, and needs neither of them.
+"""numpy, numba and torch, imported when they are first used: a plan reads every method, and needs none of them.
 
 `from harness.deferred import numba, torch` stands for `import numba` and `import torch` in modules that commands
-import which train nothing. What such modules make of them when they are imported, kernels and autograd functions, is
-made when it is first called. A rank imports numba first, and has its kernels at once: see docs/design/imports.md.
+import which train nothing, and `from harness.deferred import numpy as np` for `import numpy as np`. What such modules
+make of them when they are imported, kernels and autograd functions, is made when it is first called. A rank imports
+numba first, and has its kernels at once: see docs/design/imports.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Deferred", "Function", "Kernel", "dist", "intrinsic", "numba", "torch"]
+__all__ = ["Deferred", "Function", "Kernel", "dist", "intrinsic", "numba", "numpy", "torch"]
 
 
 class Deferred:
@@ -29,11 +30,6 @@ class Deferred:
         module = _module(self._name)
         self.__dict__ = vars(module)
         return getattr(module, attribute)
-
-    @property
-    def _numba_type_(self) -> Any:
-        """Its type in kernels: the module's."""
-        return _numba_type(_module(self._name))
 
 
 class Kernel:
@@ -50,7 +46,7 @@ class Kernel:
     @cached_property
     def made(self) -> Any:
         """What numba makes of it."""
-        return self._make(self.__wrapped__)
+        return _made(self.__wrapped__, self._make)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # who copies or writes it down asks for such, and needs no numba
@@ -81,7 +77,16 @@ def intrinsic(function: Callable[..., Any]) -> Any:
 
 
 def _kernel(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
-    return make(function) if "numba" in sys.modules else Kernel(function, make)
+    return _made(function, make) if "numba" in sys.modules else Kernel(function, make)
+
+
+def _made(function: Callable[..., Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
+    """Return what numba makes of a function, in whose module the modules take their stand-ins' place."""
+    known = function.__globals__
+    for name in function.__code__.co_names:
+        if isinstance(value := known.get(name), Deferred):
+            known[name] = _module(value._name)
+    return make(function)
 
 
 def _module(name: str) -> ModuleType | Any:
@@ -113,7 +118,9 @@ class Function:
 
 if TYPE_CHECKING:
     import numba
+    import numpy
     import torch
     import torch.distributed as dist
 else:
-    numba, torch, dist = _Numba("numba"), Deferred("torch"), Deferred("torch.distributed")
+    numba, numpy = _Numba("numba"), Deferred("numpy")
+    torch, dist = Deferred("torch"), Deferred("torch.distributed")

@@ -231,7 +231,12 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[_Point, ...]:
 
     Slow: files of every package are read.
     """
-    found = (_Point(p.name, p.value, "" if p.dist is None else p.dist.name) for p in entry_points(group=group))
+    packages: dict[int, str] = {}  # a distribution reads its metadata each time that it is asked for its name
+    found = []
+    for point in entry_points(group=group):
+        if id(point.dist) not in packages:
+            packages[id(point.dist)] = "" if point.dist is None else point.dist.name
+        found.append(_Point(point.name, point.value, packages[id(point.dist)]))
     return tuple(sorted(found, key=lambda point: (point.package != DISTRIBUTION, point.package, point.value)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from harness import (
@@ -19,6 +18,7 @@ from harness import (
     SyncExchange,
     announce,
 )
+from harness import numpy as np
 from harness.graph import Places, upload
 from harness.sampling import BoundarySampler, sample_boundary
 

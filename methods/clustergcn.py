@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from harness import (
@@ -23,11 +21,13 @@ from harness import (
     UserError,
     Worker,
 )
+from harness import numpy as np
 from harness.graph import Block, Topology, View, upload
 from harness.runtime import Batch, Communicator, FeatureStore, HostStore, Plan, common_order, fresh, make_batches
 from harness.sampling import GraphOnDevice, Tables, clusters, induce, induce_on_device, induced
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 IMBALANCE = 1.03  # METIS: the largest cluster's nodes to the mean's
@@ -143,10 +143,10 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         own = clusters(part, min(count, inner.size), 0, keep=keep)
         return inner, own + np.int64(worker.rank * count)
 
-    @property
-    def draws_on_device(self) -> bool:
+    @classmethod
+    def device_draws(cls, options: ClusterOptions) -> bool:
         """See `MiniBatchMethod`: subgraphs of the whole graph, with its degrees."""
-        return self.worker.device.type != "cpu" and self.options.of_whole_graph
+        return options.of_whole_graph
 
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""

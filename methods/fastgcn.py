@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import (
@@ -19,20 +17,30 @@ from harness import (
     inclusion,
     numba,
     per_layer,
+    torch,
 )
-from harness.graph import Propagation, Topology
+from harness import numpy as np
+from harness.graph import OwnRows, Propagation, Topology, node_uniforms, pointers, upload
 from harness.sampling import (
     LAYERS,
     LAYERWISE_METRICS,
+    GraphOnDevice,
     LayerBatch,
+    LayerOnDevice,
     Layers,
     LayerwiseSampler,
     OwnSample,
     Scaled,
+    SightsOnDevice,
     Tables,
     check_sizes,
     node_uniform,
+    number_nodes,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 
 class GlobalSampler:
@@ -50,7 +58,7 @@ class GlobalSampler:
         self._graph = Scaled.of(topology, propagation, reads_own=None if layers == "nested" else reads_own)
         self._tables, self._layers = tables, layers
         self._weights = self._graph.global_weights()
-        self._candidates = int(np.count_nonzero(self._weights))
+        self.candidates = int(np.count_nonzero(self._weights))
         self._inclusion: dict[int, NDArray[np.float64]] = {}
 
     def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
@@ -62,14 +70,14 @@ class GlobalSampler:
             for depth, size in enumerate(reversed(sizes)):
                 layers.append(self._layer(destinations, targets, row, size, seed, depth))
                 destinations = layers[-1].sources
-        return LayerBatch(layers[::-1], [1.0] * len(sizes), [self._candidates] * len(sizes))
+        return LayerBatch(layers[::-1], [1.0] * len(sizes), [self.candidates] * len(sizes))
 
     def _layer(
         self, destinations: NDArray[np.int64], targets: NDArray[np.int64], row: NDArray[np.int32], size: int,
         seed: int, depth: int,
     ) -> LayerSample:  # fmt: skip
         """Return a layer; `row` is left as it was."""
-        topology, chances, nested = self._graph.topology, self._chances(size), self._layers == "nested"
+        topology, chances, nested = self._graph.topology, self.chances(size), self._layers == "nested"
         kept = destinations if nested else targets[: targets.size * (self._layers == "public")]
         row[kept] = np.arange(kept.size, dtype=np.int32)
         fresh, pointers, columns, values = gather_global(
@@ -77,7 +85,7 @@ class GlobalSampler:
             destinations, chances, seed, depth, row, kept.size, nested,
         )  # fmt: skip
         sources = np.concatenate([kept, fresh])
-        whole = topology.weights is None and (size < 0 or size >= self._candidates)
+        whole = topology.weights is None and (size < 0 or size >= self.candidates)
         own = None
         if not nested:
             at = np.flatnonzero(row[destinations] >= 0)
@@ -87,11 +95,62 @@ class GlobalSampler:
         row[sources] = -1
         return LayerSample(sources, pointers, columns, None if whole else values, own=own)
 
-    def _chances(self, size: int) -> NDArray[np.float64]:
+    def chances(self, size: int) -> NDArray[np.float64]:
         """Return p of every node for a layer's size; threads that both miss it compute the same."""
         if size not in self._inclusion:
-            self._inclusion[size] = inclusion(self._weights, self._candidates if size < 0 else size)
+            self._inclusion[size] = inclusion(self._weights, self.candidates if size < 0 else size)
         return self._inclusion[size]
+
+
+class GlobalSamplerOnDevice:
+    """Draws on a device, which then keeps the graph, what a `GlobalSampler` draws of these sizes."""
+
+    def __init__(
+        self, host: GlobalSampler, topology: Topology, layers: Layers, sizes: Sequence[int], device: torch.device
+    ) -> None:
+        self._graph, self._layers, self._candidates = GraphOnDevice.of(topology, device), layers, host.candidates
+        self._chances = {size: torch.from_numpy(host.chances(size)).to(device) for size in sizes}
+
+    def sample(self, targets: NDArray[np.int64], sizes: Sequence[int], seed: int) -> LayerBatch:
+        """See `LayerSampler.sample`; the host waits for the numbers of edges, drawn ones and sources in each layer."""
+        nodes, layers = upload(targets, self._graph.indptr.device), list[LayerOnDevice]()
+        for depth, size in enumerate(reversed(sizes)):
+            keep = {"nested": nodes.numel(), "public": targets.size, "paper": 0}[self._layers]
+            layers.append(self._layer(nodes, keep, size, seed, depth))
+            nodes = layers[-1].sources
+        return LayerBatch(layers[::-1], [1.0] * len(sizes), [self._candidates] * len(sizes))
+
+    def _layer(self, destinations: Tensor, keep: int, size: int, seed: int, depth: int) -> LayerOnDevice:
+        """Return a layer; the first `keep` destinations are sources in any case."""
+        graph, nested, seen = self._graph, self._layers == "nested", SightsOnDevice.of(self._graph, destinations)
+        nodes, chance, by_node = seen.nodes, self._chances[size][seen.nodes], len(graph.indptr) - 1
+        drawn = node_uniforms(seed, depth, nodes.long()) < chance
+        if nested:
+            drawn = drawn.index_fill(0, seen.own_at, False)
+        else:
+            certain = torch.zeros(by_node, dtype=torch.bool, device=nodes.device)
+            certain = certain.index_fill(0, destinations[:keep], True)[nodes]
+            drawn, chance = drawn | certain, torch.where(certain, 1, chance)
+        places = drawn.nonzero().squeeze(1)
+        sources, numbers = number_nodes(destinations[:keep], nodes[places], by_node)
+        number = torch.empty_like(nodes).index_copy(0, places, numbers)
+        is_drawn = drawn[seen.edge_at]
+        edges = is_drawn.nonzero().squeeze(1)
+        at = seen.edge_at[edges]
+        values = 1 / chance[at] if graph.weights is None else graph.weights[seen.entries[edges]] / chance[at]
+        whole = graph.weights is None and (size < 0 or size >= self._candidates)
+        own = None if nested else self._own_rows(destinations, seen.own_at, drawn, number, chance)
+        starts, degree = pointers(is_drawn)[seen.pointers], graph.degree(sources)
+        return LayerOnDevice(sources, starts, number[at], degree, None if whole else values, own=own)
+
+    def _own_rows(
+        self, destinations: Tensor, own_at: Tensor, drawn: Tensor, number: Tensor, chance: Tensor
+    ) -> tuple[Tensor, OwnRows]:
+        """Return the destinations, and the own rows of those that were drawn."""
+        at = drawn[own_at].nonzero().squeeze(1)
+        inverse = 1 / chance[own_at[at]]
+        rows = number[own_at[at]].long()
+        return destinations, OwnRows(self._graph.degree(destinations), at, rows, inverse, inverse)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -157,7 +216,8 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     edges count A_ij / p_j, which is unbiased. Most of what is drawn has no edge into the layer above, and a
     node may be left without any neighbour. Its self loop, or own row, is always there, or with `layers: paper` drawn
     like an edge (see `ladies`): as in the paper, and nearly all rows are then empty. Drawn nodes that no edge leads
-    from are not fetched. Exact with all nodes and all training nodes in one batch.
+    from are not fetched. On a GPU the same is drawn there, from a copy of the graph. Exact with all nodes and all
+    training nodes in one batch.
     Bytes: see `MiniBatchMethod`.
     """
 
@@ -172,12 +232,20 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`."""
         sizes = per_layer(self.options.sizes, source.depth, "sizes")
-        sampler = GlobalSampler(
-            source.topology, source.propagation, source.tables, reads_own=source.reads_own, layers=self.options.layers
-        )
-        return LayerwiseSampler(sampler.sample, sizes)
+        layers, topology = self.options.layers, source.topology
+        sampler = GlobalSampler(topology, source.propagation, source.tables, reads_own=source.reads_own, layers=layers)
+        if source.device.type == "cpu":
+            return LayerwiseSampler(sampler.sample, sizes)
+        on_device = GlobalSamplerOnDevice(sampler, topology, layers, sizes, source.device)
+        return LayerwiseSampler(on_device.sample, sizes)
+
+    @classmethod
+    def device_draws(cls, options: FastGCNOptions) -> bool:
+        """See `MiniBatchMethod`."""
+        return True
 
     @classmethod
     def memory(cls, options: FastGCNOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn`."""
-        return case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)
+        """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.read_on_device`)."""
+        drawn = case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)
+        return drawn | case.read_on_device(options)

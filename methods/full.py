@@ -20,6 +20,7 @@ class Full(FullGraphMethod[FullGraphOptions]):
     colour = "#222222"
     exact: ClassVar[dict[str, Any]] = {}
     baseline: ClassVar[dict[str, Any]] = {}
+    recurring = True
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step: the full block in every layer, every boundary row exchanged."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from harness import FanoutSampler, MemoryCase, MiniBatchMethod, Sampler, Source, per_layer
+from harness import numpy as np
 from harness.runtime import NeighbourOptions
 from harness.sampling import propagation_scales
 
@@ -52,10 +52,10 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
                 weights = np.ones(source.topology.num_nodes)
         return FanoutSampler(source, per_layer(self.options.fanouts, source.depth, "fanouts"), weights)
 
-    @property
-    def draws_on_device(self) -> bool:
+    @classmethod
+    def device_draws(cls, options: SAGEOptions) -> bool:
         """See `MiniBatchMethod`: uniform draws from a graph that every rank has."""
-        return self.worker.device.type != "cpu" and _uniform_of_all(self.options)
+        return options.weights == "uniform" and not options.asks_owners
 
     @property
     def remarks(self) -> list[str]:
@@ -69,13 +69,8 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     def memory(cls, options: SAGEOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.drawn_on_device`)."""
         components = case.drawn(options, options.fanouts, "fanouts", each=True)
-        if not _uniform_of_all(options):
+        if not cls.device_draws(options):
             return components
         fanouts = per_layer(options.fanouts, case.model.depth, "fanouts")
         blocks = case.largest_blocks(case.batch_rows(options.batch_size), fanouts, each=True)
         return components | case.drawn_on_device(max(block.edges for block in blocks), options)
-
-
-def _uniform_of_all(options: SAGEOptions) -> bool:
-    """Whether draws are uniform, from a graph that every rank has: those that a GPU makes."""
-    return options.weights == "uniform" and not options.asks_owners

@@ -36,7 +36,8 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
     then all that a layer multiplies, [I, A] in GraphSAGE) and may be missing. `public`: the batch's targets are
     sources of every layer besides, as in the public code. `nested`: all destinations are, and own rows and self loops
     exact; reads the most. Exact with all neighbours and all training nodes in one batch.
-    q_j needs the rows of all destinations: with `topology: owner` those of remote ones travel whole.
+    q_j needs the rows of all destinations: with `topology: owner` those of remote ones travel whole. On a GPU what
+    needs no other rank is drawn there, from a copy of the graph: the same as on a CPU, but for rounding.
     Bytes: see `MiniBatchMethod`.
     """
 
@@ -52,11 +53,17 @@ class LADIES(MiniBatchMethod[LADIESOptions]):
         """See `MiniBatchMethod`."""
         sampler = LayerSampler(
             source.topology, source.propagation, source.tables, reads_own=source.reads_own,
-            layers=self.options.layers, estimator=self.options.estimator,
+            layers=self.options.layers, estimator=self.options.estimator, device=source.device,
         )  # fmt: skip
         return LayerwiseSampler(sampler.sample, per_layer(self.options.sizes, source.depth, "sizes"))
 
     @classmethod
+    def device_draws(cls, options: LADIESOptions) -> bool:
+        """See `MiniBatchMethod`: draws from a graph that every rank has."""
+        return not options.asks_owners
+
+    @classmethod
     def memory(cls, options: LADIESOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn`."""
-        return case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)
+        """See `MemoryCase.drawn`; a GPU has the graph, too (`MemoryCase.read_on_device`)."""
+        drawn = case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)
+        return drawn | (case.read_on_device(options) if cls.device_draws(options) else {})

@@ -34,6 +34,7 @@ from harness.sampling import (
     LayerSampler,
     LayerwiseSampler,
     SubgraphSampler,
+    SubgraphsOnDevice,
 )
 
 SIZE = 4500  # the paper's
@@ -134,7 +135,8 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
     unskewed one (Eq. 9). Edges count A_ij / p_j: whatever alpha is, the aggregation is unbiased.
 
     `version: full` is alpha = 1; `local` draws among local candidates only, so that remote neighbours count
-    nothing (degrees stay those of the full graph), and sends no features. Only input features travel.
+    nothing (degrees stay those of the full graph), and sends no features. Only input features travel. On a GPU what
+    needs no other rank is drawn there, as in `ladies`.
     Exact (D = 1, everything drawn) as a `full` version with all training nodes in one batch.
     Bytes: see `MiniBatchMethod`.
     """
@@ -156,10 +158,18 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         bias: dict[str, Any] = {"local": source.local, "skew": skew, "local_only": options.version == "local"}
         if options.base == "saint":
             nodes = ImportanceSubgraphs(*graph, options.size_on(source.topology.num_nodes), **bias)
-            return SubgraphSampler(nodes, source.depth, {"alpha": nodes.alpha, "alphas": 1})
+            on_host = source.device.type == "cpu"
+            subgraphs = nodes if on_host else SubgraphsOnDevice(nodes, source.device)
+            return SubgraphSampler(subgraphs, source.depth, {"alpha": nodes.alpha, "alphas": 1})
         bias |= {"reads_own": source.reads_own, "layers": options.layers, "estimator": options.estimator}
+        bias |= {"device": source.device}
         layers = LayerSampler(*graph, **bias)
         return LayerwiseSampler(layers.sample, per_layer(options.sizes, source.depth, "sizes"))
+
+    @classmethod
+    def device_draws(cls, options: SkewedOptions) -> bool:
+        """See `MiniBatchMethod`: draws from a graph that every rank has."""
+        return not options.asks_owners
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`, `node_batches` and `subgraph_batches`."""
@@ -185,7 +195,12 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     @classmethod
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:
-        """See `MemoryCase.drawn`, and for subgraphs `MemoryCase.subgraphs`."""
+        """See `MemoryCase.drawn` and `MemoryCase.subgraphs`; a GPU has the graph, too."""
         if options.base == "saint":
-            return case.subgraphs(options, options.size_on(case.nodes))
-        return case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)
+            components = case.subgraphs(options, options.size_on(case.nodes))
+            if case.cuda:
+                components |= case.drawn_on_device(0 if case.least else case.edges, options)
+                components["probabilities"] = 16 * case.nodes
+            return components
+        drawn = case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)
+        return drawn | (case.read_on_device(options) if cls.device_draws(options) else {})

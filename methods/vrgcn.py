@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from harness import (
@@ -29,12 +27,14 @@ from harness import (
     per_layer,
     torch,
 )
+from harness import numpy as np
 from harness.graph import Topology, View
 from harness.models import BlockSize
 from harness.runtime import FeatureStore, RowStore
 from harness.sampling import Tables
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 

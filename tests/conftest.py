@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Let no other test run beside one that is marked `alone`."""
     # Who wants the second lock holds the first while waiting, so that others cannot keep it for ever.
-    how = fcntl.LOCK_EX if "alone" in item.keywords else fcntl.LOCK_SH
+    how = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
     with _locked("gate", fcntl.LOCK_EX) as gate, _locked("tests", how):
         fcntl.flock(gate, fcntl.LOCK_UN)
         return (yield)
@@ -70,16 +70,17 @@ def data_dir() -> Path:
 
 @pytest.fixture(autouse=True)
 def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tests away from the user's cache; one cache is shared by a test session."""
+    """Keep tests away from the user's cache, which a test session shares, and from the user's secret."""
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("HARNESS_SECRET", "known to all tests, and to nobody else")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU, or root, where there is none, with the reason; begin with what takes long."""
-    # Of two processes neither is to end long after the other.
-    items.sort(key=lambda item: "slow" not in item.keywords)
+    # Of two processes neither is to end long after the other. Keywords would be those of the folders above, too.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for marker, why_not in (("gpu", _no_gpu), ("root", _no_namespaces)):
-        marked = [item for item in items if marker in item.keywords]
+        marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := why_not()) is not None:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -12,7 +12,7 @@ from harness.results.store import ResultStore, kept, write_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 
-SLOW = ("llvmlite", "numba", "torch")
+SLOW = ("llvmlite", "numba", "numpy", "torch")
 COMMANDS = [
     "plan quickstart", "suites", "list methods", "list models", "list datasets", "list partitioners", "status results",
     "data info digits", "schema", "new method mine", "new suite mine",
@@ -30,7 +30,7 @@ def python(script: str, *arguments: str, cwd: Path | None = None, **env: str) ->
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_trains_nothing_imports_neither_torch_nor_numba(command: str, tmp_path: Path) -> None:
+def test_a_command_that_trains_nothing_imports_no_numpy_numba_or_torch(command: str, tmp_path: Path) -> None:
     suite = load_suite(Path(__file__).parents[1] / "suites" / "quickstart.yaml")
     store = ResultStore(tmp_path / "results", suite.name)
     store.directory.mkdir(parents=True)

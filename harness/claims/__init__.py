@@ -460,15 +460,23 @@ def judge_directories(directories: Sequence[Path], suites: Iterable[KeptSuite] =
     return judge(inputs.runs, given or kept_suites(inputs.directories), inputs.declared)
 
 
-def suite_of(file: Path, results: Sequence[Path], data_dir: Path | None = None) -> KeptSuite:
+def suite_of(
+    file: Path,
+    results: Sequence[Path],
+    data_dir: Path | None = None,
+    plugins: Sequence[str] = (),
+    *,
+    trusted: bool = False,
+) -> KeptSuite:
     """Return the suite of a file with the trials that it has on the device, and on the data, that ran last.
 
+    `plugins`, `trusted`: what may be imported to read it, as `read_suite` has it.
     UserError if there is a mistake in the suite, or no record under its name.
     """
     from harness.suite.expand import expand
     from harness.suite.names import read_suite
 
-    suite = read_suite(file)
+    suite = read_suite(file, (), plugins, trusted=trusted)
     inputs = load_inputs(results)
     frame = inputs.results
     devices = frame.loc[frame["suite"] == suite.name, "device"].unique()

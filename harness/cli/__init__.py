@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -67,7 +69,9 @@ app.add_typer(data.data_app, name="data")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exit code 0: all ok; 1: trials failed; 2: the user's mistake; 130: Ctrl-C."""
+    os.umask(os.umask(0o077) | 0o002)  # the user's, but what is written is code and data of later runs: not for all
     gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of a start
+    atexit.register(gc.freeze)  # and the interpreter would look through all of it again at its end
     try:
         app(args=None if arguments is None else [*arguments])
     except (UserError, DataUnavailable) as error:

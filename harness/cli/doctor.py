@@ -13,6 +13,7 @@ import typer
 
 from harness.cli.options import DataDir, use_data_dir
 from harness.cli.terminal import bytes_text, table
+from harness.gpus import why_unusable
 
 IMPORTS = {
     "torch": "nothing runs without it",
@@ -84,8 +85,8 @@ def _communication() -> list[Check]:
 
 def _gpu(facts: dict[str, Any]) -> Check:
     if not facts["gpus"]:
-        build = f"torch built for CUDA {facts['cuda']}" if facts["cuda"] else "torch built without CUDA"
-        return "gpu", False, f"device `cuda` is off, `auto` is `cpu` ({build})"
+        why, fix = why_unusable() or ("NVML lists none", "")
+        return "gpu", False, f"device `cuda` is off, `auto` is `cpu`: {why}" + (f" ({fix})" if fix else "")
     return "gpu", True, f"{', '.join(facts['gpus'])}; driver {facts['driver']}, CUDA {facts['cuda']}"
 
 

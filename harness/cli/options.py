@@ -63,6 +63,10 @@ Plugin = Annotated[
     list[str] | None,
     option("--plugin FILE", "Methods of a file (or of a module) that are not installed; may be repeated."),
 ]
+TrustPlugins = Annotated[
+    bool,
+    typer.Option("--trust-plugins", help="Import the plugins that the suite names: they are code, read them first."),
+]
 Retry = Annotated[str, option("--retry STATUS,...", "Run trials again that ended so, e.g. error,timeout.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all selected trials again.")]
 Warm = Annotated[
@@ -181,8 +185,6 @@ def cluster_of(
         raise UserError(f"{count}, the Slurm step has {step.nodes} nodes", key="--nnodes", fix="srun -N")
     if rdzv is None and step is None:
         raise UserError(f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT")
-    # Or else torch's store prints a stack trace for every connection that ends; read when torch is imported.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if step is not None:
         return Cluster(count, step.coordinator, step.port, step.index == 0, rdzv_timeout_s, node_timeout_s)
     host, port = _endpoint(rdzv or "")

@@ -26,6 +26,7 @@ from harness.cli.options import (
     Shard,
     SlurmSettings,
     SuiteFile,
+    TrustPlugins,
     executor_of,
     node_count,
     overrides_of,
@@ -39,6 +40,8 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from harness.launch.memory import Capacity
     from harness.launch.planner import PlannedTrial
+    from harness.results.record import Record
+    from harness.results.store import ResultStore
 
 
 def plan(
@@ -48,6 +51,7 @@ def plan(
     only: Only = None,
     set_: Set = None,
     plugin: Plugin = None,
+    trust_plugins: TrustPlugins = False,
     retry: Retry = "",
     fresh: Fresh = False,
     data_dir: DataDir = None,
@@ -63,28 +67,33 @@ def plan(
 ) -> None:
     """List what a run would do.
 
-    Every trial: done, to run, or skipped and why; the memory of its largest rank, and whether all ranks fit
-    the machines (this one, or those of the executor) or their GPUs; what a trial's options come to on its graph that
-    may not be meant. Nothing is downloaded, built or written. Memory
-    is what layers, features, sparse matrices and the optimizer take, from the least possible (no boundary) to the
-    most, or one figure once the partition is known; interpreter and libraries come on top. How long it will take is
-    told by trials that ran on this machine before, or roughly by the arithmetic of training.
+    It says of every trial whether it is done, is to run or is skipped, and why. It says how much memory the largest
+    rank needs, and whether all ranks fit: into this machine, or those of the executor, or their GPUs. It warns of
+    options that may not be meant on their graph. Nothing is downloaded, built or written.
+
+    Memory is what layers, features, sparse matrices and the optimizer take. It has a range, from no boundary to the
+    largest possible, until the partition is known. Interpreter and libraries come on top.
+
+    The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
     from harness.launch.memory import require_means
     from harness.launch.options import RunOptions
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import remarks
-    from harness.results.store import ResultStore
+    from harness.results.store import ResultStore, read_at, records_under
     from harness.results.text import trials as trials_text
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     set_ = overrides_of(set_, repeat, interleave)
-    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, Kept(results, build=False))
+    kept = Kept(results, build=False)
+    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, kept, trusted=trust_plugins)
     nodes = node_count(nnodes or "1")
     machines = _machines(executor_of(executor, slurm, False, None), slurm, nodes)
     require_means(trials, loaded, machines)
     here = executor == "local" and nodes == 1
-    planned = make_plan(trials, ResultStore(results, loaded.name), options, machines)
+    store = ResultStore(results, loaded.name)
+    records = [read_at(place) for place in records_under(store.directory)]
+    planned = make_plan(trials, store, options, machines, records)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
     table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows, spare=["memory a rank", "id"])
     if memory:
@@ -99,24 +108,27 @@ def plan(
     claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
     states = f"{counts['done']} done, {counts['run']} to run, {counts['skip']} skipped"
     typer.echo(f"\n{trials_text(len(planned))}: {states}{claims}")
-    if here and (line := _duration(planned, results)):
+    if here and (line := _duration(planned, records, store)):
         typer.echo(line)
     for command in sorted({p.command for p in planned if p.command}):
         typer.echo(f"get the missing data: {command}")
 
 
-def _duration(planned: Sequence[PlannedTrial], results: Path) -> str:
-    """Return how long the trials that are to run will take here, one after another, and how that is known."""
+def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store: ResultStore) -> str:
+    """Return how long the trials that are to run will take here, one after another, and how that is known.
+
+    By the suite's own records, and by those of the suites beside it.
+    """
     from harness.launch.forecast import Forecaster
     from harness.results.reference import machine
-    from harness.results.status import suite_directories
-    from harness.results.store import read_at, records_under
+    from harness.results.store import SUITE_FILE, read_at, records_under
 
     todo = [each for each in planned if each.state == "run"]
     if not todo:
         return ""
     forecaster = Forecaster(machine())
-    for directory in suite_directories(results) if results.is_dir() else []:
+    forecaster.learn(records)
+    for directory in {file.parent for file in store.root.glob(f"*/{SUITE_FILE}")} - {store.directory}:
         with suppress(UserError):  # a damaged record is told where its own suite is planned
             forecaster.learn(map(read_at, records_under(directory)))
     found = [forecaster.of(each.trial, each.graph) for each in todo]

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.cli.options import ClaimingSuite, DataDir, ResultDirs, option, use_data_dir
+from harness.cli.options import ClaimingSuite, DataDir, Plugin, ResultDirs, TrustPlugins, option, use_data_dir
 from harness.errors import UserError
 from harness.report import DRAWN, FORMATS, write_report
 
@@ -39,15 +39,16 @@ def report(
             "--plugin FILE", "Show the views of a file (or of a module) that are not installed, too; may be repeated."
         ),
     ] = None,
+    trust_plugins: TrustPlugins = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Write it anew as records arrive; an open page renews itself.")
     ] = False,
 ) -> None:
     """Write tables and figures of results.
 
-    HTML, Markdown and CSV of the trials under every DIR together; prints the path of the page, which draws its figures
-    itself: as files they are drawn for --format svg and pdf-figures alone. With --watch until every trial of the suites
-    has a record, or Ctrl-C.
+    The trials under every DIR are shown together, as HTML, Markdown and CSV. The command prints the path of the page.
+    The page draws its figures itself; --format svg or pdf-figures also writes them as files. With --watch the report
+    is renewed until every trial of the suites has a record, or until Ctrl-C.
     """
     from harness.launch.inputs import cores
     from harness.registry import find_plugins
@@ -62,7 +63,7 @@ def report(
     if suite is not None:
         from harness.claims import suite_of
 
-        given = [suite_of(suite, places, use_data_dir(data_dir))]
+        given = [suite_of(suite, places, use_data_dir(data_dir), plugin or [], trusted=trust_plugins)]
     views = find_plugins(plugin or [])
     beside = cores() - 1
     if watch:
@@ -98,7 +99,13 @@ def _until_all_ended(places: Sequence[Path], write: Callable[[], Path]) -> None:
             time.sleep(WATCH_S)
 
 
-def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_dir: DataDir = None) -> None:
+def check_claims(
+    results: ResultDirs = None,
+    suite: ClaimingSuite = None,
+    data_dir: DataDir = None,
+    plugin: Plugin = None,
+    trust_plugins: TrustPlugins = False,
+) -> None:
     """Hold results against the claims of their suites.
 
     Prints every claim with what is expected and what was measured.
@@ -110,7 +117,9 @@ def check_claims(results: ResultDirs = None, suite: ClaimingSuite = None, data_d
     from harness.report.summary import claims_text
 
     directories = results or [Path("results")]
-    given = [] if suite is None else [suite_of(suite, directories, use_data_dir(data_dir))]
+    given = []
+    if suite is not None:
+        given = [suite_of(suite, directories, use_data_dir(data_dir), plugin or [], trusted=trust_plugins)]
     judged = judge_directories(directories, given)
     if not judged:
         where = " ".join(map(str, directories))

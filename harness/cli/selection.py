@@ -33,17 +33,21 @@ def select(
     plugins: Plugin,
     shard: Shard = None,
     kept: Kept | None = None,
+    *,
+    trusted: bool,
 ) -> tuple[Suite, list[TrialConfig]]:
     """Load a suite and return it with the trials that the options select; at least one.
 
-    Those that have records of other data among the results that are `kept` are other trials.
+    Those that have records of other data among the results that are `kept` are other trials. `trusted`: the suite's
+    own plugins are imported.
     """
-    from harness.suite.expand import expand, idle_excludes, older_names
+    from harness.suite.expand import expand, older_names
     from harness.suite.names import read_suite
     from harness.suite.select import chosen
 
-    suite = read_suite(file, overrides or [], plugins or [])
-    every = expand(suite, device=device_of(device), data_dir=data_dir)
+    suite = read_suite(file, overrides or [], plugins or [], trusted=trusted)
+    idle: list[str] = []
+    every = expand(suite, device=device_of(device), data_dir=data_dir, tell=idle.append)
     options = {key for trial in every for key in trial.method.options}
     first, step = (0, 1) if shard is None else shard_of(shard)
 
@@ -64,7 +68,7 @@ def select(
         every, said = on_todays_data(every, store, data_dir, build=kept.build, wanted=wanted, tell=typer.echo)
         for line in said:
             typer.echo(f"note: {line}")
-    for line in [*older_names(suite), *idle_excludes(suite, device=device_of(device), data_dir=data_dir)]:
+    for line in [*older_names(suite), *idle]:
         typer.echo(f"note: {line}", err=True)
     trials = asked(every)
     if not trials:

@@ -51,7 +51,7 @@ def tune(
     end_when_asked()
     outlive_readers()
     options = RunOptions(data_dir=use_data_dir(data_dir), warm=warm)
-    loaded = read_suite(suite, set_ or [], plugin or [])
+    loaded = read_suite(suite, set_ or [], plugin or [], trusted=True)
     searched = Searched(loaded, device_of(device), data_dir)
 
     def run(of: Suite, trials: Sequence[TrialConfig], store: ResultStore) -> int:

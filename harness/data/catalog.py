@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from harness.data.graph import Array
 from harness.data.store import chunk_rows, npy_chunks, read_header
+from harness.deferred import numpy as np
 from harness.errors import DataError
 
 NORMALIZERS: dict[str, str] = {

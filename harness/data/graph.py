@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
-
-import numpy as np
+from typing import Any, TypeAlias, TypeVar, cast
 
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.errors import DataError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 EdgeChunks = Callable[[], Iterator[tuple[Array, Array]]]
 """A re-readable stream of (source, destination) pairs of equally long integer arrays."""
 

@@ -24,9 +24,8 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any, NamedTuple
 
-import numpy as np
-
 from harness.data.graph import Array, GraphData, check_graph
+from harness.deferred import numpy as np
 from harness.errors import DataError, UserError, writing
 from harness.files import SMALL, open_regular, read_text
 

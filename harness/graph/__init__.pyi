@@ -4,6 +4,7 @@ from .attention import Sums as Sums
 from .attention import by_head as by_head
 from .attention import spread as spread
 from .block import Block as Block
+from .block import OwnRows as OwnRows
 from .block import Propagation as Propagation
 from .csr import CSR as CSR
 from .csr import Places as Places
@@ -18,6 +19,14 @@ from .kernels import next_u64 as next_u64
 from .kernels import prefetch as prefetch
 from .kernels import stream as stream
 from .kernels import uniform as uniform
+from .on_device import pointers as pointers
+from .on_device import row_of_entries as row_of_entries
+from .on_device import running_sums as running_sums
+from .on_device import sums_of_rows as sums_of_rows
 from .partition import Halo as Halo
 from .partition import Partition as Partition
 from .partition import View as View
+from .random_on_device import below_on_device as below_on_device
+from .random_on_device import node_uniforms as node_uniforms
+from .random_on_device import stream_bits as stream_bits
+from .random_on_device import uniform_on_device as uniform_on_device

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.deferred import numba, torch
+from harness.deferred import numpy as np
 from harness.graph.csr import CSR
 from harness.graph.spmm import row_chunks, run_chunks, triton_problem
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 SLOPE = 0.2  # of LeakyReLU below 0

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from harness.deferred import Function, torch
+from harness.deferred import numpy as np
 from harness.graph.attention import Edges, Gradients, Sums, by_head, spread
 from harness.graph.csr import CSR, Floats
 from harness.graph.spmm import Engine, choose_engine

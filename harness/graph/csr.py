@@ -8,18 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.deferred import numba, torch
+from harness.deferred import numpy as np
 from harness.graph import on_device
 from harness.graph.devices import upload
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Ints: TypeAlias = "NDArray[np.int64]"
+Floats: TypeAlias = "NDArray[np.float64]"
 Places: TypeAlias = "Ints | Tensor"
 """Positions, int64: on the host, or on the device of what they are positions in."""
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -63,6 +62,14 @@ class DeviceKind:
 
     def hold(self, tensor: Tensor) -> None:
         """Keep the memory of what another stream made until the current one is done with it."""
+
+    def graph(self) -> Any:
+        """Return an empty graph of work, see `capture`; `replay()` does the work again, on the same memory."""
+        raise NotImplementedError
+
+    def capture(self, graph: Any) -> AbstractContextManager[Any]:
+        """Have a graph take up the work that is started in this context, instead of doing it."""
+        raise NotImplementedError
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator:
         """Return a generator for draws on the device."""
@@ -139,6 +146,14 @@ class CUDA(DeviceKind):
     def hold(self, tensor: Tensor) -> None:
         """See `DeviceKind`."""
         tensor.record_stream(torch.cuda.current_stream())
+
+    def graph(self) -> Any:
+        """See `DeviceKind`."""
+        return torch.cuda.CUDAGraph()
+
+    def capture(self, graph: Any) -> AbstractContextManager[Any]:
+        """See `DeviceKind`."""
+        return torch.cuda.graph(graph)
 
     def generators(self, device: torch.device) -> list[torch.device]:
         """See `DeviceKind`."""

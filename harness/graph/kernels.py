@@ -16,20 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from harness.data.store import locked
 from harness.deferred import Deferred, Kernel, intrinsic, numba
+from harness.deferred import numpy as np
 
 if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
 
 PACKAGES = ("harness", "harness_methods")
 ir: Any = Deferred("llvmlite.ir")
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_11, _27, _30, _31, _32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
-_LOW = np.uint64(0xFFFFFFFF)
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def batch_seed(seed: int, rank: int, epoch: int, batch: int) -> int:
@@ -39,22 +35,22 @@ def batch_seed(seed: int, rank: int, epoch: int, batch: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _mix(state):  # type: ignore[no-untyped-def]
-    state = (state ^ (state >> _30)) * _FIRST
-    state = (state ^ (state >> _27)) * _SECOND
-    return state ^ (state >> _31)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(_FIRST)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(_SECOND)
+    return state ^ (state >> np.uint64(31))
 
 
 @numba.njit(cache=True, nogil=True)
 def stream(seed, index):  # type: ignore[no-untyped-def]
     """Return the uint64 state where the stream `index` of `seed` (both int64 >= 0) starts."""
     # Mixed twice: neighbouring indices must not start neighbouring states.
-    return _mix(_mix(np.uint64(seed)) + np.uint64(index) * _GOLDEN)
+    return _mix(_mix(np.uint64(seed)) + np.uint64(index) * np.uint64(_GOLDEN))
 
 
 @numba.njit(cache=True, nogil=True)
 def next_u64(state):  # type: ignore[no-untyped-def]
     """Return the stream's next state and 64 random bits."""
-    state = state + _GOLDEN
+    state = state + np.uint64(_GOLDEN)
     return state, _mix(state)
 
 
@@ -62,7 +58,7 @@ def next_u64(state):  # type: ignore[no-untyped-def]
 def uniform(value):  # type: ignore[no-untyped-def]
     """Return 64 random bits as a float64 in [0, 1), a multiple of 2^-53."""
     # 53 bits are what a float64 holds.
-    return np.float64(value >> _11) * (1.0 / (1 << 53))
+    return np.float64(value >> np.uint64(11)) * (1.0 / (1 << 53))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -73,8 +69,8 @@ def below(value, bound):  # type: ignore[no-untyped-def]
     """
     # Lemire's multiplication in place of a remainder, which needs a division; 64 x 32 bits by halves.
     size = np.uint64(bound)
-    low = ((value & _LOW) * size) >> _32
-    return np.int64(((value >> _32) * size + low) >> _32)
+    low = ((value & np.uint64(0xFFFFFFFF)) * size) >> np.uint64(32)
+    return np.int64(((value >> np.uint64(32)) * size + low) >> np.uint64(32))
 
 
 _AHEAD = 256  # entries; every one is in a cache line of its own, and to wait for it is what takes the time

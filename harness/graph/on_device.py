@@ -27,6 +27,37 @@ def pointers(sizes: Tensor) -> Tensor:
     return out
 
 
+def sums_by_group(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Return the sums of `values` [n] of each `group` [n], 0 to groups - 1: [groups].
+
+    Each is added up in the order of the values, or in one that depends on nothing but their numbers: no atomics.
+    """
+    ordered, order = group.sort(stable=True)
+    ends = torch.arange(groups + 1, dtype=ordered.dtype, device=group.device)
+    return sums_of_rows(torch.searchsorted(ordered, ends), values[order])
+
+
+def sums_of_rows(indptr: Tensor, values: Tensor) -> Tensor:
+    """Return the sums of the entries `values` [entries] of each row, 0 of an empty one: [rows]."""
+    if not values.numel():
+        return values.new_zeros(indptr.numel() - 1)
+    return torch.segment_reduce(values, "sum", offsets=indptr, unsafe=True, initial=0)
+
+
+def running_sums(values: Tensor, place: Tensor, most: int) -> Tensor:
+    """Return of each entry the sum of its row up to it: [entries], of rows one behind the other.
+
+    `place` int64 [entries] is where in its row an entry is, and `most` how many a row has at most. A row's sums are of
+    its own entries alone, so that large ones elsewhere cost no digits; in log2(most) passes.
+    """
+    step = 1
+    while step < most:
+        before = torch.cat([values.new_zeros(min(step, values.numel())), values[:-step]])
+        values = values + torch.where(place >= step, before, 0)
+        step *= 2
+    return values
+
+
 def transpose(indptr: Tensor, indices: Tensor, num_cols: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return pointers, columns (int32, ascending in each row) and places in `indices` of the transpose."""
     # Rows are in order already: a stable sort by column leaves them so.

@@ -9,10 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.data.graph import GraphData
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.csr import CSR, Ints, Places, Topology
@@ -20,6 +18,7 @@ from harness.graph.devices import upload
 from harness.graph.spmm import choose_engine
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -196,8 +195,10 @@ class Partition:
         boundary, ends, index = (upload(np.array(each, np.int64), self._device) for each in mapped)
         return boundary, ends, index
 
-    def halo(self, entries: Ints, send_counts: list[int], recv_counts: list[int]) -> Halo:
+    def halo(self, entries: Places, send_counts: list[int], recv_counts: list[int]) -> Halo:
         """Return the exchange that sends the `entries` of `send_index` (int64, grouped by peer)."""
+        if not isinstance(entries, np.ndarray):
+            return Halo(self.routes[2][entries], send_counts, recv_counts)
         rows = upload(np.ascontiguousarray(self.send_index[entries]), self._device)
         return Halo(rows, send_counts, recv_counts)
 

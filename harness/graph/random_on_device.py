@@ -16,14 +16,29 @@ _ALL, _LOW = 2**64 - 1, 2**32 - 1
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
+def streams(seed: int, indices: Tensor) -> Tensor:
+    """Return where the streams `indices` (int64 [n]) of a seed in [0, 2^63) start, as `kernels.stream` does."""
+    return _mix(indices * _signed(_GOLDEN) + _signed(_mix_one(seed)))
+
+
 def stream_bits(seed: int, indices: Tensor, count: int) -> Tensor:
     """Return the first numbers of the streams `indices` (int64 [n]) of a seed in [0, 2^63): int64 [count, n]."""
-    start = _mix(indices * _signed(_GOLDEN) + _signed(_mix_one(seed)))
     steps = torch.arange(1, count + 1, device=indices.device) * _signed(_GOLDEN)
-    return _mix(start + steps.unsqueeze(1))
+    return _mix(streams(seed, indices) + steps.unsqueeze(1))
 
 
-def below(bits: Tensor, bounds: Tensor) -> Tensor:
+def uniform_on_device(bits: Tensor) -> Tensor:
+    """Return what `kernels.uniform` does of numbers: float64 in [0, 1)."""
+    return _shifted(bits, 11).double() * (1.0 / (1 << 53))
+
+
+def node_uniforms(seed: int, depth: int, nodes: Tensor) -> Tensor:
+    """Return what `layer_kernels.node_uniform` does of nodes (int64 [n]): float64 [n]."""
+    layer = _mix_one((_mix_one(seed) + depth * _GOLDEN) & _ALL) >> 1
+    return uniform_on_device(streams(layer, nodes))
+
+
+def below_on_device(bits: Tensor, bounds: Tensor | int) -> Tensor:
     """Return what `kernels.below` does of numbers and bounds: int64, in [0, bounds)."""
     low = _shifted((bits & _LOW) * bounds, 32)
     return _shifted(_shifted(bits, 32) * bounds + low, 32)

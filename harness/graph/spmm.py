@@ -25,15 +25,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.deferred import Deferred, intrinsic, numba, torch
+from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.graph.csr import CSR
 from harness.graph.kernels import write_prefetch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 ir: Any = Deferred("llvmlite.ir")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from harness.launch.gpus import unlike_gpus
 from harness.launch.heartbeat import Heartbeats
 from harness.launch.inputs import TrialInputs
 from harness.launch.local import GRACE_S, TERM_S, GroupResult, RankFailure
@@ -22,6 +24,7 @@ from harness.launch.rendezvous import (
     PLAN,
     REFUSED,
     WATCH_S,
+    CoordinatorLost,
     NodeInfo,
     StoreClient,
     TrialChannel,
@@ -59,7 +62,9 @@ def coordinate(
         client.put(PLAN, plan_of(suite, trials, client.cluster))
         code = run_suite(suite, trials, store, options, progress, coordinator)
     finally:
-        coordinator.dismiss(code, progress)
+        with suppress(CoordinatorLost):  # what kept the store was killed: the nodes see that, too
+            coordinator.dismiss(code, progress)
+        client.close()
     return code
 
 
@@ -170,6 +175,9 @@ class Coordinator:
             return GroupResult(failures)
         infos = [self._info, *workers.nodes.values()]
         shares = blocks(trial.partition.parts, self.nodes)
+        theirs = [name for info, share in zip(infos, shares, strict=True) for name in info.names[: len(share)]]
+        if (unlike := unlike_gpus(trial, theirs)) is not None:
+            return GroupResult([RankFailure(None, "error", f"found {unlike}", node=0)])
         backend = backend_of(trial, infos, shares)
         if checkpoints is not None and not all(word.get("sees") for word in ready):
             progress.trial_stage(f"no checkpoints: not all nodes see {checkpoints.directory}")

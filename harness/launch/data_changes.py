@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_bytes
 from harness.launch.inputs import InputCache, is_inductive
+from harness.launch.preparing import NotPrepared
 from harness.results.store import ResultStore, records_under
 from harness.suite.schema import TrialConfig
 
@@ -80,7 +81,7 @@ class _Look:
     _known: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._inputs = InputCache(self.data_dir, self.cache)
+        self._inputs = InputCache(self.data_dir, self.cache, apart=True)
 
     def lines(self) -> list[str]:
         """Return what is to be said of all trials."""
@@ -113,14 +114,14 @@ class _Look:
             return trial
         try:
             data = f"{now[0]}.{now[1]}" if now[1] else self._inputs.get(trial, self.tell).fingerprint
-        except (DataUnavailable, UserError):
+        except (DataUnavailable, UserError, NotPrepared):
             return trial  # it is skipped, or fails, as any other
         self._changed[trial.dataset.name] += 1
         return trial.model_copy(update={"data": data})
 
     def _graph(self, trial: TrialConfig, record: dict[str, Any]) -> Path | None:
         """Return where the data set of today is prepared; None if it is that of the record, or cannot be had."""
-        from harness.data.registry import find_prepared, generators, prepare, prepared_name
+        from harness.data.registry import find_prepared, generators, prepared_name
 
         spec, data_dir, cache = trial.dataset, self.data_dir, self.cache
 
@@ -136,11 +137,8 @@ class _Look:
             self._unknown[spec.name] += 1
             return None
         try:
-            key = "prepare", spec.model_dump_json()
-            if key not in self._known:
-                self.tell(f"preparing {spec.name}")
-            return self._once(key, lambda: prepare(spec, data_dir=data_dir, cache=cache))
-        except (DataUnavailable, UserError):
+            return self._inputs.graph(trial, self.tell)
+        except (DataUnavailable, UserError, NotPrepared):
             return None
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:

@@ -12,14 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from harness.results.pulse import Pulses, start_beating, stop_beating
+from harness.runtime.run_store import StoreConnection, run_secret
 
 if TYPE_CHECKING:
     from harness.launch.rendezvous import StoreClient
 
+LONGEST_S = 30.0  # for the store to take a beat
 LAST_WORD_S = 3.0  # for the last word, to a coordinator that may be gone
 
 
@@ -68,15 +69,12 @@ def main(host: str, port: int, session: str, interval_s: float) -> None:
         threading.Timer(LAST_WORD_S, os._exit, (1,)).start()
 
     threading.Thread(target=watch, daemon=True).start()
-    # The watch comes first, because this import takes seconds.
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
+    store = StoreConnection(host, port, run_secret(), LONGEST_S)
     beats = 0
     while not ended.wait(interval_s if beats else 0):
         beats += 1
-        store.set(beat_key(session), str(beats))
-    store.set(gone_key(session), "1")
+        store.set(beat_key(session), b"%d" % beats)
+    store.set(gone_key(session), b"1")
 
 
 if __name__ == "__main__":

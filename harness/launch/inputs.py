@@ -14,6 +14,8 @@ from harness.launch.process import cpu_limit
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
+PREPARING = "preparing"  # begins what is told while a data set is
+
 
 @dataclass(frozen=True)
 class TrialInputs:
@@ -80,19 +82,28 @@ def threads_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int
 
 @dataclass
 class InputCache:
-    """Prepares inputs and remembers them, and what could not be had, for the trials that follow."""
+    """Prepares inputs and remembers them, and what could not be had, for the trials that follow.
+
+    `apart`: what is not there yet is made by a process of its own (`harness.launch.preparing`), which may run out of
+    memory.
+    """
 
     data_dir: Path | None = None
     cache: Path | None = None
+    apart: bool = False
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
     _described: dict[Path, dict[str, Any]] = field(default_factory=dict)
     _fingerprints: dict[Path, str] = field(default_factory=dict)
+    _made: dict[str, Exception | None] = field(default_factory=dict)
 
     def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
-        """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError."""
+        """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
         from harness.data.partition.store import ensure_partitioned, partition_fingerprint, partition_table
 
+        if self.apart and not self._known(trial, lambda: self._is_there(trial)):
+            self._make_apart(trial, tell)
+            tell = _ignore  # it was said
         graph = self._graph(trial, tell)
         inductive = is_inductive(trial)
         source = trial.plugins.get("partitioner")
@@ -111,12 +122,67 @@ class InputCache:
         told = self._described[graph], table, self._fingerprints[views.full]
         return TrialInputs(graph, views.train, views.full, inductive, *told)
 
+    def graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
+        """Return the prepared data set of `trial`; raises what `get` does."""
+        from harness.data.registry import find_prepared
+
+        if self.apart and not self._known(
+            trial, lambda: find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache) is not None
+        ):
+            self._make_apart(trial, tell, partitioned=False)
+            tell = _ignore
+        return self._graph(trial, tell)
+
+    def _is_there(self, trial: TrialConfig) -> bool:
+        """Return whether nothing is to be built for `trial`."""
+        from harness.data.partition.store import find_partitioned
+        from harness.data.registry import find_prepared
+
+        graph = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
+        inductive, source = is_inductive(trial), trial.plugins.get("partitioner")
+        return graph is not None and (
+            find_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source) is not None
+        )
+
+    def _known(self, trial: TrialConfig, look: Callable[[], bool]) -> bool:
+        """Return what `look` finds; True also where it is known why the data set of `trial` cannot be had."""
+        if isinstance(self._graphs.get(trial.dataset.model_dump_json()), Exception):
+            return True
+        try:
+            return look()
+        except UserError:
+            return True  # said where it is prepared
+
+    def _make_apart(self, trial: TrialConfig, tell: Callable[[str], None], *, partitioned: bool = True) -> None:
+        """Make what `trial` reads, once; what that came to holds for all trials that read the same."""
+        from harness.launch.preparing import prepare_apart
+
+        data = trial.dataset.model_dump_json()
+        key = data if not partitioned else f"{data} {trial.partition.model_dump_json()} {is_inductive(trial)} "
+        key += str(trial.plugins.get("partitioner"))
+        stages = [PREPARING]
+
+        def note(text: str) -> None:
+            stages.append(text)
+            tell(text)
+
+        if key not in self._made:
+            self._made[key] = None
+            try:
+                prepare_apart(trial, self.data_dir, self.cache, note, partitioned=partitioned)
+            except Exception as error:
+                if stages[-1].startswith(PREPARING):
+                    self._graphs[data] = error
+                self._made[key] = error
+        if (failed := self._made[key]) is not None:
+            raise failed
+
     def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
         from harness.data.registry import prepare
 
         key = trial.dataset.model_dump_json()
         if key not in self._graphs:
-            tell(f"preparing {trial.dataset.name}")
+            tell(f"{PREPARING} {trial.dataset.name}")
             try:
                 self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, tell=tell)
             except (DataUnavailable, UserError) as error:
@@ -125,6 +191,10 @@ class InputCache:
         if isinstance(found, Exception):
             raise found
         return found
+
+
+def _ignore(text: str) -> None:
+    pass
 
 
 def _describe(directory: Path) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from typing import Any
 
 from harness.data.catalog import DatasetInfo
 from harness.data.registry import dataset_info
-from harness.deferred import torch
 from harness.files import size_text
-from harness.gpus import gpu_is_usable
+from harness.gpus import usable_gpus
 from harness.launch.inputs import threads_of
 from harness.launch.process import blocks, memory_limit
 from harness.models.architecture import Architecture
@@ -56,13 +55,14 @@ class MemoryEstimate:
 class Capacity:
     """Has the bytes of a machine's memory (or of what this process may use of it), and of each GPU it has.
 
-    `where` names the machine; `nodes` such machines share the ranks of a trial.
+    `where` names the machine; `nodes` such machines share the ranks of a trial. `names` are the GPUs', if known.
     """
 
     machine: int
     gpus: tuple[int, ...] = ()
     where: str = "this machine"
     nodes: int = 1
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,7 @@ def capacity() -> Capacity:
     """Return this machine's capacity: its memory or the limit of this process's cgroup, and each GPU's."""
     import psutil
 
-    memory = psutil.virtual_memory().total
-    gpus = range(torch.cuda.device_count() if gpu_is_usable() else 0)
+    memory, gpus = psutil.virtual_memory().total, usable_gpus()
     return Capacity(
-        min(memory, memory_limit() or memory), tuple(torch.cuda.get_device_properties(i).total_memory for i in gpus)
+        min(memory, memory_limit() or memory), tuple(gpu.memory for gpu in gpus), names=tuple(gpu.name for gpu in gpus)
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from harness.data.catalog import DatasetInfo
+from harness.gpus import why_unusable
+from harness.launch.gpus import unlike_gpus
 from harness.launch.inputs import cores, is_inductive, missing_data
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, Table, capacity, estimate, shortage
 from harness.launch.network import why_not
@@ -44,15 +46,19 @@ class PlannedTrial:
 
 
 def plan(
-    trials: Sequence[TrialConfig], store: ResultStore, options: RunOptions, machines: Capacity | None = None
+    trials: Sequence[TrialConfig],
+    store: ResultStore,
+    options: RunOptions,
+    machines: Capacity | None = None,
+    records: Iterable[Record] | None = None,
 ) -> list[PlannedTrial]:
     """Return what `run_suite` would do with each of `trials`, in their order; nothing is written or built.
 
-    `machines` would run them; None: this one.
+    `machines` would run them; None: this one. `records` are the store's; None: they are read.
     Raises UserError for an unknown data set, a wrong option of one, or a damaged record.
     """
-    records = {record.trial: record for record in map(read_at, records_under(store.directory))}
-    planner = _Planner(options, records, machines or capacity())
+    found = map(read_at, records_under(store.directory)) if records is None else records
+    planner = _Planner(options, {record.trial: record for record in found}, machines or capacity())
     return [planner.plan(trial) for trial in trials]
 
 
@@ -89,7 +95,10 @@ def remarks(planned: Sequence[PlannedTrial], machine: Capacity | None) -> list[s
     def crowded(trial: TrialConfig) -> str | None:
         ranks = trial.partition.parts
         if trial.device == "cuda" and not gpus:
-            return "device cuda, and torch can use no GPU here (--device cpu; see `harness doctor`)"
+            why, fix = why_unusable() or ("it shows none", "see `harness doctor`")
+            return f"device cuda, and torch can use no GPU here: {why} ({fix})"
+        if machine and (unlike := unlike_gpus(trial, machine.names)) is not None:
+            return f"{unlike}; a run refuses them"
         if trial.device == "cuda" and ranks > gpus:
             return f"{ranks} ranks on {gpus} GPUs: they share them, and times say little"
         if trial.device == "cpu" and ranks * (trial.train.threads or 1) > here:

@@ -180,10 +180,12 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     if placement.interface is None:
         env.setdefault("GLOO_SOCKET_IFNAME", loopback())
     else:
-        env.update(GLOO_SOCKET_IFNAME=placement.interface, NCCL_SOCKET_IFNAME=placement.interface)
-    if placement.namespace is not None:
-        # nccl tells hosts apart by this name; between ranks it takes to share one it would not use the network.
-        env.update(NCCL_HOSTID=placement.namespace, NCCL_NET="Socket")
+        env["GLOO_SOCKET_IFNAME"] = placement.interface
+        env.setdefault("NCCL_SOCKET_IFNAME", placement.interface)
+    if placement.namespace is not None and placement.interface is not None:
+        # The user's are not there. nccl tells hosts apart by this name; between ranks it takes to share one it would
+        # not use the network.
+        env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=placement.namespace, NCCL_NET="Socket")
     if placement.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(placement.gpus)
     for name, value in DEFAULTS.items():

@@ -1,4 +1,4 @@
-"""How nodes find each other and talk: the coordinator serves a TCPStore, and Slurm may say where it is."""
+"""How nodes find each other and talk: the coordinator keeps the run's store, and Slurm may say where it is."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import math
 import os
 import re
 import socket
-import threading
+import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
 from harness.deferred import torch
 from harness.errors import UserError
+from harness.gpus import usable_gpus
 from harness.launch.messages import packed, told, unpacked
+from harness.launch.process import is_loopback
+from harness.launch.store_server import start_store, stop_store
 from harness.results.environment import collect
 from harness.runtime.job import Backend, RanksRendezvous
+from harness.runtime.run_store import VARIABLE, Refused, StoreConnection, run_secret
 from harness.suite.schema import Suite, TrialConfig
-
-if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 DEFAULT_PORT = 29400  # torchrun takes the same
 FIRST_SLURM_PORT, SLURM_PORTS = 20_000, 10_000  # below the ports that Linux hands out by itself (32768 up)
 MOST_HOSTS = 1 << 16
 _ENTRY = r"(?:[^,\[\]]|\[[0-9,-]+\])+"
 POLL_S = 0.1  # between two looks, while nothing trains
-CHUNK = 4 << 20  # the store ends the connection at values above 8 MiB
+CHUNK = 4 << 20  # the store takes no values above 8 MiB
+FAR_AWAY = "192.0.2.1"  # RFC 5737: nobody's, so it is reached, if at all, as everybody far away is
 Result = TypeVar("Result")
 
 
@@ -63,118 +63,145 @@ class Cluster:
 
 
 class StoreClient:
-    """Connects this node to the coordinator's store.
+    """Connects this node to the run's store.
 
-    Every operation raises CoordinatorLost when the connection has ended or an answer does not come in time: the
-    store's own calls would wait for a machine that vanished for as long as TCP does.
+    Every operation raises CoordinatorLost when the connection has ended or an answer does not come in time. The
+    coordinator, which is given its store's `process`, waits without a limit: that answers at once or not at all.
     """
 
-    def __init__(self, store: Store, cluster: Cluster, *, coordinator: bool) -> None:
-        self.cluster, self.coordinator = cluster, coordinator
-        self.host = "127.0.0.1" if coordinator else cluster.host  # as this node's processes reach the store
-        try:
-            self.address = address_towards(cluster.host, cluster.port)
-        except UserError:
-            if not coordinator:
-                raise
-            self.address = self.host  # the coordinator need not know itself by the name that others use
-        self._store, self._lost = store, False
+    def __init__(
+        self, cluster: Cluster, host: str, secret: bytes, process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.cluster, self.host, self.coordinator = cluster, host, process is not None
+        self._process = process
+        self._store = StoreConnection(host, cluster.port, secret, None if process else cluster.node_timeout_s)
+        self.address = self._store.address
+
+    def close(self) -> None:
+        """End the connection, and the store if this node keeps it."""
+        self._store.close()
+        if self._process is not None:
+            stop_store(self._process)
 
     def put(self, key: str, value: Any) -> None:
         """Store JSON under `key`, so that others can get it on return. Raises ValueError if it is too large."""
         data = packed(value)
         first, *rest = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)]
-        for number, chunk in enumerate(rest, 1):
-            self._call(self._store.set, f"{key}#{number}", chunk)
-        self._call(self._store.set, key, b"%d:%b" % (len(rest), first))
-        self.has(key)  # the store does not answer a `set`, but what it answers next on this connection comes after it
+        with self._heard():
+            for number, chunk in enumerate(rest, 1):
+                self._store.set(f"{key}#{number}", chunk)
+            self._store.set(key, b"%d:%b" % (len(rest), first))
 
     def get(self, key: str) -> Any:
         """Return what was put under `key`, or None if nothing was; UserError if it is damaged."""
-        if not self.has(key):
-            return None
-        first = self._call(self._store.get, key)
-        return unpacked(key, first, lambda number: self._call(self._store.get, f"{key}#{number}"))
+        with self._heard():
+            if (found := self._store.get(key)) is None:
+                return None
+            return unpacked(key, found, lambda number: self._store.get(f"{key}#{number}") or b"")
 
     def take(self, key: str) -> Any:
         """Return what was put under `key` and free its memory; return None if nothing was."""
         value = self.get(key)
         if value is not None:
-            self._call(self._store.delete_key, key)
-            number = 1
-            while self._call(self._store.delete_key, f"{key}#{number}"):
-                number += 1
+            with self._heard():
+                self._store.delete(key)
+                number = 1
+                while self._store.delete(f"{key}#{number}"):
+                    number += 1
         return value
 
     def has(self, key: str) -> bool:
         """Return whether `key` exists."""
-        return bool(self._call(self._store.check, [key]))
+        with self._heard():
+            return self._store.has([key])
 
     def text(self, key: str) -> str | None:
         """Return a value that was not `put`, as a heartbeat is not."""
-        return self._call(self._store.get, key).decode(errors="replace") if self.has(key) else None
+        with self._heard():
+            found = self._store.get(key)
+        return None if found is None else found.decode(errors="replace")
 
     def count(self, key: str, more: int = 0) -> int:
         """Add `more` to a counter and return it."""
-        return int(self._call(self._store.add, key, more))
+        with self._heard():
+            return self._store.add(key, more)
 
-    def _call(self, operation: Callable[..., Result], *arguments: Any) -> Result:
-        """Return what `operation` of `arguments` returns; give up on it after `node_timeout_s`.
-
-        The coordinator waits without a limit: its own store answers at once or not at all.
-        """
-        lost = CoordinatorLost(f"the coordinator at {self.cluster.endpoint} does not answer any more")
-        if self._lost:
-            raise lost
-        outcome: Future[Result] = Future()
-
-        def work() -> None:
-            try:
-                outcome.set_result(operation(*arguments))
-            except Exception as error:
-                outcome.set_exception(error)
-
-        if self.coordinator:
-            work()
-        else:
-            threading.Thread(target=work, daemon=True).start()
+    @contextlib.contextmanager
+    def _heard(self) -> Iterator[None]:
         try:
-            return outcome.result(self.cluster.node_timeout_s)
-        except (RuntimeError, TimeoutError) as error:
-            self._lost = True
-            raise lost from error
+            yield
+        except (OSError, Refused) as error:
+            at = self.cluster.endpoint
+            raise CoordinatorLost(f"the coordinator at {at} does not answer any more") from error
 
 
 def connect(cluster: Cluster) -> StoreClient:
-    """Serve the store if this node is the coordinator, or wait for the coordinator's and connect to it.
+    """Keep the run's store if this node is the coordinator, or wait for the coordinator's and connect to it.
 
     Of several nodes on the machine that HOST names the first is the coordinator. Raises UserError if the port is
-    taken, or no coordinator answers in time.
+    taken, no coordinator answers in time, or what answers does not know the secret of the run.
     """
+    secret = run_secret()
     if cluster.coordinator or (cluster.coordinator is None and is_here(cluster.host)):
+        address = own_address(cluster.host)
         try:
-            return StoreClient(_store("127.0.0.1", cluster.port, serve=True), cluster, coordinator=True)
-        except RuntimeError as error:
+            listening = socket.create_server((address, cluster.port), family=_family(address), backlog=512)
+        except OSError as error:
             if cluster.coordinator:
-                raise UserError(
-                    f"cannot listen at port {cluster.port}", key="--rdzv", fix="choose another port"
-                ) from error
+                what = f"cannot listen at port {cluster.port} of {address}: {error.strerror}"
+                raise UserError(what, key="--rdzv", fix="choose another port") from error
+        else:
+            process = start_store(listening)
+            try:
+                return _joined(cluster, address, secret, process)
+            except BaseException:
+                stop_store(process)
+                raise
+        return _joined(cluster, address, secret)  # another was the first to come here
     _wait_for(cluster)
+    return _joined(cluster, cluster.host, secret)
+
+
+def _joined(cluster: Cluster, host: str, secret: bytes, process: subprocess.Popen[bytes] | None = None) -> StoreClient:
     try:
-        return StoreClient(_store(cluster.host, cluster.port, serve=False), cluster, coordinator=False)
-    except RuntimeError as error:
+        return StoreClient(cluster, host, secret, process)
+    except Refused as error:
+        what = f"at {cluster.endpoint} {error}"
+        fix = f"the same {VARIABLE} on every node, or another port"
+        raise UserError(what, key="--rdzv", fix=fix) from error
+    except OSError as error:
         what = f"what answers at {cluster.endpoint} is not `harness run`"
         raise UserError(what, key="--rdzv", fix="choose another port") from error
 
 
-def _store(host: str, port: int, *, serve: bool) -> TCPStore:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+def own_address(host: str) -> str:
+    """Return the one address of this machine at which it listens when others know it as `host`.
 
-    return TCPStore(host, port, is_master=serve, wait_for_workers=False, timeout=timedelta(seconds=30))
+    It is what `host` resolves to, if that is an address of this machine which others can reach, or the loopback if
+    that is what the user named. A machine often resolves its own name to the loopback: it then listens at the
+    interface that GLOO_SOCKET_IFNAME names, or else the one through which it reaches the world. UserError if there is
+    none.
+    """
+    if found := [address for address in addresses_of(host) if not is_loopback(address)]:
+        return found[0]
+    if host == "localhost" or is_loopback(host):
+        return next(iter(addresses_of(host)), host)
+    named = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    entries = psutil.net_if_addrs().get(named, [])
+    if usable := [entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]:
+        return usable[0]
+    try:
+        return address_towards(FAR_AWAY, 1)
+    except UserError:
+        what = f"'{host}' is no address of this machine that others can reach"
+        raise UserError(what, key="--rdzv", fix="give the address, or set GLOO_SOCKET_IFNAME") from None
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def _wait_for(cluster: Cluster) -> None:
-    # The store could wait by itself, but Ctrl-C would wait for it too.
     deadline = time.monotonic() + cluster.rdzv_timeout_s
     while True:
         try:
@@ -200,14 +227,16 @@ def wait_for(look: Callable[[], Result | None], limit_s: float) -> Result | None
 
 def is_here(host: str) -> bool:
     """Return whether `host` names this machine, because one can bind only to addresses of one's own."""
-    if host in (socket.gethostname(), socket.getfqdn()):
-        return True
+    return host in (socket.gethostname(), socket.getfqdn()) or any(True for _ in addresses_of(host))
+
+
+def addresses_of(host: str) -> Iterator[str]:
+    """Yield the addresses of this machine that `host` resolves to."""
     with contextlib.suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.bind(address)
-                return True
-    return False
+                yield str(address[0])
 
 
 def address_towards(host: str, port: int) -> str:
@@ -354,12 +383,16 @@ class TrialChannel:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """Says what a node is; `session` names its heartbeat (the coordinator has none: "")."""
+    """Says what a node is; `session` names its heartbeat (the coordinator has none: "").
+
+    `names` are those of its `gpus`.
+    """
 
     session: str
     address: str
     gpus: int
     hardware: dict[str, Any]
+    names: Sequence[str] = ()
 
     @classmethod
     def of(cls, said: Any) -> NodeInfo:
@@ -371,7 +404,8 @@ class NodeInfo:
         """Describe this machine."""
         found = collect()
         hardware = {key: found.get(key) for key in _HARDWARE}
-        return cls(session, address, torch.cuda.device_count(), hardware)
+        names = [gpu.name for gpu in usable_gpus()]
+        return cls(session, address, len(names), hardware, names)
 
 
 def plan_of(suite: Suite, trials: Sequence[TrialConfig], cluster: Cluster) -> dict[str, Any]:

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from harness.errors import DataUnavailable, UserError, of_system
-from harness.gpus import gpu_is_usable
 from harness.launch.ahead import compile_ahead
 from harness.launch.checkpoints import place_of
 from harness.launch.data_changes import on_todays_data
 from harness.launch.fork_server import NoWarmStart, fork_server
+from harness.launch.gpus import check_device, near_cores
 from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
 from harness.launch.local import GroupResult, OnProgress, run_group
 from harness.launch.network import clean_namespaces, network, why_not
 from harness.launch.options import WORKER, RunOptions, is_done
+from harness.launch.preparing import NotPrepared
 from harness.launch.process import Placement, placements_of, rank_environment
 from harness.launch.progress import Shown, TrialProgress
 from harness.launch.queue import Request, TrialQueue, Turn
@@ -173,12 +174,13 @@ class OneMachine:
     ) -> GroupResult:
         """Run the ranks of `placements` here; the others of the trial, if any, come to the same `rendezvous`."""
         threads, own = self.threads(trial), cores_of(trial, self.nodes, self._cores)
+        near = near_cores(self.seat.gpus) if trial.device == "cuda" else []
         limit = self.timeouts.collective_s
         return run_group(
             write_job(
                 trial, inputs, out, limit, threads=threads, cores=own, rendezvous=rendezvous, checkpoints=checkpoints
             ),
-            [replace(self.seat.placed(placement, own), own_pages=trial.timing != "off") for placement in placements],
+            [replace(self.seat.placed(each, own, near), own_pages=trial.timing != "off") for each in placements],
             out,
             threads=threads,
             timeout_s=self.timeouts.trial_s,
@@ -228,7 +230,9 @@ class TrialRunner:
             self._train(turn, machines, outcome, progress)
         except Exception as error:  # the suite goes on whatever one trial runs into
             outcome.status, outcome.reason = explain(error)
-            if not isinstance(error, DataUnavailable | UserError):
+            if isinstance(error, NotPrepared):
+                outcome.log += error.log
+            elif not isinstance(error, DataUnavailable | UserError):
                 outcome.log += traceback.format_exc()
         turn.taken.stand()
         environment = {**self.environment, "threads": machines.threads(trial), **turn.taken.described()}
@@ -347,6 +351,8 @@ def explain(error: Exception) -> tuple[Status, str]:
         return "skipped", str(error)
     if isinstance(error, UserError):
         return "error", str(error)
+    if isinstance(error, NotPrepared):
+        return error.status, str(error)
     if isinstance(error, OSError) and (told := of_system(error)) is not None:
         return "error", str(told)
     if isinstance(error, MemoryError):
@@ -388,12 +394,6 @@ def write_job(
     return path
 
 
-def check_device(trials: Sequence[TrialConfig]) -> None:
-    """Raise UserError if a trial wants a GPU and torch can use none."""
-    if any(trial.device == "cuda" for trial in trials) and not gpu_is_usable():
-        raise UserError("torch can use no GPU here", key="device cuda", fix="--device cpu; see `harness doctor`")
-
-
 def exit_code(statuses: Mapping[str, str]) -> int:
     """Return 1 if a trial failed; a skipped one has not."""
     return OK if all(status in ("ok", "skipped") for status in statuses.values()) else FAILED
@@ -419,8 +419,8 @@ def run_suite(
     """
     from harness.results.environment import collect
 
-    check_device(trials)
     on = machines or OneMachine(suite.timeouts, options.worker, options.warm)
+    check_device(trials, on.nodes)
     with store.runner() as me:
         leases, shown = store.leases(), Shown(progress, me)
         store.clean(leases)
@@ -437,7 +437,7 @@ def run_suite(
         request = request_of(trials, store, leases, options)
         queue = TrialQueue(store, leases, Seats(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))
-        inputs = InputCache(options.data_dir, options.cache)
+        inputs = InputCache(options.data_dir, options.cache, apart=True)
         try:
             reference = Reference(store.directory)
             runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases, reference)

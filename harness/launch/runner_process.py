@@ -72,10 +72,13 @@ def stop_runner(pid: int) -> None:
 
 
 class RunnerJob:
-    """A job's element: one runner. It is what submitit pickles, and what it asks to end before a time limit."""
+    """A job's element: one runner. It is what submitit pickles, and what it asks to end before a time limit.
 
-    def __init__(self, command: tuple[str, ...]) -> None:
-        self.command = command
+    `secret` is the file by which the nodes of a trial know each other.
+    """
+
+    def __init__(self, command: tuple[str, ...], secret: Path | None = None) -> None:
+        self.command, self.secret = command, secret
         self._pid: int | None = None
 
     def __call__(self) -> int:
@@ -83,8 +86,9 @@ class RunnerJob:
 
         A runner that is killed is followed by another, which takes its trial over.
         """
+        env = os.environ | ({"HARNESS_SECRET_FILE": str(self.secret)} if self.secret else {})
         for _ in range(RUNNERS):
-            child = start_runner(self.command)
+            child = start_runner(self.command, env=env)
             self._pid = child.pid
             while (code := child.poll()) is None:  # `wait` would hold a lock that `checkpoint` needs
                 time.sleep(0.2)
@@ -100,7 +104,7 @@ class RunnerJob:
 
         if self._pid is not None:
             stop_runner(self._pid)
-        return DelayedSubmission(RunnerJob(self.command))
+        return DelayedSubmission(RunnerJob(self.command, self.secret))
 
 
 @dataclass(frozen=True)

@@ -35,15 +35,28 @@ class Seat:
     cores: tuple[int, ...] | None = None
     gpus: tuple[str, ...] | None = None
 
-    def placed(self, placement: Placement, each: int) -> Placement:
+    def placed(self, placement: Placement, each: int, near: Sequence[frozenset[int]] = ()) -> Placement:
         """Give a rank of the trial its GPUs and `each` cores of the seat; ranks share few cores in turn.
 
-        It has the runner's cores where it is not known which of them a quota leaves to it.
+        It has the runner's cores where it is not known which of them a quota leaves to it. `near`: the cores near each
+        GPU, which its ranks are given before others.
         """
         pool = self.cores or tuple(_known_cores())
-        first = placement.local_rank * each
-        own = tuple(sorted({pool[(first + i) % len(pool)] for i in range(each)})) if pool else None
+        own = _divided(pool, each, placement.local_rank, near) if pool else None
         return replace(placement, cores=own, gpus=self.gpus)
+
+
+def _divided(pool: Sequence[int], each: int, rank: int, near: Sequence[frozenset[int]]) -> tuple[int, ...]:
+    """Return a rank's `each` cores: ranks before it have chosen theirs; all are free again when none is left."""
+    free, own = list(pool), list[int]()
+    for chooser in range(rank + 1):
+        liked, own = near[chooser % len(near)] if near else frozenset(), []
+        while len(own) < min(each, len(pool)):
+            free = free or list(pool)
+            left = [core for core in free if core not in own]
+            own.append(next((core for core in left if core in liked), left[0]))
+            free.remove(own[-1])
+    return tuple(sorted(own))
 
 
 WHOLE = Seat()

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataUnavailable, UserError
+from harness.launch.gpus import check_device
 from harness.launch.heartbeat import heartbeat
 from harness.launch.inputs import InputCache, TrialInputs
 from harness.launch.local import GroupResult, RankFailure
 from harness.launch.options import RunOptions
+from harness.launch.preparing import NotPrepared
 from harness.launch.process import placements_of
 from harness.launch.rendezvous import (
     CALL,
@@ -34,7 +36,7 @@ from harness.launch.rendezvous import (
     session_key,
     wait_for,
 )
-from harness.launch.runner import OneMachine, check_device, explain
+from harness.launch.runner import OneMachine, explain
 from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.launch.scratch import scratch
 from harness.runtime.checkpoint import CheckpointPlace
@@ -59,7 +61,7 @@ def take_part(
             show(f"joined the run at {client.cluster.endpoint}")
             ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
             ranks.compile(trials, show)
-            inputs = InputCache(options.data_dir, options.cache)
+            inputs = InputCache(options.data_dir, options.cache, apart=True)
             info = NodeInfo.here(session, client.address)
             return WorkerNode(
                 client, {trial.of_any_data.id: trial for trial in trials}, ranks, inputs, info, show
@@ -80,7 +82,7 @@ def _agreed_plan(client: StoreClient, suite: Suite, trials: Sequence[TrialConfig
         raise UserError(what)
     try:
         check_plan(own, plan)
-        check_device(trials)
+        check_device(trials, client.cluster.nodes)
     except UserError as error:
         client.put(REFUSED, str(error))
         raise
@@ -140,6 +142,7 @@ class WorkerNode:
         except Exception as error:
             status, reason = explain(error)
             log = "" if isinstance(error, DataUnavailable | UserError) else traceback.format_exc()
+            log = error.log if isinstance(error, NotPrepared) else log
             self.show(f"    {reason}")
             channel.say(what, _failed(status, f"said: {reason}", log))
 

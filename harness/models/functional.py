@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.deferred import Function, numba, torch
+from harness.deferred import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
     from torch.autograd.function import FunctionCtx
 

@@ -86,8 +86,8 @@ def _sampling(record: Record) -> dict[str, float]:
     `exchanged_bytes`: sent, but for the purposes model and swap; `asked_boundary`: rows of an exchange, as
     the method's stats tell; `asked_share`, `expected_share`: of the boundary, asked for and by the inclusion
     probabilities; `edge_share`: of the edges, drawn; `cache_asked`, `cache_found`, `hit_rate`: rows asked
-    for (of a mini-batch method remote nodes), those of them found in the cache, and found / asked for;
-    `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
+    for (of a mini-batch method remote nodes; with `storage: host` all), those of them found in the cache, and
+    found / asked for; `communicated_nodes`: of a mini-batch method, nodes whose features came from their owners.
     """
     result = record.result
     sizes = [v for key, v in result.items() if key.startswith("bytes_") and key not in UNSAMPLED]
@@ -97,6 +97,8 @@ def _sampling(record: Record) -> dict[str, float]:
     if boundary and is_baseline(declared_by(record), options, "full-graph"):
         return found | {"asked_boundary": boundary} | dict.fromkeys(SAMPLED_SHARES, 1.0)
     if (remote := stats.get("remote_nodes")) is not None:
+        if options.get("storage") == "host":
+            return found | _caching(stats["input_nodes"], stats.get("cached_nodes")) | {"communicated_nodes": 0}
         cached = _caching(remote, stats.get("cached_nodes"))
         return found | cached | {"communicated_nodes": remote - stats.get("cached_nodes", 0)}
     asked = stats.get("sampled_boundary", stats.get("kept_boundary"))
@@ -119,7 +121,7 @@ def _network_traffic(record: Record) -> dict[str, Any]:
     told = any(key.startswith("bytes_") for key in record.result)
     counted = {"counted_bytes": between_ranks(record.result)} if told else {}
     checks = [rank["traffic_check"] for rank in record.ranks if rank.get("traffic_check")]
-    if not checks:
+    if not checks or any(check.get("why_not") for check in checks):
         return counted
     links = {(check.get("network"), check["interface"]) for check in checks}
     whose = "one rank each" if len(links) == len(checks) else "several ranks together"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,12 +31,25 @@ def load_results(path: Path | str) -> pd.DataFrame:
     A copy of a trial's directory is no trial of its own: of several the one that started last counts, once.
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
-    records = _at_middle(_read_once(Path(path)))
-    rows = [row_of(record) for record in sorted(records, key=lambda r: (r.suite, r.started, r.trial))]
+    once = _read_once(Path(path))
+    found = sorted(
+        zip(_at_middle(once), once, strict=True), key=lambda each: (each[0].suite, each[0].started, each[0].trial)
+    )
+    rows = [row_of(record) for record, _ in found]
     extra = dict.fromkeys(key for row in rows for key in row if key not in METRICS)
     frame = pd.DataFrame(rows, columns=[*METRICS, *extra])
     numbers = [column for column in frame.columns if column not in METRICS or METRICS[column].value == "number"]
+    for row, (_, place) in zip(rows, found, strict=True):
+        _check_numbers(row, numbers, place / "record.json")
     return frame.assign(**{column: pd.to_numeric(frame[column]) for column in numbers}).copy()  # in one piece
+
+
+def _check_numbers(row: Mapping[str, Any], numbers: Sequence[str], file: Path) -> None:
+    """Raise a UserError if a metric of a record is something else than a number."""
+    for column in numbers:
+        if not isinstance(value := row.get(column), int | float | None):
+            what = f"damaged record: bad value {reprlib.repr(value)}: must be a number"
+            raise UserError(what, file=file, key=column, fix="remove the trial's directory; the next run repeats it")
 
 
 def read_all(places: Sequence[Path]) -> list[Record]:

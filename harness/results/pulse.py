@@ -6,18 +6,22 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 
-def start_beating(*arguments: str) -> subprocess.Popen[bytes]:
-    """Start Python with `arguments` as a process that is to end when its standard input does: when this one ends."""
+def start_beating(*arguments: str, inherited: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start Python with `arguments` as a process that is to end when its standard input does: when this one ends.
+
+    `inherited`: file descriptors that it has, too.
+    """
     return subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is the runner's
+        pass_fds=inherited,
     )
 
 

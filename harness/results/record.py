@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.data.store import hash_file
+from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.files import RECORD, read_text
 from harness.models.spec import KEPT
@@ -75,6 +75,13 @@ class Record(BaseModel):
         renamed = {RENAMED.get(key, key): value for key, value in options.items()}
         return config | {"method": config["method"] | {"options": renamed}}
 
+    @field_validator("result")
+    @classmethod
+    def _named_stats(cls, result: Json) -> Json:
+        if not isinstance(result.get("stats") or {}, dict):
+            raise ValueError("stats: must be numbers by name")
+        return result
+
     @property
     def data(self) -> str | None:
         """Fingerprints of data set and partition as in a trial's `data`; None where the record does not say them."""
@@ -130,7 +137,7 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
     """
     what, damaged = named
     try:
-        content = json.loads(read_text(path, RECORD))
+        content = _strict(read_text(path, RECORD))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{damaged}: not JSON", file=path, fix=fix) from error
     found = content.get("schema_version") if isinstance(content, dict) else None
@@ -143,6 +150,18 @@ def read_versioned(path: Path, kind: type[M], version: int, named: tuple[str, st
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in first["loc"])
         raise UserError(f"{damaged}: {where}{first['msg']}", file=path, fix=fix) from error
+
+
+def _strict(text: str) -> Any:
+    """Return what JSON says; ValueError for NaN and infinities, and for half characters, which nobody could print."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    content = json.loads(text, parse_constant=refuse)
+    if "\\u" in text:
+        json.dumps(content, ensure_ascii=False).encode()
+    return content
 
 
 def read_kept(path: Path, kind: type[M], version: int, what: str, fix: str) -> M:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-import numpy as np
+from harness.deferred import numpy as np
 
-Values = Sequence[float] | np.ndarray
+Values: TypeAlias = "Sequence[float] | np.ndarray"
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 NOISY = 0.05

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from harness.deferred import numpy as np
 from harness.results.stats import deviation
 
 if TYPE_CHECKING:

@@ -11,9 +11,7 @@ from dataclasses import dataclass, is_dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.devices import kind_of
@@ -21,8 +19,10 @@ from harness.graph.kernels import batch_seed
 from harness.metrics import Phase, Purpose
 from harness.runtime.clock import Clock
 from harness.runtime.comm import Communicator, Direction, Traffic
+from harness.runtime.turns import Turn
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from harness.runtime.worker import Worker
@@ -177,9 +177,9 @@ class Loader(Generic[DrawnT, LoadedT]):
         for batch in batches:
             ahead.append(self._start(batch, self._drawing, self._fetching))
             if len(ahead) > self._depth:
-                yield self._wait(*ahead.popleft())
+                yield self._wait(ahead)
         while ahead:
-            yield self._wait(*ahead.popleft())
+            yield self._wait(ahead)
 
     def fill(self, batches: Sequence[Batch]) -> list[DrawnT]:
         """Return what is drawn for `batches`, by the threads if there are any; the trainer waits."""
@@ -195,17 +195,26 @@ class Loader(Generic[DrawnT, LoadedT]):
         drawn = drawing.run(lambda comm: self._draw(batch, comm))
         return drawn, fetching.run(lambda comm: self._fetch(drawn.result(), comm))
 
-    def _wait(self, drawn: Pending[DrawnT], loaded: Pending[LoadedT]) -> LoadedT:
+    def _wait(self, ahead: deque[tuple[Pending[DrawnT], Pending[LoadedT]]]) -> LoadedT:
+        """Return the next batch, and have the one after it exchange what it has to while this one is trained on."""
+        drawn, loaded = ahead.popleft()
         drawn.wait("fetch")
-        return loaded.wait("fetch")
+        result = loaded.wait("fetch")
+        for pending in ahead[0] if ahead else ():
+            pending.admit()
+        return result
 
     def synchronize(self) -> None:
         """Wait for all that was started."""
+        if isinstance(self._drawing, Background):
+            self._drawing.admit()
         if self._fetching is not None:
             self._fetching.synchronize()
 
     def close(self) -> None:
         """End the threads."""
+        if isinstance(self._drawing, Background):
+            self._drawing.admit()
         if self._fetching is not None:
             self._fetching.close()
         if self._drawing is not None:
@@ -218,10 +227,20 @@ T = TypeVar("T")
 
 
 class Pending(Generic[T]):
-    """Work under way; `count` is called when it is waited for."""
+    """Work under way; `count` is called when it is waited for.
 
-    def __init__(self, comm: Communicator, future: Future[T], count: Callable[[], None] = lambda: None) -> None:
-        self._comm, self._future, self._count = comm, future, count
+    `admit`: to be called by the trainer, which has the work exchange from now on where ranks need one order of
+    collectives (see `Turns`); waiting for it does so, too.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        future: Future[T],
+        count: Callable[[], None] = lambda: None,
+        admit: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._comm, self._future, self._count, self.admit = comm, future, count, admit
 
     def result(self) -> T:
         """Return the result, or raise, in another thread than the trainer's: nothing is charged or counted."""
@@ -234,6 +253,7 @@ class Pending(Generic[T]):
         Raises what the work raised, such as a peer's connection that broke.
         """
         clock = self._comm.clock
+        self.admit()
         with clock.phase(phase), clock.standing_still() if phase == "comm" else nullcontext():
             result = self._future.result()
         kind = kind_of(self._comm.device)
@@ -291,7 +311,8 @@ class Background:
     """Works beside the trainer, on one thing after the other in the order in which they were started.
 
     Every rank must make one at the same moment and start the same exchanges in the same order; what the
-    trainer exchanges meanwhile, and other Backgrounds, cannot be mixed up with them. The time of the
+    trainer exchanges meanwhile, and other Backgrounds, cannot be mixed up with them: they have a group of their own, or
+    with nccl `Turns`. Then transfers are started at once, other work exchanges when it is admitted. The time of the
     transfers is the clock's busy time, without the wait for slower ranks in epochs that have barriers.
     """
 
@@ -303,6 +324,7 @@ class Background:
         self._stream = self._kind.new_stream()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._uncounted: list[Traffic] = []
+        self._waiting: deque[Turn] = deque()
 
     def start(
         self,
@@ -324,16 +346,29 @@ class Background:
         def move(aside: Communicator) -> Tensor:
             return aside.exchange_rows(rows, send_counts, recv_counts, purpose=purpose, out=out)
 
-        return Pending(comm, self._submit(move, Traffic()))
+        started = self._submit(move, Traffic())
+        started.admit()
+        return started
 
     def run(self, work: Callable[[Communicator], T]) -> Pending[T]:
         """Start `work`, given a communicator; what it sends is counted when it is waited for, or at the end."""
         traffic = Traffic()
         self._uncounted.append(traffic)
-        return Pending(self._comm, self._submit(work, traffic), lambda: self._count(traffic))
+        return self._submit(work, traffic, lambda: self._count(traffic))
+
+    def admit(self, last: Turn | None = None) -> None:
+        """Admit all that was started, up to the work that has the turn `last`; see `Pending`."""
+        turns = self._comm.turns
+        if turns is None or (last is not None and last not in self._waiting):
+            return
+        while self._waiting:
+            turns.admit(turn := self._waiting.popleft())
+            if turn is last:
+                return
 
     def synchronize(self) -> None:
         """Wait for all that was started; results stay with their `Pending`."""
+        self.admit()
         self._thread.submit(lambda: None).result()
 
     def forget(self) -> None:
@@ -342,6 +377,7 @@ class Background:
 
     def close(self) -> None:
         """Wait for all that was started, count what nobody waited for as an epoch's, and end the thread."""
+        self.admit()
         self._thread.shutdown()
         with self._comm.traffic.during("epoch"):
             for traffic in list(self._uncounted):
@@ -353,23 +389,32 @@ class Background:
             self._uncounted.remove(traffic)
             self._comm.traffic.absorb(traffic)
 
-    def _submit(self, work: Callable[[Communicator], T], traffic: Traffic) -> Future[T]:
+    def _submit(
+        self, work: Callable[[Communicator], T], traffic: Traffic, count: Callable[[], None] = lambda: None
+    ) -> Pending[T]:
+        turn, turns = Turn(), self._comm.turns
+        if turns is not None:
+            self._waiting.append(turn)
         stream, aside, clock = self._stream, self._aside, self._clock
         ready = None if stream is None else self._kind.current_stream().record_event()
         aligned = self._comm.clock.aligned  # read here: when the thread comes to it, ranks may be in different epochs
 
         def do() -> T:
-            aside.traffic, clock.aligned = traffic, aligned
+            aside.traffic, clock.aligned, aside.turn = traffic, aligned, turn
             with self._comm.clock.working(self._name), self._kind.on(stream):
                 if ready is not None and stream is not None:
                     stream.wait_event(ready)
-                result = work(aside)
+                try:
+                    result = work(aside)
+                finally:
+                    if turns is not None:
+                        turns.end(turn)
                 if stream is not None:
                     stream.synchronize()
                 clock.settle()
             return result
 
-        return self._thread.submit(do)
+        return Pending(self._comm, self._thread.submit(do), count, lambda: self.admit(turn))
 
 
 class AsideClock(Clock):

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.graph.csr import on_host
 from harness.graph.kernels import batch_seed
 from harness.runtime.batches import PRESAMPLED
-from harness.runtime.features import FeatureStore
+from harness.runtime.features import HostStore
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from harness.runtime.minibatch import MiniBatchMethod
 
 
@@ -60,7 +60,8 @@ def fill_cache(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: floa
 
     `inclusion` takes the nodes that most batches of one epoch, drawn for nothing else, read: the estimate of
     their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). `capacity` is a share of the
-    rank's boundary nodes. Traffic (set-up): what the features cost.
+    rank's boundary nodes; of a `HostStore` every node may be cached, and it is one of all. Traffic (set-up): what the
+    features cost.
     """
     with method.worker.spans("cache"):
         _fill(method, policy, capacity)
@@ -68,7 +69,8 @@ def fill_cache(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: floa
 
 def _fill(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: float) -> None:
     worker, source = method.worker, method.source
-    remote = np.flatnonzero(~source.local)
+    of_host = isinstance(method.store, HostStore)
+    remote = np.arange(source.topology.num_nodes) if of_host else np.flatnonzero(~source.local)
     times = np.zeros(source.topology.num_nodes)
     if policy == "inclusion":
         for batch in method.batches(PRESAMPLED):
@@ -78,11 +80,10 @@ def _fill(method: MiniBatchMethod[Any], policy: CachePolicy, capacity: float) ->
         out_degree = np.diff(source.topology.indptr)  # every edge is there in both directions
     chosen = choose(
         policy,
-        round(capacity * worker.partition.num_boundary),
+        round(capacity * (remote.size if of_host else worker.partition.num_boundary)),
         inclusion=times[remote],
         out_degree=out_degree[remote],
         rng=np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0)),
     )
-    assert isinstance(method.store, FeatureStore)
     with worker.traffic.during("setup"):
         method.store.fill(remote[chosen])

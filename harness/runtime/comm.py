@@ -23,6 +23,7 @@ from harness.graph.devices import kind_of, upload
 from harness.metrics import PURPOSES, Phase, Purpose
 from harness.runtime.clock import Clock
 from harness.runtime.moves import Moves
+from harness.runtime.turns import Turn, Turns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,9 +140,12 @@ class Communicator:
     None: the one that they joined first. `timeout_s`: how long exchanges in groups made later wait for peers.
     `message`: what values of embeddings and of their gradients are sent as by `exchange_rows`; None: as they are.
     `moves`: is told when a collective begins and ends.
+    `turns`: of the communicator that this one is beside.
 
     Attributes:
         by_sockets: whether all that passes here passes TCP sockets of this process.
+        turns: the order in which this rank's threads start collectives; None where that is no matter, as with gloo.
+        turn: the place in it of what this communicator exchanges; None: it is the trainer's.
     """
 
     def __init__(
@@ -155,6 +159,7 @@ class Communicator:
         timeout_s: float = 300,
         message: torch.dtype | None = None,
         moves: Moves | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.rank, self.world, self.device, self.message, self._moves = rank, world, device, message, moves
         self._timeout = timedelta(seconds=timeout_s)
@@ -162,6 +167,9 @@ class Communicator:
         self._gloo = self.by_sockets = world > 1 and dist.get_backend() == "gloo"
         self._kind = kind_of(device)
         self._staged = self._gloo and not self._kind.gloo_reads
+        # Two of NCCL's communicators may wait for each other for ever, and so may ranks that disagree on an order.
+        self.turns = turns or (Turns() if world > 1 and not self._gloo else None)
+        self.turn: Turn | None = None
         self._spare: list[dist.ProcessGroup] = []
         self._divided: dict[str, dist.ProcessGroup] = {}
 
@@ -202,14 +210,21 @@ class Communicator:
         with self.clock.phase("comm"), self._collective():
             source, target = rows.to(dtype).contiguous(), out
             if self._staged:
-                source = source.cpu()
-            if self._staged or dtype != out.dtype:
+                source, target = self._on_host(source), self._kind.pinned(*out.shape, dtype=dtype)
+            elif dtype != out.dtype:
                 target = torch.empty(out.shape, dtype=dtype, device=source.device)
+            self._take_turn()
             if self._gloo:
                 self._swap(target.split(list(recv_counts)), source.split(list(send_counts)))
             else:
                 dist.all_to_all_single(target, source, list(recv_counts), list(send_counts), group=self._group)
-            return out if target is out else out.copy_(target)
+            return out if target is out else out.copy_(target, non_blocking=True)
+
+    def _on_host(self, rows: Tensor) -> Tensor:
+        """Return a copy in the host's pinned memory, for gloo; waits for this thread's stream alone."""
+        host = self._kind.pinned(*rows.shape, dtype=rows.dtype).copy_(rows, non_blocking=True)
+        self._kind.current_stream().synchronize()
+        return host
 
     def count_rows(
         self,
@@ -253,18 +268,26 @@ class Communicator:
         """Return a communicator of the same ranks whose exchanges cannot be mixed up with this one's.
 
         Its traffic is its own. Every rank must call, at the same moment. A group that was given back is taken
-        again: its connections are made.
+        again: its connections are made. Where there are `turns` it is this one's group, and they keep exchanges apart.
         """
-        group = None
-        if self.world > 1:
+        group = self._group
+        if self.world > 1 and self.turns is None:
             group = self._spare.pop(0) if self._spare else dist.new_group(timeout=self._timeout)
         return Communicator(
-            self.rank, self.world, self.device, clock, Traffic(), group, message=self.message, moves=self._moves
+            self.rank,
+            self.world,
+            self.device,
+            clock,
+            Traffic(),
+            group,
+            message=self.message,
+            moves=self._moves,
+            turns=self.turns,
         )
 
     def give_back(self, aside: Communicator) -> None:
         """Take back what `aside` returned, whose exchanges are over; every rank must call in the same order."""
-        if aside._group is not None:
+        if aside._group is not None and self.turns is None:
             self._spare.append(aside._group)
             aside._group = None
 
@@ -279,6 +302,7 @@ class Communicator:
         """Wait for all ranks; not counted as traffic."""
         if self.world == 1:
             return
+        self._take_turn()
         if self._kind.has_streams and not self._gloo:
             # On the stream, like the transfers it precedes; dist.barrier would hold up the host.
             dist.all_reduce(torch.zeros(1, device=self.device), group=self._group)
@@ -290,6 +314,10 @@ class Communicator:
 
     def _collective(self) -> AbstractContextManager[None]:
         return nullcontext() if self._moves is None else self._moves.collective()
+
+    def _take_turn(self) -> None:
+        if self.turns is not None:
+            self.turns.take(self.turn)
 
     def _align(self) -> None:
         """In an aligned epoch, wait until all ranks are here, so that the transfer is only a transfer."""
@@ -318,9 +346,10 @@ class Communicator:
         self.traffic.count(purpose, -1, "none", -1, share, share)
         self._align()
         with self.clock.phase(phase), self._collective():
-            moved = tensor.cpu() if self._staged else tensor
+            moved = self._on_host(tensor) if self._staged else tensor
+            self._take_turn()
             dist.all_reduce(moved, group=self._group)
-            return tensor.copy_(moved) if self._staged else tensor
+            return tensor.copy_(moved, non_blocking=True) if self._staged else tensor
 
     def all_gather(self, values: Tensor, *, purpose: Purpose = "control") -> list[Tensor]:
         """Return the tensors `values`, equal in shape, of all ranks; each is sent to every peer."""
@@ -355,10 +384,11 @@ class Communicator:
         self._align()
         with self.clock.phase("comm"), self._collective():
             if size:
-                moved = rows.cpu() if self._staged else rows
+                moved = self._on_host(rows) if self._staged else rows
+                self._take_turn()
                 dist.broadcast(moved, root, group or self._group)
                 if moved is not rows:
-                    rows.copy_(moved)
+                    rows.copy_(moved, non_blocking=True)
         return rows
 
 
@@ -368,16 +398,31 @@ class TrafficCheck:
     On the loopback the interface carries every rank's traffic, and that of other programs; in a network
     namespace of its own it carries this rank's alone. Barriers before and after each epoch keep set-up and
     evaluations out of it; they are outside the epoch's time.
+
+    `shaped`: the interface is this rank's own, in a network namespace, and nccl takes it too.
+
+    Attributes:
+        why_not: why nothing is compared: nccl moves bytes within a machine, or by its own adapters, past all
+            interfaces; None where they are.
     """
 
-    def __init__(self, comm: Communicator, interface: str) -> None:
+    def __init__(self, comm: Communicator, interface: str, *, shaped: bool = False) -> None:
         self._comm, self._interface = comm, interface
+        self.why_not: str | None = None
+        if comm.world > 1 and not comm.by_sockets and not shaped:
+            self.why_not = (
+                "traffic: verify is not available: what nccl moves (NVLink, shared memory) passes no interface"
+            )
         names = ("sent_bytes", "received_bytes", "counted_sent_bytes", "counted_received_bytes")
         self._sums: dict[str, int | None] = dict.fromkeys(names, 0)
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """Add what is enclosed."""
+        if self.why_not is not None:
+            yield
+            self._sums |= dict.fromkeys(("sent_bytes", "received_bytes"))
+            return
         before = self._read()
         yield
         after = self._read()
@@ -395,7 +440,7 @@ class TrafficCheck:
 
     def report(self) -> dict[str, Any]:
         """Return the record's rows: bytes that the kernel and that the trial counted, and the interface."""
-        return {**describe(self._interface), **self._sums}
+        return {**describe(self._interface), **self._sums, "why_not": self.why_not}
 
     def _read(self) -> dict[str, int | None]:
         """Return the interface's bytes, link-layer headers included, None if the kernel tells none; and the own."""

@@ -116,7 +116,8 @@ class BytesCase:
         peers = 8 * self.pairs * self.steps
         drawn = self._asked_of_owners() if options.asks_owners else 0
         if options.storage == "host":
-            return None if labels else {"swap": self.count("input_nodes") * row, "control": drawn}
+            copied = self.count("input_nodes") - self.count("cached_nodes")
+            return None if labels else {"swap": copied * row, "control": drawn}
         remote = self.count("remote_nodes")
         fetched = remote - self.count("cached_nodes")
         asked = remote * (4 + self.label_bytes) + peers if labels else 0
@@ -260,7 +261,8 @@ class MemoryCase:
             "labels": self._labels(self.train.inner),
         }
         if options and options.cache != "none":
-            components["cached features"] = round(options.capacity * self.train.boundary) * row + 4 * self.nodes
+            cacheable = self.nodes if options.storage == "host" else self.train.boundary
+            components["cached features"] = round(options.capacity * cacheable) * row + 4 * self.nodes
         peak, (ahead, pool) = 0, (options.prefetch, options.pool) if options else (0, 0)
         if blocks:
             # Layers of a subgraph share their block.
@@ -289,11 +291,11 @@ class MemoryCase:
         blocks = self.largest_blocks(self.batch_rows(options.batch_size), numbers, each=each, layers=layers)
         return self.mini_batch(blocks, options)
 
-    def drawn_on_device(self, read: int, options: MiniBatchOptions) -> Components:
+    def drawn_on_device(self, read: int, options: MiniBatchOptions, *, entry: int = 48) -> Components:
         """Return the components that batches are drawn from and with on a GPU; none without one.
 
         "graph" is the whole training graph, and with sharded features each node's owner and row there; "sampling" a
-        table of the nodes, and half a dozen numbers of 8 bytes for each of the edges `read` at a time.
+        table of the nodes, and for each of the edges `read` at a time `entry` bytes: half a dozen numbers.
         """
         if not self.cuda:
             return {}
@@ -301,8 +303,17 @@ class MemoryCase:
         places = 0 if options.storage == "host" else 8 * self.nodes
         return {
             "graph": 8 * (self.nodes + 1) + 4 * self.edges + weights + places,
-            "sampling": 4 * self.nodes + 48 * read,
+            "sampling": 4 * self.nodes + entry * read,
         }
+
+    def read_on_device(self, options: MiniBatchOptions) -> Components:
+        """Return `drawn_on_device` of a layer all of whose destinations' edges are read, of which few are drawn.
+
+        Those may be all edges, which are numbered and sorted, or next to none. Of each node there are the factors of
+        the propagation, and what it adds to its own weight.
+        """
+        components = self.drawn_on_device(0 if self.least else self.edges, options, entry=80)
+        return components | {"probabilities": 24 * self.nodes} if components else {}
 
     def subgraphs(self, options: MiniBatchOptions, size: int, *, chances: bool = True) -> Components:
         """Return the components of a method on subgraphs of `size` nodes (-1: all; see `subgraph_blocks`).

@@ -5,19 +5,18 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.csr import Places, on_host
 from harness.graph.devices import kind_of, upload
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
-from harness.runtime.row_plan import RowPlan, fresh, take
+from harness.runtime.row_plan import RowPlan, fresh, take, write
 from harness.runtime.row_plan_on_device import RowPlanOnDevice
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 Plan: TypeAlias = RowPlan | RowPlanOnDevice
@@ -205,9 +204,10 @@ class FeatureStore(RowStore):
 
 
 class HostStore:
-    """Input features of all nodes in the host's memory, whose rows are copied to the device.
+    """Input features of all nodes in the host's memory, whose rows are copied to the device, with a cache there.
 
-    On a CPU that is a copy within memory, and counted all the same: it is what a GPU would be sent.
+    On a CPU that is a copy within memory, and counted all the same: it is what a GPU would be sent. On a GPU rows go
+    through pinned memory on the stream of the thread that asks: with `prefetch` one beside the training's.
 
     Args:
         comm: says on which device and counts.
@@ -221,31 +221,58 @@ class HostStore:
     ) -> None:
         self.comm, self._features, self._nodes, self._dtype = comm, features, nodes, dtype
         self.width: int = features.shape[1]
+        # As of a `RowStore`.
+        self._slot = np.empty(0, np.int32)
+        self._cached = torch.empty((0, self.width), dtype=dtype, device=comm.device)
 
     def gather(self, ids: Places, columns: Tensor | None = None, comm: Communicator | None = None) -> Tensor:
         """Return the features [len(ids), F] of the nodes `ids`; a rank may call by itself.
 
         Arguments as for `RowStore.gather`; `columns` are the only ones copied, of whatever node. The host waits for
         ids on a device.
-        Traffic: len(ids) rows, or their columns (swap, layer 0).
+        Traffic: a row, or its columns, for each of the ids that is not cached (swap, layer 0).
         """
-        comm = comm or self.comm
-        with comm.clock.phase("swap"):
-            ids = on_host(ids)
-            shape = (ids.size, self._features.shape[1])
-            host = kind_of(comm.device).pinned(*shape, dtype=torch.float32)
-            # mode: numpy would copy once more to be able to raise.
-            np.take(self._features, self._nodes[ids], axis=0, out=host.numpy(), mode="clip")
-            host = host.to(self._dtype)
-            if columns is not None:
-                host = host.index_select(1, columns)
-            rows = upload(host, comm.device)
-            comm.traffic.count("swap", 0, "none", -1, 0, rows.nbytes)
-            return rows if columns is None else rows.new_zeros(shape).index_copy_(1, upload(columns, rows.device), rows)
+        return self.read(ids, columns, comm)[0]
 
     def read(
         self, ids: Places, columns: Tensor | None = None, comm: Communicator | None = None
     ) -> tuple[Tensor, dict[str, int]]:
-        """Return what `gather` returns, and the metrics of `FeatureStore.read`: no row is another rank's."""
-        metrics = {"input_nodes": len(ids), "remote_nodes": 0, "cached_nodes": 0}
-        return self.gather(ids, columns, comm), metrics
+        """Return what `gather` returns, and the metrics of `FeatureStore.read`: no row is another rank's.
+
+        "cached_nodes" are those of all that were found in the cache.
+        """
+        comm = comm or self.comm
+        with comm.clock.phase("swap"):
+            ids = on_host(ids)
+            slot = self._slot[ids] if self._slot.size else np.full(ids.size, -1, np.int32)
+            missing, found = np.flatnonzero(slot < 0), np.flatnonzero(slot >= 0)
+            copied = self._copied(ids[missing], columns, comm)
+            columns = None if columns is None else upload(columns, copied.device)
+            if columns is None and not found.size:
+                rows = copied
+            else:
+                rows = copied.new_empty((ids.size, self.width))
+                write(rows, upload(missing, rows.device), copied, columns)
+            if found.size:
+                cached = take(self._cached, upload(slot[found], rows.device), columns)
+                write(rows, upload(found, rows.device), cached, columns)
+        return rows, {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": found.size}
+
+    def _copied(self, ids: NDArray[np.int64], columns: Tensor | None, comm: Communicator) -> Tensor:
+        host = kind_of(comm.device).pinned(ids.size, self.width, dtype=torch.float32)
+        # mode: numpy would copy once more to be able to raise.
+        np.take(self._features, self._nodes[ids], axis=0, out=host.numpy(), mode="clip")
+        host = host.to(self._dtype)
+        rows = upload(host if columns is None else host.index_select(1, columns), comm.device)
+        comm.traffic.count("swap", 0, "none", -1, 0, rows.nbytes)
+        return rows
+
+    def fill(self, nodes: NDArray[np.int64]) -> None:
+        """Keep the features of `nodes` (int64, distinct), and of no others, on the device.
+
+        What `gather` returns is the same, bit for bit. Traffic: that of `gather`.
+        """
+        rows = self.gather(nodes)
+        slot = np.full(self._nodes.size, -1, np.int32)
+        slot[nodes] = np.arange(nodes.size, dtype=np.int32)
+        self._slot, self._cached = slot, rows

@@ -9,9 +9,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.csr import Places, on_host
 from harness.graph.devices import upload
@@ -19,6 +17,7 @@ from harness.graph.partition import HIDDEN
 from harness.runtime.step import Loss, Step
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from harness.models.gnn import Rows

@@ -7,20 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.deferred import dist, torch
 from harness.errors import UserError
 from harness.graph.devices import KINDS
 from harness.runtime.checkpoint import CheckpointPlace
+from harness.runtime.run_store import StoreConnection, run_secret
 from harness.runtime.spec import RunConfig
 from harness.spec import Spec
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 Backend = Literal["gloo", "nccl"]
 
 
 class RanksRendezvous(Spec):
-    """Where the ranks of several machines find each other: a TCPStore, and what is theirs in it.
+    """Where the ranks of several machines find each other: the run's store, and what is theirs in it.
 
     Attributes:
         host, port: where the store is, as seen from this rank's machine.
@@ -92,12 +96,15 @@ def backend_for(device: str, ranks: int, gpus: int) -> Backend:
     return "gloo"
 
 
-def join_group(job: Job, rank: int, world: int) -> None:
-    """Join the trial's process group: nccl with a GPU for each local rank, gloo otherwise."""
-    from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+def join_group(job: Job, rank: int, world: int) -> Store | None:
+    """Join the trial's process group: nccl with a GPU for each local rank, gloo otherwise.
+
+    Returns the group's store, which has to be kept while there is a group.
+    """
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     if world == 1:
-        return
+        return None
     if job.config.device == "cuda":
         torch.cuda.set_device(rank_device("cuda"))
     timeout = timedelta(seconds=job.collective_timeout_s)
@@ -108,12 +115,14 @@ def join_group(job: Job, rank: int, world: int) -> None:
         backend = backend_for(job.config.device, local, torch.cuda.device_count())
         store = FileStore(str(job.store), world)
     else:
-        at = job.rendezvous
-        backend = at.backend
-        shared = TCPStore(at.host, at.port, is_master=False, wait_for_workers=False, timeout=timeout)
-        store = PrefixStore(at.prefix, shared)
+        from harness.runtime.group_store import GroupStore
+
+        at, backend = job.rendezvous, job.rendezvous.backend
+        connection = StoreConnection(at.host, at.port, run_secret(), job.collective_timeout_s)
+        store = GroupStore(connection, at.prefix, timeout)
     with patient_threads() if backend == "gloo" else nullcontext():
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    return store
 
 
 @contextmanager

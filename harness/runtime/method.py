@@ -92,6 +92,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
         unbiased: options at which the expectation of what a layer aggregates is the full aggregation, and
             which sample on a graph of 60 nodes. None: no claim.
         baseline: options at which reports compare the methods of its family with it; {} at any. None: never.
+        recurring: whether all its steps have the same blocks, inputs and loss, so that they may be captured.
         plain: options at which it leaves out what is its own, so that its other variants are compared with
             it; None as an option's value: whatever that is. {}: there are none such.
         colour: `#rrggbb` of its first variant in all reports; "": one that is free.
@@ -109,6 +110,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
     exact: ClassVar[dict[str, Any] | None] = None
     unbiased: ClassVar[dict[str, Any] | None] = None
     baseline: ClassVar[dict[str, Any] | None] = None
+    recurring: ClassVar[bool] = False
     plain: ClassVar[dict[str, Any]] = {}
     colour: ClassVar[str] = ""
     metrics: ClassVar[tuple[Metric, ...]] = ()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
-import numpy as np
 from pydantic import Field, model_validator
 
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
 from harness.graph.devices import upload
@@ -48,8 +48,16 @@ class MiniBatchOptions(MethodOptions):
     storage: Literal["sharded", "host"] = Field(
         "sharded", description="features with their owners, or all of them in the host's memory"
     )
-    cache: CachePolicy = Field("none", description="which remote nodes' input features a rank keeps")
-    capacity: float = Field(0.3, ge=0, repr=False, description="cached nodes, as a share of the rank's boundary nodes")
+    cache: CachePolicy = Field(
+        "none",
+        description="which remote nodes' input features a rank keeps; with storage 'host' which nodes' its device does",
+    )
+    capacity: float = Field(
+        0.3,
+        ge=0,
+        repr=False,
+        description="cached nodes, as a share of the rank's boundary nodes (storage 'host': of all nodes)",
+    )
     feature_rate: float = Field(
         1.0,
         gt=0,
@@ -70,12 +78,6 @@ class MiniBatchOptions(MethodOptions):
     def _drawn_ahead_or_at_once(self) -> Self:
         if self.pool and self.prefetch:
             raise ValueError("pool: what is in it was not drawn beside the training; leave prefetch at 0, or pool")
-        return self
-
-    @model_validator(mode="after")
-    def _cache_needs_shards(self) -> Self:
-        if self.storage == "host" and self.cache != "none":
-            raise ValueError("cache: with storage 'host' no row is remote; leave cache at 'none'")
         return self
 
 
@@ -139,16 +141,18 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     rank need name its own. `feature_loss` moves no byte less: it zeroes values of what was read, without
     rescaling (DGS section II-D, Figure 2). Neither concerns evaluations. Where the loss reads rows of other
     ranks: the same for their labels, a value or a row of classes each, as control. With `storage: host`
-    features cost a row for every input node (swap) instead. With `topology: owner` a draw asks in every layer but
-    the last: 24 bytes a peer, 4 for each remote destination and 4 for each neighbour that comes, 8 with edge weights
-    (control); see `OwnedTopology`.
+    features cost a row for every input node that is not cached (swap) instead. With `topology: owner` a draw asks in
+    every layer but the last: 24 bytes a peer, 4 for each remote destination and 4 for each neighbour that comes, 8 with
+    edge weights (control); see `OwnedTopology`.
     """
 
     family = "mini-batch"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric.of_method("input_nodes", "nodes whose features are read", heading="Input nodes"),
         Metric.of_method("remote_nodes", "those of them that are other ranks'", heading="Remote input nodes"),
-        Metric.of_method("cached_nodes", "those of the latter that were found in the cache"),
+        Metric.of_method(
+            "cached_nodes", "those of the latter (with `storage: host` of the former) that were found in the cache"
+        ),
         Metric.of_method("drawn_edges", "edges drawn", heading="Drawn edges"),
         Metric.of_method(
             "nodes_layer*", "of each layer, distinct nodes: 0 those that the first layer reads, 1 those that "
@@ -180,6 +184,11 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     @property
     def draws_on_device(self) -> bool:
         """Whether batches are drawn where the model is, on a GPU."""
+        return self.worker.device.type != "cpu" and self.device_draws(self.options)
+
+    @classmethod
+    def device_draws(cls, options: MiniBatchOptionsT) -> bool:
+        """Whether a GPU draws by these options itself, from a copy of the graph."""
         return False
 
     @abstractmethod

@@ -6,12 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness.deferred import numba, torch
+from harness.deferred import numpy as np
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.devices import upload
 from harness.graph.partition import View
@@ -19,6 +17,9 @@ from harness.runtime.comm import Communicator
 from harness.runtime.row_plan import RowPlan
 from harness.sampling.neighbours import draw_uniform, take
 from harness.sampling.sample import Tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass

@@ -37,12 +37,13 @@ def main(arguments: list[str]) -> int:
     report = RankReport(job.out, rank)
     with report.concluding():
         torch.set_num_threads(job.threads)
-        join_group(job, rank, world)
+        store = join_group(job, rank, world)
         usage = Usage(job.cores, report.flag)  # before a plugin's module runs
         imported_s = import_first(job.config)
         trainer = set_up(Worker(job, rank, world, report.stage), report, usage, imported_s)
         trainer.resume()
         trainer.run()
+        del store  # the group, which used it, is done
     return report.exit_code
 
 

@@ -187,7 +187,7 @@ class RankReport:
                 "peak_memory_source": worker.meters.memory.source,
                 "base_memory_bytes": worker.meters.memory.base,
                 "meters": worker.meters.report(),
-                "remarks": [*self._foreseen, *(self._method.remarks if self._method else [])],
+                "remarks": [*self._foreseen, *(self._method.remarks if self._method else []), *_unverified(worker)],
                 "traffic": worker.traffic.rows(),
                 "spans": self._data.get("spans", {}) | {"between": worker.spans.seconds, "beside": worker.clock.beside},
             }
@@ -199,6 +199,11 @@ class RankReport:
         temporary = target.with_suffix(".tmp")
         temporary.write_text(json.dumps(self._data))
         os.replace(temporary, target)
+
+
+def _unverified(worker: Worker) -> list[str]:
+    why = None if worker.check is None else worker.check.why_not
+    return [] if why is None else [why]
 
 
 def _first_line(error: BaseException) -> str:

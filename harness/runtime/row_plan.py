@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.deferred import numba, torch
+from harness.deferred import numpy as np
 from harness.graph.devices import upload
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 CHUNK = 4096  # rows copied at a time, where a matrix of them all would be fresh memory to clear

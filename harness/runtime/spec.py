@@ -85,6 +85,12 @@ class TrainSpec(Spec):
         exclude_if=lambda mib: bool(mib == EVALUATION_MIB),
         description="MiB of boundary rows that a rank receives at once in exact evaluations and in `precompute`",
     )
+    cuda_graphs: bool = Field(
+        False,
+        exclude_if=lambda captured: not captured,
+        description="device cuda, one part, timing wall or off, a method whose steps recur (full): forward and "
+        "backward pass are captured once and replayed; not measured",
+    )
     sampled_eval: bool = Field(False, description="mini-batch methods only: also score by the method's own sampler")
     checkpoint: str = Field(
         CHECKPOINT,

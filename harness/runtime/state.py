@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from harness.data.store import sync
+from harness.deferred import numpy as np
 from harness.deferred import torch
 
 if TYPE_CHECKING:

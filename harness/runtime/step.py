@@ -7,9 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness.deferred import Function, torch
 from harness.graph.block import Block
 from harness.graph.csr import Places
@@ -80,43 +77,32 @@ class Wanted:
 
     recv_counts: list[int]
     send_counts: list[int]
-    entries: NDArray[np.int64]
+    entries: Tensor
 
 
-def ask(comm: Communicator, partition: Partition, kept: NDArray[np.int64]) -> Wanted:
+def ask(comm: Communicator, partition: Partition, kept: Tensor) -> Wanted:
     """Tell the owners which boundary nodes are wanted, and learn which inner rows the peers want.
 
-    Every rank must call, with the ascending positions in `partition.boundary` that are `kept`. Traffic (control):
-    8 bytes a peer and 4 bytes for each kept node.
+    Every rank must call, with the ascending positions in `partition.boundary` that are `kept`, where the partition is.
+    Nothing comes to the host but how many rows are moved, for which it waits. Traffic (control): 8 bytes a peer and 4
+    bytes for each kept node.
     """
-    counts = np.diff(np.searchsorted(kept, partition.boundary_ptr)).tolist()
-    wanted = comm.exchange_counts(counts)
-    owner_start = np.repeat(partition.boundary_ptr[:-1], counts)
-    positions = upload((kept - owner_start).astype(np.int32), comm.device)
-    asked = comm.exchange_rows(positions, counts, wanted, purpose="control").cpu().numpy()
-    return Wanted(counts, wanted, asked + np.repeat(partition.send_ptr[:-1], wanted))
-
-
-def announce(comm: Communicator, partition: Partition, kept: Places) -> Halo:
-    """Return the halo of the kept boundary nodes; arguments and traffic are those of `ask`.
-
-    Where the positions are on a device nothing comes to the host but how many rows are moved, for which it waits.
-    """
-    if not isinstance(kept, np.ndarray):
-        return _announce_on_device(comm, partition, kept)
-    wanted = ask(comm, partition, kept)
-    return partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
-
-
-def _announce_on_device(comm: Communicator, partition: Partition, kept: Tensor) -> Halo:
-    starts, ends, index = partition.routes
+    starts, ends, _ = partition.routes
     own = torch.searchsorted(kept, starts).diff()
     theirs = comm.exchange_rows(own, [1] * comm.world, [1] * comm.world, purpose="control")
     counts, wanted = torch.stack([own, theirs]).tolist()
     positions = kept - starts[:-1].repeat_interleave(own, output_size=len(kept))
     asked = comm.exchange_rows(positions.int(), counts, wanted, purpose="control")
-    entries = asked + ends[:-1].repeat_interleave(theirs, output_size=len(asked))
-    return Halo(index[entries], wanted, counts)
+    return Wanted(counts, wanted, asked + ends[:-1].repeat_interleave(theirs, output_size=len(asked)))
+
+
+def announce(comm: Communicator, partition: Partition, kept: Places) -> Halo:
+    """Return the halo of the kept boundary nodes, positions as for `ask`, on the host or the device.
+
+    Traffic and waits are those of `ask`.
+    """
+    wanted = ask(comm, partition, upload(kept, comm.device))
+    return partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
 
 
 @dataclass(frozen=True)

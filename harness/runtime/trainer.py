@@ -14,6 +14,7 @@ from harness.deferred import torch
 from harness.graph.kernels import Versions, loaded
 from harness.graph.partition import SPLITS
 from harness.metrics import HOST_PHASES
+from harness.runtime.captured import CapturedSteps
 from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
@@ -171,6 +172,7 @@ class Trainer:
         self.optimizer = optimizer_of(self.spec, plugins.get("optimizer")).make(
             [self.flat.values], lr=self.spec.lr, weight_decay=self.spec.weight_decay
         )
+        self.captured = CapturedSteps(worker.device) if self.spec.cuda_graphs else None
         self.progress = EarlyStopping(self.spec, config.tuning)
         self.splits = SPLITS if config.tuning is None else TUNED_ON
         self.trained_s = 0.0  # of this rank
@@ -396,7 +398,8 @@ class Trainer:
         inputs, aggregated = self.inputs.of(step)
         with clock.phase("optimize"):
             self.flat.zero_gradients()
-        with step.around():
+
+        def passes() -> Tensor:
             with clock.phase("forward"):
                 logits = worker.model(
                     step.blocks, inputs, step.exchange, transform_first=step.transform_first, aggregated=aggregated
@@ -404,6 +407,10 @@ class Trainer:
                 loss = loss_sum(logits, step.loss, self.spec.pos_weight)
             with clock.phase("backward"):
                 loss.backward()
+            return loss
+
+        with step.around():
+            loss = passes() if self.captured is None else self.captured.run(step, passes)
         with clock.phase("reduce"):
             total = self.flat.reduce(worker.comm, loss.detach())
         self.method.on_step_end(total)

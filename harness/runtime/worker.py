@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from harness.data.store import open_graph
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.devices import kind_of, upload
 from harness.graph.partition import Partition, View
@@ -78,7 +77,7 @@ class Worker:
         self.interface = os.environ.get("GLOO_SOCKET_IFNAME") if world > 1 else None
         self.check: TrafficCheck | None = None
         if config.traffic == "verify" and self.interface is not None:
-            self.check = TrafficCheck(self.comm, self.interface)
+            self.check = TrafficCheck(self.comm, self.interface, shaped=config.network is not None)
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         clock = self.clock  # the meters' thread must not hold the worker
         self.meters = Meters(

@@ -1,6 +1,7 @@
 from .boundary import BoundarySampler as BoundarySampler
 from .boundary import sample_boundary as sample_boundary
 from .graph_on_device import GraphOnDevice as GraphOnDevice
+from .graph_on_device import LayerOnDevice as LayerOnDevice
 from .layer_kernels import node_uniform as node_uniform
 from .layerwise import LAYERS as LAYERS
 from .layerwise import LAYERWISE_METRICS as LAYERWISE_METRICS
@@ -11,11 +12,15 @@ from .layerwise import LayerwiseSampler as LayerwiseSampler
 from .layerwise import Scaled as Scaled
 from .layerwise import check_sizes as check_sizes
 from .layerwise import write_inclusion as write_inclusion
+from .layerwise_on_device import SightsOnDevice as SightsOnDevice
 from .neighbours import number_sources as number_sources
 from .neighbours import sample_layers as sample_layers
 from .neighbours import systematic as systematic
 from .neighbours import take as take
 from .neighbours import target_rows as target_rows
+from .neighbours_on_device import draw_on_device as draw_on_device
+from .neighbours_on_device import draw_uniform_on_device as draw_uniform_on_device
+from .neighbours_on_device import number_nodes as number_nodes
 from .nodes import ImportanceSubgraphs as ImportanceSubgraphs
 from .sample import DrawnLayer as DrawnLayer
 from .sample import OwnSample as OwnSample
@@ -35,4 +40,10 @@ from .subgraphs import clusters as clusters
 from .subgraphs import induce as induce
 from .subgraphs import induced as induced
 from .subgraphs import missing_degree as missing_degree
+from .subgraphs_on_device import InducedOnDevice as InducedOnDevice
+from .subgraphs_on_device import SubgraphBatchOnDevice as SubgraphBatchOnDevice
+from .subgraphs_on_device import SubgraphsOnDevice as SubgraphsOnDevice
+from .subgraphs_on_device import WeighOnDevice as WeighOnDevice
+from .subgraphs_on_device import as_layer_on_device as as_layer_on_device
 from .subgraphs_on_device import induce_on_device as induce_on_device
+from .subgraphs_on_device import missing_degree_on_device as missing_degree_on_device

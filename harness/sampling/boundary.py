@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.csr import Floats, Ints, Places
 from harness.graph.devices import kind_of, upload

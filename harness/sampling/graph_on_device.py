@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
-from harness.graph.block import Block
+from harness.graph.block import Block, OwnRows
 from harness.graph.csr import CSR, Topology
+from harness.graph.on_device import pointers, row_of_entries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,18 +46,31 @@ class GraphOnDevice:
             return self.sums[nodes]
         return (self.indptr[nodes + 1] - self.indptr[nodes]).double()
 
+    def rows(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return pointers to the entries of the nodes' rows [n + 1], and of each entry its place and which row's it is.
+
+        All are int64. The host waits for the number of entries.
+        """
+        starts = self.indptr[nodes]
+        ends = pointers(self.indptr[nodes + 1] - starts)
+        total = int(ends[-1])
+        row = row_of_entries(ends, total)
+        return ends, torch.arange(total, device=nodes.device) + (starts - ends[:-1])[row], row
+
 
 @dataclass(frozen=True, eq=False)
 class LayerOnDevice:
     """The sampled in-edges of a layer's destinations, on a device; see `LayerSample`."""
 
-    sources: Tensor  # int64 [num_src]; the destinations are the first
+    sources: Tensor  # int64 [num_src]; without `own` the destinations are the first
     indptr: Tensor  # int64 [num_dst + 1]
     indices: Tensor  # int32 [nnz]
     degree: Tensor  # float64 [num_src], in the graph
-    values: Tensor | None  # float32 [nnz]
+    values: Tensor | None  # float32 or float64 [nnz]
     dst_scale: Tensor | None = None  # float64 [num_dst]; None: 1
+    src_scale: Tensor | None = None  # float64 [num_src]; None: 1
     symmetric: bool = False  # the matrix equals its transpose, values too
+    own: tuple[Tensor, OwnRows] | None = None  # as `OwnSample`: the destinations, int64 [num_dst], and their own rows
 
     @property
     def num_dst(self) -> int:
@@ -72,12 +85,18 @@ class LayerOnDevice:
     @property
     def destinations(self) -> Tensor:
         """The destinations, int64 [num_dst]."""
-        return self.sources[: self.num_dst]
+        return self.sources[: self.num_dst] if self.own is None else self.own[0]
 
     def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
         """See `LayerSample.block`; degrees are known, and all is on the device."""
         values = None if self.values is None else self.values.to(dtype)
         adjacency = CSR(self.indptr, self.indices, len(self.sources), values)
-        scale = None if self.dst_scale is None else self.dst_scale.to(dtype)
-        transposed = adjacency if self.symmetric else None
-        return Block(adjacency, self.degree.to(dtype), dst_scale=scale, engine=engine, transposed=transposed)
+        scales = [None if scale is None else scale.to(dtype) for scale in (self.dst_scale, self.src_scale)]
+        transposed, own = adjacency if self.symmetric else None, None
+        if self.own is not None:
+            rows = self.own[1]
+            own = OwnRows(rows.degree.to(dtype), rows.at, rows.rows, rows.scale.to(dtype), rows.loop.to(dtype))
+        return Block(
+            adjacency, self.degree.to(dtype), dst_scale=scales[0], src_scale=scales[1], engine=engine,
+            transposed=transposed, own=own,
+        )  # fmt: skip

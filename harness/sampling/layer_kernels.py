@@ -11,12 +11,10 @@ the processor from loading ahead, and their indices are unsigned, which saves nu
 
 from __future__ import annotations
 
-import numpy as np
-
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.graph.kernels import stream, uniform
 
-U = np.uint64
 CACHE_LINE = 16  # int32 numbers
 
 
@@ -29,15 +27,15 @@ def meet(indptr, indices, rows, fresh, first, number, known, node, starts, edges
     """
     # Rows are anywhere in a graph that fits no cache; the numbering below waits for each, this loop for none.
     _read_ahead(indptr, indices, rows)
-    unnumbered, at = U(known), U(starts[first])
+    unnumbered, at = np.uint64(known), np.uint64(starts[first])
     for i in range(fresh.size):
         k = number[fresh[i]]
         if k < 0:
             number[fresh[i]] = unnumbered
             node[unnumbered] = fresh[i]
-            unnumbered += U(1)
-        for e in range(U(indptr[rows[i]]), U(indptr[rows[i] + 1])):
-            j = U(indices[e])
+            unnumbered += np.uint64(1)
+        for e in range(np.uint64(indptr[rows[i]]), np.uint64(indptr[rows[i] + 1])):
+            j = np.uint64(indices[e])
             k = number[j]
             # Without a branch: whether a neighbour is new is as good as random to the processor. What
             # is written past the last node is overwritten by the next new one.
@@ -45,9 +43,9 @@ def meet(indptr, indices, rows, fresh, first, number, known, node, starts, edges
             k = np.int32(unnumbered) if new else k
             number[j] = k
             node[unnumbered] = j
-            unnumbered += U(new)
+            unnumbered += np.uint64(new)
             edges[at] = k
-            at += U(1)
+            at += np.uint64(1)
         starts[first + i + 1] = at
     return np.int64(unnumbered)
 
@@ -86,14 +84,14 @@ def describe(node, right, right_step, keep, keep_step, met, row, factor, norm): 
 @numba.njit(cache=True, nogil=True)
 def add_rows(weights, weight_step, left, own, own_step, fresh, first, number, starts, edges, norm):  # type: ignore[no-untyped-def]
     """Add (left_i w_ij)^2 to the `norm` of the neighbours j of `fresh`, rows from `first` on; to their own `own`."""
-    step = U(weight_step)
+    step = np.uint64(weight_step)
     for i in range(fresh.size):
         norm[number[fresh[i]]] += own[fresh[i] * own_step]
         # Squares are summed in float64, whatever the weights are.
         scale = left[fresh[i]] * left[fresh[i]]
-        for e in range(U(starts[first + i]), U(starts[first + i + 1])):
+        for e in range(np.uint64(starts[first + i]), np.uint64(starts[first + i + 1])):
             w = np.float64(weights[e * step])
-            norm[U(edges[e])] += scale * (w * w)
+            norm[np.uint64(edges[e])] += scale * (w * w)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -132,7 +130,7 @@ def forget(number, node):  # type: ignore[no-untyped-def]
     """Leave `number` as it was before the batch."""
     # Only what the batch wrote: `number` is as long as the graph.
     for k in range(node.size):
-        number[U(node[k])] = -1
+        number[np.uint64(node[k])] = -1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -171,7 +169,7 @@ def node_uniform(seed, depth, node):  # type: ignore[no-untyped-def]
     """The number u_j in [0, 1) that decides on a node in a layer of the batch of this seed."""
     # A stream of the seed and the layer, and of it one of the node: every rank draws the same number without
     # a message.
-    return uniform(stream(np.int64(stream(seed, depth) >> U(1)), node))
+    return uniform(stream(np.int64(stream(seed, depth) >> np.uint64(1)), node))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -184,8 +182,8 @@ def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no
     bits[: (node.size >> 6) + 1] = 0
     fresh, count = np.empty(chosen.size, np.int64), 0
     for c in range(chosen.size):
-        k = U(chosen[c])
-        bits[k >> U(6)] |= U(1) << (k & U(63))
+        k = np.uint64(chosen[c])
+        bits[k >> np.uint64(6)] |= np.uint64(1) << (k & np.uint64(63))
         by_number[k] = inverse[c]
         if row[k] < 0:
             row[k] = first + count
@@ -198,16 +196,16 @@ def mark(chosen, inverse, node, row, first, bits, by_number):  # type: ignore[no
 def gather(weights, weight_step, count, starts, edges, bits, row, inverse, columns, values):  # type: ignore[no-untyped-def]
     """Write the marked neighbours' rows and w_ij * inverse_j; returns the pointers by destination, `count` of them."""
     pointers = np.empty(count + 1, np.int64)
-    at, step = U(0), U(weight_step)
+    at, step = np.uint64(0), np.uint64(weight_step)
     for i in range(count):
         pointers[i] = at
-        for e in range(U(starts[i]), U(starts[i + 1])):
-            k = U(edges[e])
+        for e in range(np.uint64(starts[i]), np.uint64(starts[i + 1])):
+            k = np.uint64(edges[e])
             # The number's weight is fetched for drawn neighbours only.
-            if bits[k >> U(6)] >> (k & U(63)) & U(1):
+            if bits[k >> np.uint64(6)] >> (k & np.uint64(63)) & np.uint64(1):
                 columns[at] = row[k]
                 values[at] = weights[e * step] * inverse[k]
-                at += U(1)
+                at += np.uint64(1)
     pointers[-1] = at
     return pointers
 
@@ -215,11 +213,11 @@ def gather(weights, weight_step, count, starts, edges, bits, row, inverse, colum
 @numba.njit(cache=True, nogil=True)
 def row_sums(weights, weight_step, first, end, starts, edges, factor, out):  # type: ignore[no-untyped-def]
     """Write sum_j w_ij right_j over all candidates, for the destinations of rows from `first` to `end`."""
-    step = U(weight_step)
+    step = np.uint64(weight_step)
     for i in range(first, end):
         total = 0.0
-        for e in range(U(starts[i]), U(starts[i + 1])):
-            total += weights[e * step] * factor[U(edges[e])]
+        for e in range(np.uint64(starts[i]), np.uint64(starts[i + 1])):
+            total += weights[e * step] * factor[np.uint64(edges[e])]
         out[i] = total
 
 

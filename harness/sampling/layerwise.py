@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from harness.deferred import numba
+from harness.deferred import numba, torch
+from harness.deferred import numpy as np
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.metrics import Metric
 from harness.sampling import layer_kernels as kernels
-from harness.sampling.sample import LayerSample, OwnSample, Pool, Sample, Tables, propagation_scales
+from harness.sampling.layerwise_on_device import LayersOnDevice, ScaledOnDevice
+from harness.sampling.sample import DrawnLayer, LayerSample, OwnSample, Pool, Sample, Tables, propagation_scales
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SLACK = 1e-11  # relative; above the rounding of a sum, so that a pass never finds more of p = 1 than `size`
 TINY = 2.0**-600  # a sum below it, of numbers that may be subnormal, may not be exact
@@ -309,7 +311,7 @@ class AlphaRule(Protocol):
 class LayerBatch:
     """The layers of a batch, input layer first."""
 
-    layers: list[LayerSample]
+    layers: Sequence[DrawnLayer]
     alphas: list[float]  # the factor that local candidates' weights had, 1 where there was no skew
     candidates: list[int]  # the number of nodes that could be drawn
 
@@ -340,6 +342,7 @@ class LayerSampler:
             all its candidates (the public code's row normalisation; biased), and a drawn own row 1. A row of which
             nothing is drawn is 0.
         local_only: leave out remote candidates, and their edges.
+        device: where to draw; a device other than the CPU, the default, keeps the graph.
     """
 
     def __init__(
@@ -354,6 +357,7 @@ class LayerSampler:
         skew: AlphaRule | None = None,
         estimator: Estimator = "poisson",
         local_only: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         if local is None and (skew is not None or local_only):
             raise ValueError("to favour local nodes a sampler must know them")
@@ -362,6 +366,10 @@ class LayerSampler:
         self._tables, self._local, self._skew = tables, local, skew
         self._estimator, self._layers = estimator, layers
         self._frontiers = Pool(lambda: LayerFrontier(graph))
+        self._on_device: LayersOnDevice | None = None
+        if device is not None and device.type != "cpu":
+            here = None if local is None or skew is None else torch.from_numpy(local).to(device)
+            self._on_device = LayersOnDevice(ScaledOnDevice.of(graph, device), here, skew, estimator, layers)
 
     def sample(self, targets: Ints, sizes: Sequence[int], seed: int) -> LayerBatch:
         """Draw the layers of a batch by its `seed`, >= 0; the last one's destinations are the distinct `targets`.
@@ -370,6 +378,8 @@ class LayerSampler:
         them, each with p = 1, for both estimators. Raises what `check_sizes` does.
         """
         check_sizes(sizes)
+        if self._on_device is not None:
+            return LayerBatch(*self._on_device.sample(targets, sizes, seed))
         layers, alphas, candidates = list[LayerSample](), list[float](), list[int]()
         nested, by_ladies = self._layers == "nested", self._estimator == "ladies"
         with self._frontiers.borrow() as frontier, self._tables.borrow() as number:

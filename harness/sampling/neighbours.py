@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import batch_seed, below, next_u64, stream, uniform
 from harness.sampling.graph_on_device import GraphOnDevice
 from harness.sampling.layerwise import write_inclusion
 from harness.sampling.neighbours_on_device import sample_on_device
 from harness.sampling.sample import LayerSample, Sample, Source, Tables
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def draw_neighbours(
@@ -243,7 +244,7 @@ class FanoutSampler:
     """Draws at most so many in-neighbours of every node, layer by layer (GraphSAGE, Algorithm 2).
 
     `fanouts` are by layer, input layer first; -1: all. For `node_weights` see `draw_neighbours`. Without them a source
-    may have its draws on a device, which then keeps the graph; what is drawn is the same.
+    may have its draws on a device, which then keeps the `graph`; what is drawn is the same.
     """
 
     def __init__(self, source: Source, fanouts: Sequence[int], node_weights: Floats | None = None) -> None:
@@ -251,13 +252,13 @@ class FanoutSampler:
         on_host = source.device.type == "cpu"
         if not on_host and node_weights is not None:
             raise ValueError("draws by weights of nodes are the host's")
-        self._graph = None if on_host else GraphOnDevice.of(source.topology, source.device)
+        self.graph = None if on_host else GraphOnDevice.of(source.topology, source.device)
         self._draw = partial(draw_neighbours, source.topology, tables=source.tables, node_weights=node_weights)
 
     def sample(self, targets: Ints, seed: int) -> Sample:
         """See `Sampler`."""
-        if self._graph is not None:
-            return sample_on_device(self._graph, targets, self._fanouts, seed)
+        if self.graph is not None:
+            return sample_on_device(self.graph, targets, self._fanouts, seed)
         return sample_layers(self._draw, targets, self._fanouts, seed)
 
 

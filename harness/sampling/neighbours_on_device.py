@@ -14,7 +14,7 @@ from harness.graph.csr import Ints
 from harness.graph.devices import upload
 from harness.graph.kernels import batch_seed
 from harness.graph.on_device import pointers, row_of_entries
-from harness.graph.random_on_device import below, stream_bits
+from harness.graph.random_on_device import below_on_device, stream_bits
 from harness.sampling.graph_on_device import GraphOnDevice, LayerOnDevice
 from harness.sampling.sample import Sample
 
@@ -26,25 +26,25 @@ def sample_on_device(graph: GraphOnDevice, targets: Ints, fanouts: Sequence[int]
     """Return the sample that `FanoutSampler` draws without weights of nodes; the host waits twice a layer."""
     layers, nodes = list[LayerOnDevice](), upload(targets, graph.indptr.device)
     for depth, fanout in enumerate(reversed(fanouts)):
-        layers.append(draw_neighbours(graph, nodes, fanout, batch_seed(seed, 0, 0, depth)))
+        layers.append(draw_on_device(graph, nodes, fanout, batch_seed(seed, 0, 0, depth)))
         nodes = layers[-1].sources
     return Sample(layers[::-1], targets.size)
 
 
-def draw_neighbours(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) -> LayerOnDevice:
+def draw_on_device(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) -> LayerOnDevice:
     """Draw at most `fanout` (-1: all) neighbours of every target (int64 [n], distinct), uniformly.
 
-    As `neighbours.draw_neighbours`, without weights of nodes; the host waits for the number of edges and of sources.
+    As `draw_neighbours`, without weights of nodes; the host waits for the number of edges and of sources.
     """
-    starts, entries = draw_uniform(graph, targets, fanout, seed)
-    sources, columns = number_sources(targets, graph.indices[entries], len(graph.indptr) - 1)
+    starts, entries = draw_uniform_on_device(graph, targets, fanout, seed)
+    sources, columns = number_nodes(targets, graph.indices[entries], len(graph.indptr) - 1)
     drawn, degrees = starts.diff(), graph.indptr[targets + 1] - graph.indptr[targets]
     scale = torch.where(drawn > 0, degrees.double() / drawn.clamp(min=1), 1.0)
     values = None if graph.weights is None else graph.weights[entries]
     return LayerOnDevice(sources, starts, columns, graph.degree(sources), values, scale)
 
 
-def draw_uniform(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) -> tuple[Tensor, Tensor]:
+def draw_uniform_on_device(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return pointers by target, and the entries drawn for it; the host waits for their number."""
     starts = graph.indptr[targets]
     degrees = graph.indptr[targets + 1] - starts
@@ -62,13 +62,13 @@ def draw_uniform(graph: GraphOnDevice, targets: Tensor, fanout: int, seed: int) 
 def _floyd(degrees: Tensor, fanout: int, bits: Tensor) -> Tensor:
     """Return a uniform subset of each 0, ..., degree - 1 above `fanout`, by Robert Floyd: [fanout, n], of as much."""
     last = degrees - fanout + torch.arange(fanout, device=degrees.device).unsqueeze(1)
-    picks = below(bits, last + 1)
+    picks = below_on_device(bits, last + 1)
     for k in range(1, fanout):
         picks[k] = torch.where((picks[:k] == picks[k]).any(0), last[k], picks[k])
     return picks
 
 
-def number_sources(targets: Tensor, columns: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+def number_nodes(targets: Tensor, columns: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """Return the distinct nodes (int64), the targets first, then others as they are first seen; and numbers of columns.
 
     `columns` are int32 nodes, as their numbers are. The host waits for the number of nodes.

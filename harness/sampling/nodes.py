@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from harness.deferred import numba
+from harness.deferred import numba, torch
+from harness.deferred import numpy as np
 from harness.graph.block import Propagation
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import next_u64, stream, uniform
+from harness.graph.random_on_device import stream_bits, uniform_on_device
+from harness.sampling.graph_on_device import GraphOnDevice
 from harness.sampling.layerwise import AlphaRule, Scaled, inclusion
 from harness.sampling.sample import Tables
 from harness.sampling.subgraphs import Induced, Normaliser, SubgraphBatch, Subgraphs, as_graph, as_layer
+from harness.sampling.subgraphs_on_device import (
+    InducedOnDevice,
+    SubgraphBatchOnDevice,
+    WeighOnDevice,
+    as_layer_on_device,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +49,28 @@ class IndependentNodes(Normaliser):
         inverse = 1 / self.probabilities[nodes]
         layer = as_layer(nodes, as_graph(self.topology, found))
         return SubgraphBatch(replace(layer, src_scale=inverse), inverse)
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """See `DeviceNodes`: the same nodes as on the host."""
+        device = graph.indptr.device
+        chances = torch.from_numpy(self.probabilities).to(device)
+        first = torch.zeros(1, dtype=torch.int64, device=device)
+
+        def draw(seed: int) -> Tensor:
+            bits = stream_bits(seed, first, chances.numel()).squeeze(1)
+            return (uniform_on_device(bits) < chances).nonzero().squeeze(1)
+
+        return draw
+
+    def on_device(self, graph: GraphOnDevice) -> WeighOnDevice:
+        """See `Normaliser`."""
+        inverse = 1 / torch.from_numpy(self.probabilities).to(graph.indptr.device)
+
+        def weigh(nodes: Tensor, found: InducedOnDevice) -> SubgraphBatchOnDevice:
+            layer = as_layer_on_device(graph, nodes, found)
+            return SubgraphBatchOnDevice(replace(layer, src_scale=inverse[nodes]), inverse[nodes])
+
+        return weigh
 
 
 class ImportanceSubgraphs(Subgraphs):

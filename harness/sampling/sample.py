@@ -9,9 +9,7 @@ from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, OwnRows, Propagation
@@ -20,6 +18,7 @@ from harness.graph.devices import upload
 from harness.graph.partition import View
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -137,7 +136,7 @@ class Pool(Generic[T]):
         self._free.put(lent)
 
 
-class Tables(Pool[NDArray[np.int32]]):
+class Tables(Pool["NDArray[np.int32]"]):
     """Tables by node, int32 [num_nodes] of -1, that samplers number nodes by.
 
     Who borrows one gives it back as it was: -1 everywhere.
@@ -188,7 +187,7 @@ class Sample:
 
     layers: Sequence[DrawnLayer]
     targets: int | None
-    weights: Floats | None = None  # [output rows], factors of the rows' losses
+    weights: Floats | Tensor | None = None  # [output rows], factors of the rows' losses
     stats: dict[str, float] = field(default_factory=dict)  # the sampler's own metrics, summed over an epoch's steps
 
 

@@ -6,18 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from harness.data.partition import partition_nodes
 from harness.data.store import atomic_directory, locked, may_keep
 from harness.deferred import numba
+from harness.deferred import numpy as np
 from harness.graph.csr import Floats, Ints, Topology
 from harness.graph.kernels import gather, prefetch
+from harness.sampling.graph_on_device import GraphOnDevice
 from harness.sampling.sample import LayerSample, Sample, Tables
+from harness.sampling.subgraphs_on_device import SubgraphsOnDevice, WeighOnDevice
 from harness.spec import PartitionSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 AHEAD = 4  # rows asked for before their turn; from 2 to 12 they are equally fast
 FILTER_BITS = 2**18  # 32 KiB, what most processors' nearest cache holds
@@ -231,6 +234,10 @@ class Normaliser(ABC):
     def weigh(self, nodes: Ints, found: Induced) -> SubgraphBatch:
         """Return the subgraph of the ascending `nodes`."""
 
+    def on_device(self, graph: GraphOnDevice) -> WeighOnDevice:
+        """Return what weighs the subgraphs of `graph`, a copy of the topology, where that is."""
+        raise NotImplementedError(f"{type(self).__name__} weighs on the host")
+
 
 class Subgraphs:
     """Draws subgraphs of a graph whose structure is symmetric: nodes by a sampler, weighed by a normaliser.
@@ -243,12 +250,12 @@ class Subgraphs:
         changes: Sequence[Callable[[LayerSample], LayerSample]] = (),
     ) -> None:  # fmt: skip
         self.sampler, self.normaliser = sampler, normaliser
-        self._topology, self._tables, self._changes = topology, tables, changes
+        self.topology, self._tables, self._changes = topology, tables, changes
 
     def sample(self, seed: int) -> SubgraphBatch:
         """Draw a subgraph by a seed in [0, 2^63); its nodes ascend. Threads may call at once."""
         nodes = self.sampler.sample(seed)
-        found = induced(self._topology, nodes, self._tables, places=self.normaliser.needs_places)
+        found = induced(self.topology, nodes, self._tables, places=self.normaliser.needs_places)
         batch = self.normaliser.weigh(nodes, found)
         for change in self._changes:
             batch = replace(batch, layer=change(batch.layer))
@@ -280,7 +287,9 @@ class SubgraphSampler:
     `stats` are recorded with each draw, e.g. `alpha`, the factor of local nodes, of which `alphas` are summed.
     """
 
-    def __init__(self, subgraphs: Subgraphs, depth: int, stats: dict[str, float] | None = None) -> None:
+    def __init__(
+        self, subgraphs: Subgraphs | SubgraphsOnDevice, depth: int, stats: dict[str, float] | None = None
+    ) -> None:
         self._subgraphs, self._depth, self._stats = subgraphs, depth, stats or {}
 
     def sample(self, targets: Ints, seed: int) -> Sample:

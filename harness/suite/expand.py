@@ -46,7 +46,13 @@ def takes_list(annotation: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, (list, tuple, set, frozenset))
 
 
-def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[TrialConfig]:
+def expand(
+    suite: Suite,
+    *,
+    device: str | None = None,
+    data_dir: Path | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[TrialConfig]:
     """Return the trials of a suite, each once, in an order that only the suite's own lists decide.
 
     Data sets vary slowest, then models, training, partitions, networks, methods and seeds, and fastest the repeats of a
@@ -57,6 +63,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
         device: "cpu", "cuda" or "auto" in place of the suite's.
         data_dir: where the user's own data sets are, and partition files that are not beside the suite;
             default $HARNESS_DATA.
+        tell: shows a line for each entry of `exclude` that no trial matches.
 
     Raises:
         UserError: a line for each unknown data set, method or option, or bad value of an option.
@@ -71,6 +78,7 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
     if checked.errors:
         raise gather(checked.errors)
     trials: dict[str, TrialConfig] = {}
+    idle = {*range(len(excludes))}
     varied = _varied(suite.train)
     for (number, usual), partition, network, (method, plugin), seed in itertools.product(
         enumerate(datasets), partitions, suite.network, methods, suite.seeds
@@ -83,7 +91,8 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             plugin=plugin, plugins=checked.sources_of(model, train, partition),
             timing=suite.timing, traffic=suite.traffic, device=resolve_device(device or suite.device), varied=varied,
         )  # fmt: skip
-        if any(fits(trial, keys) for keys in excludes):
+        if matched := {i for i, keys in enumerate(excludes) if fits(trial, keys)}:
+            idle -= matched
             continue
         checked.check_parts(trial, checked.nodes[number])
         if trials.setdefault(trial.id, trial) != trial:
@@ -91,18 +100,42 @@ def expand(suite: Suite, *, device: str | None = None, data_dir: Path | None = N
             raise suite.source.error(("partition", "file"), f"two partition files are named '{name}'", "rename one")
     if checked.errors:
         raise gather(checked.errors)
-    if errors := list(claim_errors(suite, list(trials.values()))):
+    _check_together(suite, list(trials.values()))
+    for i in sorted(idle):
+        tell(str(suite.source.error(("exclude", i), "excludes no trial of the suite")))
+    runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
+    return interleaved(runs) if suite.interleave else runs
+
+
+def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
+    """Raise a UserError where what a suite says of all its trials does not go with them."""
+    if errors := list(claim_errors(suite, trials)):
         raise gather(errors)
-    if suite.timing == "off" and any(trial.train.seconds is not None for trial in trials.values()):
+    if suite.timing == "off" and any(trial.train.seconds is not None for trial in trials):
         raise suite.source.error(
             ("train", "seconds"), "epochs are not timed with `timing: off`", "remove it, or time: `timing: wall`"
         )
+    for trial in trials:
+        if trial.train.cuda_graphs and (found := _why_not_captured(trial)) is not None:
+            raise suite.source.error(("train", "cuda_graphs"), *found)
     if suite.interleave and suite.repeat == 1:
         raise suite.source.error(
             ("interleave",), "nothing takes turns: each trial runs once", "give a repeat of 2 or more"
         )
-    runs = [trial.model_copy(update={"repeat": k}) for trial in trials.values() for k in range(suite.repeat)]
-    return interleaved(runs) if suite.interleave else runs
+
+
+def _why_not_captured(trial: TrialConfig) -> tuple[str, str] | None:
+    from harness.runtime.captured import why_not_captured
+    from harness.runtime.method import METHODS
+
+    name = trial.method.name
+    return why_not_captured(
+        device=trial.device,
+        timing=trial.timing,
+        parts=trial.partition.parts,
+        method=name,
+        recurring=METHODS.load(name, trial.plugin).recurring,
+    )
 
 
 def interleaved(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
@@ -151,15 +184,6 @@ def older_names(suite: Suite) -> list[str]:
             message = f"'{old}' is called '{new}' now; it is read as before"
             found.append(str(suite.source.error(("methods", i, entry.name, old), message)))
     return found
-
-
-def idle_excludes(suite: Suite, *, device: str | None = None, data_dir: Path | None = None) -> list[str]:
-    """Return a line for each entry of `exclude` that no trial of the suite matches; arguments as for `expand`."""
-    if not suite.exclude:
-        return []
-    every = expand(suite.model_copy(update={"exclude": (), "claims": ()}), device=device, data_dir=data_dir)
-    idle = [i for i, written in enumerate(suite.exclude) if not any(fits(trial, rule(written)) for trial in every)]
-    return [str(suite.source.error(("exclude", i), "excludes no trial of the suite")) for i in idle]
 
 
 class _Checked:

@@ -15,18 +15,40 @@ from harness.suite.schema import Suite, named_in
 V = TypeVar("V")
 
 
-def read_suite(file: Path | Mapping[str, Any], overrides: Sequence[str] = (), plugins: Sequence[str] = ()) -> Suite:
+def read_suite(
+    file: Path | Mapping[str, Any], overrides: Sequence[str] = (), plugins: Sequence[str] = (), *, trusted: bool = False
+) -> Suite:
     """Return the suite of a file (or of what one would hold), with overrides and plugins, every name as it is known.
 
+    `trusted`: the suite's own plugins are imported, too, as those are that a user names. A suite of somebody else's
+    is data until it is run.
+
     Raises:
-        UserError: a line for each mistake in the file; a plugin that does not import or brings nothing.
+        UserError: a line for each mistake in the file; a plugin that does not import or brings nothing; code that
+            only the suite names, unless it is `trusted`.
     """
-    suite = load_suite(file, overrides)
-    if plugins:
-        more = whole_entries(plugins)
+    suite, more = load_suite(file, overrides), whole_entries(plugins)
+    if not trusted:
+        _refuse_code(suite, more)
+    if more:
         find_plugins(more)  # a mistake in them is none of the suite's
         suite = suite.model_copy(update={"plugins": tuple(dict.fromkeys([*suite.plugins, *more]))})
     return with_known_names(suite)
+
+
+def _refuse_code(suite: Suite, named: Sequence[str]) -> None:
+    """Raise UserError if the suite names code that the user has not `named`; none of it is run."""
+    entries = zip(suite.plugins, whole_entries(suite.plugins, suite.directory), strict=True)
+    found = [("plugins", given) for given, whole in entries if whole not in named]
+    names = [("methods", entry.name) for entry in suite.methods]
+    for section in ("model", "partition", "train"):
+        names += [(section, getattr(spec, key)) for spec in getattr(suite, section) for _, key, _ in named_in(section)]
+    found += [(key, name) for key, name in names if ":" in name and name.partition(":")[0] not in named]
+    found = [(key, name) for key, name in found if not any(name in said for said in suite.source.overrides.values())]
+    if found:
+        what = ", ".join(dict.fromkeys(name for _, name in found))
+        fix = "read it, then add --trust-plugins, or name it with --plugin"
+        raise suite.source.error((found[0][0],), f"{what} is code, which is imported to run the suite alone", fix)
 
 
 def with_known_names(suite: Suite) -> Suite:

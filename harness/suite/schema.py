@@ -201,6 +201,7 @@ LATER: Mapping[str, Any] = {  # keys of a trial that came later, and their defau
     "train.cores": None,
     "train.products": "auto",
     "train.message_precision": "same",
+    "train.cuda_graphs": False,
     "train.schedule": "constant",
     "train.optimizer_options": {},
     "train.schedule_options": {},

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import (
@@ -23,6 +21,7 @@ from harness import (
     Worker,
     torch,
 )
+from harness import numpy as np
 from harness.graph import Partition, upload
 from harness.models import BlockSize
 from harness.runtime import PartSize
@@ -30,6 +29,9 @@ from harness.sampling import BoundarySampler, sample_boundary
 
 from .block import BroadcastBlock
 from .mesh import Label, Mesh, Sent, rank_groups
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class CAGNETOptions(FullGraphOptions):

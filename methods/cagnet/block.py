@@ -6,9 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness import numpy as np
 from harness import torch
 from harness.graph import CSR, Block, Edges, Gradients, Partition, Sums, by_head, induce_columns, spread
 from harness.metrics import Purpose
@@ -17,6 +15,7 @@ from harness.runtime import Direction
 from .mesh import Label, Mesh, Sent
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 

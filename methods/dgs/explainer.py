@@ -12,10 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness import MemoryCase, Metric, torch
+from harness import numpy as np
 from harness.metrics import STAT
 from harness.models import BlockSize
 from harness.runtime import Clock, Components
@@ -24,6 +22,7 @@ from .guided_sampling import ExplanationGraph
 from .masks import MaskOptions, Masks, explain
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from harness.models import GNN

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from harness import LayerSample, Sample, Source, numba, torch
+from harness import numpy as np
 from harness.graph import CSR, Block, Topology, View, stream
 from harness.runtime import FeatureStore
 from harness.sampling import (
@@ -25,6 +23,7 @@ from harness.sampling import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, MiniBatchMethod, MiniBatchOptions, Sampler, Source, Step
+from harness import numpy as np
 from harness.graph import Topology
 from harness.runtime import (
     Batch,
@@ -34,6 +33,7 @@ from harness.sampling import (
     Normaliser,
     Subgraphs,
     SubgraphSampler,
+    SubgraphsOnDevice,
     Tables,
     clusters,
 )
@@ -41,6 +41,8 @@ from harness.sampling import (
 from .subgraphs import Change, CountedChances, Counts, PresentMean, count, make_node_sampler, part_of, saved_counts
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from harness import Worker
     from harness.runtime import Communicator
 
@@ -127,7 +129,8 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     all edges between them are taken: frontier (Algorithms 2 to 4), rw and edge (Algorithm 5), mrw and
     forest-fire (section 3.3), node (ICLR 2020, section 3.4). `size` is the budget of all: rw has
     size // (length + 1) walks, edge draws size // 2 edges. With a `pool` so many subgraphs are drawn at once
-    by as many threads as the rank has, whenever none is left (Algorithm 8).
+    by as many threads as the rank has, whenever none is left (Algorithm 8). On a GPU, with `scope: global`, subgraphs
+    are induced and weighed there, from a copy of the graph; rw, edge and node draw there, too.
 
     With `normalise` C subgraphs are drawn before the training, C size = `coverage` N, which count how often
     there are node v (C_v) and edge u -> v (C_uv): the edge counts A_vu C_v / C_uv, the loss of v C / C_v
@@ -209,6 +212,10 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
             normaliser = PresentMean(topology)
         elif normaliser is None:
             normaliser = CountedChances(topology, self._counts(source, topology, sampler, tables, keep, rank))
+        if source.device.type != "cpu":
+            drawn = Subgraphs(topology, sampler, normaliser, tables)
+            on_device = SubgraphsOnDevice(drawn, source.device, symmetric=options.transpose == "auto")
+            return SubgraphSampler(on_device, source.depth)
         if options.transpose != "auto":  # forget that values are symmetric, or that the structure is
             symmetric = "structure" if options.transpose == "permuted" else "no"
             changes = (*changes, partial(replace, symmetric=symmetric))
@@ -283,6 +290,11 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         weights = loaded.inputs.new_full((rows,), 1 / max(rows, 1))
         return replace(loaded, loss=replace(loaded.loss, weights=weights))
 
+    @classmethod
+    def device_draws(cls, options: GraphSAINTOptions) -> bool:
+        """See `MiniBatchMethod`: subgraphs of the whole graph."""
+        return options.scope == "global"
+
     @property
     def samples_targets(self) -> bool:
         """A subgraph is drawn for nobody."""
@@ -302,10 +314,15 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:
         """See `MemoryCase.subgraphs`; what the counts of the whole graph take is page cache.
 
-        "part" is the rank's own graph, "reshuffled features" are those of nodes that came from other parts.
+        On a GPU "probabilities" are these counts, or chances. "part" is the rank's own graph, "reshuffled features" are
+        those of nodes that came from other parts.
         """
         size = options.size_on(case.nodes, case.parts)
         components = case.subgraphs(options, size, chances=options.sampler == "node")
+        if cls.device_draws(options) and case.cuda:
+            components |= case.drawn_on_device(0 if case.least else case.edges, options)
+            counted = options.normalise and options.sampler != "node"
+            components["probabilities"] = (4 * case.edges + 8 * case.nodes) if counted else 16 * case.nodes
         if options.scope == "local":
             inner, edges = case.train.inner, case.train.edges - case.train.cut
             entry = 4 + (4 if case.weighted else 0) + (4 if options.normalise else 0)

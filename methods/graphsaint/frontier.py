@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness import numba
+from harness import numpy as np
 from harness.graph import Topology, below, next_u64, prefetch, stream
 from harness.sampling import Pool
 
 from .node_samplers import KernelSampler, ascending, mark, mark_unseen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 POPS_A_NODE = 16  # of the size, before what is missing is filled with any nodes
 TILES_A_NODE = 4  # of the frontier: room for three historical ones beside each

@@ -5,21 +5,21 @@ Kernels take the two arrays of a set as `bits, words`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from harness import UserError, numba, torch
+from harness import numpy as np
+from harness.graph import Topology, below, below_on_device, next_u64, stream, stream_bits, uniform
+from harness.sampling import GraphOnDevice, Pool
 
-from harness import UserError, numba
-from harness.graph import Topology, below, next_u64, stream, uniform
-from harness.sampling import Pool
-
-_1, _6, _63 = (np.uint64(number) for number in (1, 6, 63))
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 
-class Marks(Pool[tuple[NDArray[np.uint64], NDArray[np.uint64]]]):
+class Marks(Pool["tuple[NDArray[np.uint64], NDArray[np.uint64]]"]):
     """Lends empty sets of nodes: a bit for each, uint64 [ceil(N/64)], and one for each word, [ceil(N/4096)].
 
     Who borrows one gives it back empty, as `ascending` leaves it. A set of 233,000 nodes fits into a cache of
@@ -35,18 +35,18 @@ class Marks(Pool[tuple[NDArray[np.uint64], NDArray[np.uint64]]]):
 def mark(bits, words, node):  # type: ignore[no-untyped-def]
     """Put `node` into the set; return 1 where it was not there, or 0."""
     place = np.uint64(node)
-    word = place >> _6
+    word = place >> np.uint64(6)
     before = bits[word]
-    bits[word] = before | (_1 << (place & _63))
-    words[word >> _6] |= _1 << (word & _63)
-    return np.int64(~(before >> (place & _63)) & _1)
+    bits[word] = before | (np.uint64(1) << (place & np.uint64(63)))
+    words[word >> np.uint64(6)] |= np.uint64(1) << (word & np.uint64(63))
+    return np.int64(~(before >> (place & np.uint64(63))) & np.uint64(1))
 
 
 @numba.njit(cache=True, nogil=True)
 def marked(bits, node):  # type: ignore[no-untyped-def]
     """Return whether `node` is in the set."""
     place = np.uint64(node)
-    return (bits[place >> _6] >> (place & _63)) & _1 == _1
+    return (bits[place >> np.uint64(6)] >> (place & np.uint64(63))) & np.uint64(1) == np.uint64(1)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -58,14 +58,14 @@ def ascending(bits, words, count):  # type: ignore[no-untyped-def]
         upper = words[k]
         words[k] = 0
         while upper:
-            word = (np.uint64(k) << _6) | _lowest(upper)
-            upper &= upper - _1
+            word = (np.uint64(k) << np.uint64(6)) | _lowest(upper)
+            upper &= upper - np.uint64(1)
             lower = bits[word]
             bits[word] = 0
             while lower:
-                nodes[at] = (word << _6) | _lowest(lower)
-                lower &= lower - _1
-                at += _1
+                nodes[at] = (word << np.uint64(6)) | _lowest(lower)
+                lower &= lower - np.uint64(1)
+                at += np.uint64(1)
     return nodes
 
 
@@ -120,7 +120,32 @@ class EdgeEndsSampler(KernelSampler):
             raise ValueError(f"a size is at least 1, not {size}")
         if topology.indices.size == 0:
             raise UserError("the graph has no edges that 'edge' could draw", key="sampler", fix="use node or frontier")
-        super().__init__(topology, _ends, max(size // 2, 1))
+        self._edges = max(size // 2, 1)
+        super().__init__(topology, _ends, self._edges)
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """See `DeviceNodes`: the same nodes as on the host, where every node has neighbours.
+
+        Else the host draws nodes until they have some, the device among those that have.
+        """
+        starts, degrees = graph.indptr[:-1], graph.indptr.diff()
+        some = degrees.nonzero().squeeze(1)
+
+        def draw(seed: int) -> Tensor:
+            bits = stream_bits(seed, starts.new_zeros(1), 2 * self._edges).view(self._edges, 2)
+            ends = some[below_on_device(bits[:, 0], some.numel())]
+            others = graph.indices[starts[ends] + below_on_device(bits[:, 1], degrees[ends])]
+            return _distinct([ends, others], degrees.numel())
+
+        return draw
+
+
+def _distinct(parts: Sequence[Tensor], num_nodes: int) -> Tensor:
+    """Return the distinct nodes of the parts, int64, ascending; the host waits for their number."""
+    met = torch.zeros(num_nodes, dtype=torch.bool, device=parts[0].device)
+    for nodes in parts:
+        met.index_fill_(0, nodes.long(), True)
+    return met.nonzero().squeeze(1)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -229,7 +254,24 @@ class WalkSampler(KernelSampler):
     def __init__(self, topology: Topology, size: int, *, length: int = 3) -> None:
         if size < 1 or length < 0:
             raise ValueError(f"walks have a size >= 1 and a length >= 0, not {size} and {length}")
-        super().__init__(topology, _walk, max(size // (length + 1), 1) if topology.num_nodes else 0, length)
+        self._roots, self._length = max(size // (length + 1), 1) if topology.num_nodes else 0, length
+        super().__init__(topology, _walk, self._roots, length)
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """See `DeviceNodes`: the same nodes as on the host."""
+        roots, starts, degrees = self._roots, graph.indptr[:-1], graph.indptr.diff()
+
+        def draw(seed: int) -> Tensor:
+            bits = stream_bits(seed, starts.new_zeros(1), roots * (1 + self._length)).view(1 + self._length, roots)
+            met = [below_on_device(bits[0], degrees.numel())]
+            for step in bits[1:]:
+                at = met[-1]
+                # A node without neighbours may be the last of a graph: there is no entry where it starts.
+                entries = (starts[at] + below_on_device(step, degrees[at])).clamp(max=max(graph.indices.numel() - 1, 0))
+                met.append(torch.where(degrees[at] > 0, graph.indices[entries].long(), at))
+            return _distinct(met, degrees.numel())
+
+        return draw
 
 
 class MultiWalkSampler(KernelSampler):

@@ -12,28 +12,35 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from harness import LayerSample, UserError, batch_seed, numba
+from harness import LayerSample, UserError, batch_seed, numba, torch
+from harness import numpy as np
 from harness.data import atomic_directory, locked
 from harness.graph import Topology, fetch_ahead, gather
 from harness.sampling import (
+    GraphOnDevice,
     Induced,
+    InducedOnDevice,
     NodeSampler,
     Normaliser,
     SubgraphBatch,
+    SubgraphBatchOnDevice,
     Tables,
+    WeighOnDevice,
     as_graph,
     as_layer,
+    as_layer_on_device,
     induced,
     missing_degree,
+    missing_degree_on_device,
 )
 
 from .frontier import FrontierSampler
 from .node_samplers import EdgeEndsSampler, ForestFireSampler, MultiWalkSampler, WalkSampler
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
     from . import GraphSAINTOptions
 
 
@@ -166,6 +173,21 @@ class CountedChances(Normaliser):
         times = np.maximum(counts.nodes[nodes], 1).astype(np.float64)
         return SubgraphBatch(replace(layer, values=values, dst_scale=times), counts.draws / times)
 
+    def on_device(self, graph: GraphOnDevice) -> WeighOnDevice:
+        """See `Normaliser`; the device keeps the counts."""
+        counts, device = self.counts, graph.indptr.device
+        together, of_nodes = (
+            torch.from_numpy(np.maximum(each, 1)).to(device) for each in (counts.edges, counts.nodes.astype(np.float64))
+        )
+
+        def weigh(nodes: Tensor, found: InducedOnDevice) -> SubgraphBatchOnDevice:
+            layer, times = as_layer_on_device(graph, nodes, found), of_nodes[nodes]
+            values = (1.0 if layer.values is None else layer.values.double()) / together[found.places].double()
+            weights = torch.full_like(times, counts.draws) / times
+            return SubgraphBatchOnDevice(replace(layer, values=values, dst_scale=times), weights)
+
+        return weigh
+
 
 @dataclass(frozen=True, eq=False)
 class PresentMean(Normaliser):
@@ -182,6 +204,15 @@ class PresentMean(Normaliser):
         graph = as_graph(self.topology, found)
         scale = missing_degree(self.topology, nodes, graph)
         return SubgraphBatch(replace(as_layer(nodes, graph), dst_scale=scale), None)
+
+    def on_device(self, graph: GraphOnDevice) -> WeighOnDevice:
+        """See `Normaliser`."""
+
+        def weigh(nodes: Tensor, found: InducedOnDevice) -> SubgraphBatchOnDevice:
+            layer = as_layer_on_device(graph, nodes, found)
+            return SubgraphBatchOnDevice(replace(layer, dst_scale=missing_degree_on_device(graph, layer)), None)
+
+        return weigh
 
 
 Change = Callable[[LayerSample], LayerSample]

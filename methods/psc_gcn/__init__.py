@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from harness import Bytes, BytesCase, MemoryCase, Metric, Step, Worker, torch
-from harness.graph import Block, Partition, upload
+from harness import numpy as np
+from harness.graph import Block, Partition, kind_of, pointers, upload
 from harness.runtime import (
     Background,
     BoundaryInputs,
@@ -29,7 +28,7 @@ from harness.runtime import (
     stale_memory,
 )
 
-from .probabilities import draw_edges, inclusion_probabilities, optimal_probabilities
+from .edges import edges_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,22 +127,29 @@ class PSCGCN(PipelinedMethod[PSCOptions]):
 
     @classmethod
     def memory(cls, options: PSCOptions, case: MemoryCase) -> dict[str, int]:
-        """See `stale_memory`."""
-        return stale_memory(case, options, rate=options.rate, cached=options.capacity)
+        """See `stale_memory`; at a refresh a GPU has half a dozen numbers of each edge besides."""
+        components = stale_memory(case, options, rate=options.rate, cached=options.capacity)
+        draws = case.cuda and options.rate < 1
+        return components | ({"sampling": 48 * case.train.edges} if draws else {})
 
 
 @dataclass(frozen=True, eq=False)
 class BoundaryCache:
     """What this rank caches of its boundary, and what its peers cache of its inner rows. Never changed."""
 
-    slot: NDArray[np.int64]  # [num_boundary], row of each boundary node in `rows`, -1 where it is not cached
+    slot: Tensor  # int64 [num_boundary], row of each boundary node in `rows`, -1 where it is not cached
     rows: Tensor  # [cached nodes, F], their input features
-    at_peers: NDArray[np.bool_]  # [len(Partition.send_index)], which of the rows to send their receivers cache
+    at_peers: Tensor  # bool [len(Partition.send_index)], which of the rows to send their receivers cache
 
-    def refilled(
-        self, comm: Communicator, partition: Partition, features: Tensor, nodes: NDArray[np.int64]
-    ) -> BoundaryCache:
-        """Return the cache of the boundary nodes `nodes` (ascending positions); every rank must call.
+    @classmethod
+    def of_nothing(cls, partition: Partition, features: Tensor) -> BoundaryCache:
+        """Return the cache of no nodes; `features` are the inner ones, [n_in, F]."""
+        slot = torch.full((partition.num_boundary,), -1, device=features.device)
+        at_peers = torch.zeros(partition.send_index.size, dtype=torch.bool, device=features.device)
+        return cls(slot, features[:0], at_peers)
+
+    def refilled(self, comm: Communicator, partition: Partition, features: Tensor, nodes: Tensor) -> BoundaryCache:
+        """Return the cache of the boundary nodes `nodes` (int64, ascending positions); every rank must call.
 
         Traffic: 8 bytes a peer and 4 for each node (control), F values for each that was not cached before
         (feature, layer 0).
@@ -155,27 +161,34 @@ class BoundaryCache:
             features.index_select(0, halo.send_index), halo.send_counts, halo.recv_counts,
             purpose="feature", layer=0, direction="forward",
         )  # fmt: skip
-        at_peers, slot = np.zeros_like(self.at_peers), np.full_like(self.slot, -1)
-        at_peers[wanted.entries] = True
-        slot[nodes] = np.arange(nodes.size)
+        at_peers = torch.zeros_like(self.at_peers).index_fill(0, wanted.entries, True)
+        slot = torch.full_like(self.slot, -1)
+        slot[nodes] = torch.arange(nodes.numel(), device=slot.device)
         return BoundaryCache(slot, inputs.assemble(fetched), at_peers)
 
-    def inputs(self, partition: Partition, kept: NDArray[np.int64], wanted: Wanted) -> BoundaryInputs:
+    def inputs(self, partition: Partition, kept: Tensor, wanted: Wanted) -> BoundaryInputs:
         """Return how the input features of the boundary nodes `kept` come together.
 
-        `wanted` is what `ask` returned for them; sent are those rows of it that their receivers do not cache.
+        `wanted` is what `ask` returned for them; sent are those rows of it that their receivers do not cache. The host
+        waits for the numbers of both.
         """
         hit, sent = self.slot[kept] >= 0, ~self.at_peers[wanted.entries]
-        asker = np.repeat(np.arange(partition.parts), wanted.send_counts)
-        send_counts = np.bincount(asker[sent], minlength=partition.parts).tolist()
-        recv_counts = np.diff(np.searchsorted(kept[~hit], partition.boundary_ptr)).tolist()
-        device = self.rows.device
+        # How many are sent is a difference of running sums: up to each rank's last.
+        ends = np.cumsum([[0, *wanted.send_counts], [0, *wanted.recv_counts]], 1)
+        to, by = upload(ends, kept.device)
+        counts: list[list[int]] = torch.stack([pointers(sent)[to].diff(), pointers(~hit)[by].diff()]).tolist()
+        cached = hit.nonzero().squeeze(1)
         return BoundaryInputs(
-            partition.halo(wanted.entries[sent], send_counts, recv_counts),
-            upload(np.flatnonzero(~hit), device),
-            upload(np.flatnonzero(hit), device),
-            self.rows[upload(self.slot[kept[hit]], device)],
+            partition.halo(wanted.entries[sent.nonzero().squeeze(1)], *counts),
+            (~hit).nonzero().squeeze(1),
+            cached,
+            self.rows[self.slot[kept[cached]]],
         )
+
+
+def highest(values: Tensor, count: int) -> Tensor:
+    """Return where the `count` highest of `values` are, the first among equals: int64, ascending."""
+    return values.sort(descending=True, stable=True).indices[:count].sort().values
 
 
 Drawn = tuple[TrainGraph, dict[str, float]]
@@ -195,7 +208,8 @@ class EdgeSampler:
     Every edge is drawn independently with its probability p_ij and counts 1/p_ij. The probabilities are
     epsilon until the first refresh, then those of Theorem 2 for the norms that `observe` saw. Draws and
     refreshes happen in the order in which they were asked for, so a refresh concerns the second `next` after
-    it. With epsilon = 1 the graph is the whole one, and nothing is announced.
+    it. With epsilon = 1 the graph is the whole one, and nothing is announced. On a GPU edges are drawn there, with
+    other random numbers than on a CPU.
 
     Args:
         worker: the rank.
@@ -206,14 +220,14 @@ class EdgeSampler:
 
     def __init__(self, worker: Worker, options: PSCOptions, cache: CachePolicy) -> None:
         self._worker, self._partition, self._options, self._policy = worker, worker.partition, options, cache
-        partition, whole = worker.partition, worker.partition.structure
-        self._indptr, self._indices = whole.indptr.numpy(), whole.indices.numpy()
-        self._weights = None if whole.values is None else whole.values.numpy()
+        partition = worker.partition
         # Its own, because it draws in another thread; another for the cache, which changes no draw.
-        self._rng, self._cache_rng = worker.rng.spawn(2)
+        rng, self._cache_rng = worker.rng.spawn(2)
         self._norms: Tensor | None = None
+        self._rng, self._edges = rng, edges_of(worker, options.rate, rng)
         self._follow(None)
-        self._cached, self._cache = np.empty(0, np.int64), self._empty_cache()
+        self._cached = torch.empty(0, dtype=torch.int64, device=worker.device)
+        self._cache = BoundaryCache.of_nothing(partition, worker.features.inner)
         if cache != "none":
             self._fill(worker.comm)
         # What was asked of the thread, the last thing last: how it all stood before, and of a refresh the norms.
@@ -258,7 +272,8 @@ class EdgeSampler:
         if self._aside is None or self._norms is None:
             return
         norms, self._norms = self._norms, None
-        self._started.append(self._begin(norms))
+        self._started.append(refreshing := self._begin(norms))
+        refreshing.admit()  # before it is waited for: it takes long between its exchanges
 
     def synchronize(self) -> None:
         """Wait for what was started."""
@@ -289,14 +304,15 @@ class EdgeSampler:
         self._asked.clear()
         before = state["before"]
         self._rng.bit_generator.state = before["rng"]
-        self._follow(before["score"])
+        worker = self._worker
+        self._follow(None if before["score"] is None else before["score"].to(worker.device))
         if self._policy != "none":
-            self._cached, self._cache = before["cached"], self._empty_cache()
-            self._refill(self._worker.comm)
-        asked = [None if norms is None else norms.to(self._worker.device) for norms in state["asked"]]
+            self._cached = before["cached"].to(worker.device)
+            self._cache = BoundaryCache.of_nothing(self._partition, worker.features.inner)
+            self._refill(worker.comm)
+        asked = [None if norms is None else norms.to(worker.device) for norms in state["asked"]]
         behind = len(asked) - state["started"]
-        again = [self._begin(norms).result() for norms in asked[:behind]]
-        aside.forget()  # it was counted when it was drawn first
+        again = [self._begin(norms).wait("sample") for norms in asked[:behind]]
         self._started.extend(self._begin(norms) for norms in asked[behind:])
         return [drawn[0] for drawn in again if drawn is not None]
 
@@ -326,28 +342,26 @@ class EdgeSampler:
         return self._aside.run(do)
 
     def _draw(self, comm: Communicator) -> Drawn:
-        partition = self._partition
-        sample = draw_edges(
-            self._indptr, self._indices, self._probabilities, self._weights,
-            partition.num_inner, partition.num_boundary, self._rng, self._worker.dtype,
-        )  # fmt: skip
-        block = partition.sampled_block(sample.adjacency, sample.transposed, sample.kept)
-        return self._drawn(block, sample.kept, ask(comm, partition, sample.kept))
+        partition, sample = self._partition, self._edges.draw()
+        kept = upload(sample.kept, self._worker.device)
+        block = partition.sampled_block(sample.adjacency, sample.transposed, kept)
+        return self._drawn(block, kept, ask(comm, partition, kept))
 
     @cached_property
     def _whole(self) -> Drawn:
-        partition, halo = self._partition, self._partition.full_halo
-        everything = Wanted(halo.recv_counts, halo.send_counts, np.arange(partition.send_index.size))
-        return self._drawn(partition.full_block, np.arange(partition.num_boundary), everything)
+        partition, halo, device = self._partition, self._partition.full_halo, self._worker.device
+        everything = Wanted(halo.recv_counts, halo.send_counts, torch.arange(partition.send_index.size, device=device))
+        return self._drawn(partition.full_block, torch.arange(partition.num_boundary, device=device), everything)
 
-    def _drawn(self, block: Block, kept: NDArray[np.int64], wanted: Wanted) -> Drawn:
-        inputs = self._cache.inputs(self._partition, kept, wanted)
+    def _drawn(self, block: Block, kept: Tensor, wanted: Wanted) -> Drawn:
         halo = self._partition.halo(wanted.entries, wanted.send_counts, wanted.recv_counts)
+        # Without a cache the host has nothing to wait for.
+        inputs = None if self._policy == "none" else self._cache.inputs(self._partition, kept, wanted)
         return TrainGraph(block, halo, inputs), {
             "drawn_edges": block.adjacency.nnz,
-            "sampled_boundary": kept.size,
-            "expected_boundary": float(self._inclusion.sum()),
-            "cached_boundary": inputs.cached.numel(),
+            "sampled_boundary": len(kept),
+            "expected_boundary": self._expected,
+            "cached_boundary": 0 if inputs is None else inputs.cached.numel(),
         }
 
     def _refresh(self, comm: Communicator, norms: Tensor) -> None:
@@ -358,40 +372,35 @@ class EdgeSampler:
         score = torch.cat([options.inner_factor * norms, boundary]).double()
         if self._right is not None:
             score *= self._right.squeeze(1).double().square()
-        self._follow(score.cpu().numpy())
+        self._follow(score)
         if self._policy == "inclusion":
             self._fill(comm)
 
-    def _follow(self, score: NDArray[np.float64] | None) -> None:
+    def _follow(self, score: Tensor | None) -> None:
         """Take the probabilities of least variance for a score [sources]; None: epsilon for every edge."""
-        options, self._score = self._options, score
-        self._probabilities: NDArray[np.float64] | float = options.rate
-        if score is not None:
-            best = optimal_probabilities(self._indptr, self._indices, score, self._weights, options.rate)
-            if options.uniform:
-                best += options.uniform * (options.rate - best)
-            self._probabilities = best
-        self._inclusion = self._included()
-
-    def _included(self) -> NDArray[np.float64]:
-        partition = self._partition
-        return inclusion_probabilities(self._indices, self._probabilities, partition.num_inner, partition.num_boundary)
+        self._score = score
+        self._edges.learn(score, self._options.uniform)
+        self._inclusion = self._edges.included()
+        self._expected = float(self._inclusion.sum())
 
     def _fill(self, comm: Communicator) -> None:
-        out_degree, capacity = np.empty(0, np.int64), round(self._options.capacity * self._partition.num_boundary)
-        if self._policy == "degree":
-            topology = self._worker.view.topology
-            degree = np.bincount(topology.indices, minlength=topology.num_nodes)
-            out_degree = degree[self._partition.boundary]
-        self._cached = choose(
-            self._policy, capacity, inclusion=self._inclusion, out_degree=out_degree, rng=self._cache_rng
-        )
+        self._cached = self._chosen()
+        before = self._cache.rows  # perhaps the trainer's stream made them, and this one still reads them
+        kind_of(before.device).hold(before)
         self._refill(comm)
 
     def _refill(self, comm: Communicator) -> None:
         self._cache = self._cache.refilled(comm, self._partition, self._worker.features.inner, self._cached)
 
-    def _empty_cache(self) -> BoundaryCache:
-        partition = self._partition
-        nothing = np.full(partition.num_boundary, -1), self._worker.features.inner[:0]
-        return BoundaryCache(*nothing, np.zeros(partition.send_index.size, bool))
+    def _chosen(self) -> Tensor:
+        """Return the boundary nodes to cache."""
+        capacity, out_degree = round(self._options.capacity * self._partition.num_boundary), np.empty(0, np.int64)
+        if self._policy == "inclusion":
+            return highest(self._inclusion, capacity)
+        if self._policy == "degree":
+            topology = self._worker.view.topology
+            degree = np.bincount(topology.indices, minlength=topology.num_nodes)
+            out_degree = degree[self._partition.boundary]
+        anything = np.zeros(self._partition.num_boundary)
+        nodes = choose(self._policy, capacity, inclusion=anything, out_degree=out_degree, rng=self._cache_rng)
+        return upload(nodes, self._worker.device)

@@ -9,13 +9,14 @@ runs in kernels that release the GIL, so that the next graph can be drawn in a t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness import numba, torch
-from harness.graph import CSR
+from harness import numpy as np
+from harness.graph import CSR, Places
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LEAST = 1e-30  # of a probability: 1/p is a finite float32, and rows of any length still sum to their budget
 
@@ -35,7 +36,7 @@ class EdgeSample:
 
     adjacency: CSR  # [num_inner, num_inner + len(kept)], values w_ij / p_ij
     transposed: CSR
-    kept: NDArray[np.int64]  # ascending positions of the boundary nodes with a drawn edge
+    kept: Places  # int64, ascending positions of the boundary nodes with a drawn edge
 
 
 def optimal_probabilities(

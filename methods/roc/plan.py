@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from harness import numpy as np
 from harness.runtime import Direction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Policy = Literal["dp", "lru"]
 MOST_STATES, FIRST_STATES = 2000, 64

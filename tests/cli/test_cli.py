@@ -46,16 +46,17 @@ def harness(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return int(exited.value.code or 0), captured.out, captured.err
 
 
+NO_GPU = "torch can use no GPU here: it is built without CUDA (install its CUDA build, or --device cpu)"
 MISTAKES = {
     "run nowhere.yaml": "nowhere.yaml: ",
     "run tiny": "SUITE: neither a file nor a shipped suite: 'tiny' (did you mean tiny.yaml?)",
     "check-claims . --suite tiny": "SUITE: neither a file nor a shipped suite: 'tiny' (did you mean tiny.yaml?)",
     "run tiny.yaml --device gqu": "--device: unknown device 'gqu' (known: auto, cpu, cuda)",
-    "run tiny.yaml --device gpu": "device cuda: torch can use no GPU here (--device cpu; see `harness doctor`)",
+    "run tiny.yaml --device gpu": f"device cuda: {NO_GPU}",
     "new suite tiny": "tiny.yaml: is there already (choose another name, or another --dir)",
     "run tiny.yaml --retry errors": "--retry: unknown status 'errors' (did you mean 'error'?)",
     "run tiny.yaml --data-dir nowhere": "--data-dir (or HARNESS_DATA): 'nowhere' is not a directory",
-    "run tiny.yaml --device cuda": "device cuda: torch can use no GPU here (--device cpu; see `harness doctor`)",
+    "run tiny.yaml --device cuda": f"device cuda: {NO_GPU}",
     "run tiny.yaml --results tiny.yaml": "tiny.yaml/tiny: --results: cannot write there: Not a directory",
     "run quickstart --results r": "/proc/x: HARNESS_CACHE: cannot write there: No such file or directory",
     "run tiny.yaml --results /proc/x": "/proc/x/tiny: --results: cannot write there: No such file",
@@ -84,6 +85,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
     if "HARNESS_CACHE" in MISTAKES[command]:
         monkeypatch.setenv("HARNESS_CACHE", "/proc/x")
     code, out, err = harness(capsys, *command.split())
@@ -225,6 +227,12 @@ def test_plan_says_what_does_not_fit_and_of_what_memory_consists(
     large = ["--set", "datasets=[reddit]", "--set", "seeds=[0]"]
     _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, "--set", "model.hidden=2048")
     assert re.search(r"will not fit: needs at least \S+ GiB, this machine has 1 GiB", out)
+    gpus = Capacity(1 << 40, (1 << 30, 1 << 40), names=("A", "A"))
+    monkeypatch.setattr("harness.launch.memory.capacity", lambda: gpus)
+    gpu = ["--device", "gpu", "--set", "partition.parts=[2]"]
+    _, out, _ = harness(capsys, "plan", "tiny.yaml", *large, *gpu, "--set", "model.hidden=4096")
+    assert re.search(r"will not fit: needs at least \S+ GiB, GPU 0 has 1 GiB", out)
+    monkeypatch.setattr("harness.launch.memory.capacity", lambda: Capacity(1 << 30))
     _, out, _ = harness(capsys, "plan", "tiny.yaml", "--memory", "--only", "seed=0")
     assert "fit:" not in out
     components = re.findall(r"^(input features|layers \(Eq\. 3\)|adjacency|together) +\S+ [KMG]?i?B ", out, re.M)
@@ -259,11 +267,20 @@ def test_plan_tells_how_long_by_what_ran_here(home: Path, capsys: pytest.Capture
     assert "ran here" not in told("--results", "other")
 
 
+def test_plan_works_beside_results_of_no_suite(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results").mkdir()
+    Path("results", "README.md").write_text("not yet")
+    code, out, err = harness(capsys, "plan", "tiny.yaml")
+    assert (code, err) == (0, "")
+    assert "6 by their arithmetic" in out.splitlines()[-1]
+
+
 def test_plan_remarks_what_is_hardly_meant(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.launch.planner.cores", lambda: 2)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
     one_seed = ["plan", "tiny.yaml", "--set", "seeds=[0]"]
 
     def notes(*options: str) -> list[str]:
@@ -274,9 +291,7 @@ def test_plan_remarks_what_is_hardly_meant(
     assert notes("--set", "partition.parts=[2,12]") == [
         "note: 1 trial: 12 ranks on 2 cores: times are of ranks that wait for one another"
     ]
-    assert notes("--device", "gpu") == [
-        "note: 2 trials: device cuda, and torch can use no GPU here (--device cpu; see `harness doctor`)"
-    ]
+    assert notes("--device", "gpu") == [f"note: 2 trials: device cuda, and {NO_GPU}"]
     assert notes("--executor", "slurm", "--set", "partition.parts=[4]") == []  # not this machine's cores
     excluded = "exclude=[{parts: 1}, {parts: 3}]"
     assert notes("--set", excluded) == [f"note: --set {excluded}: exclude.1: excludes no trial of the suite"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from launch.tiny import write_suite
 
+from harness import errors
 from harness.cli import main
-from harness.errors import of_system
 from harness.launch import runner as runner_module
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -126,9 +126,9 @@ def test_file_systems_without_locks_are_used_as_they_are(
 
 
 def test_what_the_system_says() -> None:
-    told = of_system(OSError(errno.ENOSPC, "No space left on device", "/x/y"))
+    told = errors.of_system(OSError(errno.ENOSPC, "No space left on device", "/x/y"))
     assert str(told) == "/x/y: No space left on device (make room there, or name another place)"
-    told = of_system(OSError("Error writing: No space left on device"))  # as pyarrow raises it
+    told = errors.of_system(OSError("Error writing: No space left on device"))  # as pyarrow raises it
     assert told is not None
-    assert of_system(FileNotFoundError(errno.ENOENT, "No such file", "/x")) is None  # ours: with a traceback
-    assert of_system(OSError("odd")) is None
+    assert errors.of_system(FileNotFoundError(errno.ENOENT, "No such file", "/x")) is None  # ours: with a traceback
+    assert errors.of_system(OSError("odd")) is None

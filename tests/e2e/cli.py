@@ -56,6 +56,7 @@ class CommandLine:
         # Its trials wait for those of the same process of tests, and for no others on the machine.
         kept = {k: value for k, value in os.environ.items() if k == "HARNESS_LOCKS" or not k.startswith("HARNESS_")}
         ours = {"HARNESS_CACHE": str(self.cache), "PYTHONPATH": str(PLUGINS), "COLUMNS": "200"}
+        ours["HARNESS_SECRET"] = "a secret that these tests share"
         return kept | ours | self.variables | variables
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +145,43 @@ def cabled(tmp_path: Path, prepared: Path) -> Iterator[Machines]:
         yield machines
 
 
+class Planted:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (f"touch '{self.mark}'",)
+
+
+@contextmanager
+def strangers(port: int, mark: Path) -> Iterator[list[int]]:
+    """Say all kinds of things to a port, again and again, and keep some connections; yields how often."""
+    planted = pickle.dumps(Planted(mark))
+    words = [planted, planted.ljust(64, b"\0"), b"\xff" * 100, b"a", b"GET / HTTP/1.1\r\n\r\n", bytes(1 << 20)]
+    over, came, kept = threading.Event(), [0], deque[socket.socket](maxlen=30)
+
+    def come() -> None:
+        for word in itertools.cycle(words):
+            if over.wait(0.05):
+                return
+            try:
+                kept.append(stranger := socket.create_connection(("127.0.0.1", port), timeout=5))
+                stranger.sendall(word)
+                came[0] += 1
+            except OSError:
+                pass
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    try:
+        yield came
+    finally:
+        over.set()
+        thread.join(30)
+
+
 def ended(process: subprocess.Popen[str], timeout_s: float = 60) -> tuple[int, str]:
     out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out + err
@@ -200,6 +241,15 @@ def test_two_runners_on_one_machine(alone: Path, bare: Machines) -> None:
     check_like(alone, bare, {2: [[0], [1]]})
     again = bare.start_both()
     assert [ended(process)[0] for process in again] == [0, 0]  # nothing is left to run; the node is told
+
+
+def test_strangers_at_the_port_change_nothing(alone: Path, loopback: Machines, tmp_path: Path) -> None:
+    """They come before the worker node and stay until the run is over; it trains the same bits as without them."""
+    mark = tmp_path / "mark"
+    with strangers(loopback.port, mark) as came:
+        check_like(alone, loopback, {2: [[0], [1]]})
+    assert came[0] > 20
+    assert not mark.exists()
 
 
 @pytest.mark.root

@@ -212,6 +212,6 @@ def test_a_second_run_does_nothing(done: Done) -> None:
 
 
 def test_a_run_that_has_nothing_left_is_planned_so(done: Done) -> None:
-    planned = done.command.run("plan", "small.yaml", "--results", "out")
+    planned = done.command.run("plan", "small.yaml", "--results", "out", "--trust-plugins")
     assert planned.returncode == 0
     assert "8 trials: 8 done, 0 to run, 0 skipped" in planned.stdout

@@ -27,7 +27,7 @@ def run(name: str, first: int, count: int, home: Path) -> dict[str, Any]:
     samples_in, folder = home / "samples", home / "files"
     samples_in.mkdir(parents=True)
     sets = target.samples(samples_in)
-    place = _Place(target, folder, home / "input")
+    place = Place(target, folder, home / "input")
     for files in sets:  # imports and compiled code are none of an input's
         place.fill(files)
         target.prepare(folder)
@@ -43,7 +43,7 @@ def run(name: str, first: int, count: int, home: Path) -> dict[str, Any]:
     return watch.result()
 
 
-def _drawn(target: Target, sets: list[Files], place: _Place, watch: Watch, first: int, count: int) -> None:
+def _drawn(target: Target, sets: list[Files], place: Place, watch: Watch, first: int, count: int) -> None:
     @seed(first)
     @settings(
         max_examples=count,
@@ -60,7 +60,7 @@ def _drawn(target: Target, sets: list[Files], place: _Place, watch: Watch, first
     each()
 
 
-class _Place:
+class Place:
     """The folder that inputs are put into."""
 
     def __init__(self, target: Target, folder: Path, keep: Path) -> None:

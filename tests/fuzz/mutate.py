@@ -121,6 +121,9 @@ def _confuse(data: bytes, _: Sequence[bytes], rng: random.Random) -> bytes:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return _token(data, (), rng)
+    if isinstance(document, dict) and document:  # not the whole, which is refused at once
+        key = rng.choice(list(document))
+        return json.dumps(document | {key: confused(document[key], rng)}).encode()
     return json.dumps(confused(document, rng)).encode()
 
 
@@ -142,4 +145,4 @@ def confused(document: Any, rng: random.Random) -> Any:
     return [*document[:at], confused(document[at], rng), *document[at + 1 :]]
 
 
-_CHANGES = (_flip, _set, _cut, _drop, _again, _splice, _token, _confuse, _confuse)
+_CHANGES = (_flip, _set, _cut, _drop, _again, _splice, _token, *[_confuse] * 5)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from harness.check.graphs import dense_adjacency, on_disk, random_graph
 from harness.check.oracle import attention
@@ -109,6 +112,33 @@ def test_torchs_operations_do_what_the_kernels_do(values: int, monkeypatch: pyte
         results.append([sums.rows, sums.total, sums.peak, *back])
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want)
+
+
+class Largest(TorchDispatchMode):
+    """Takes note of how many values the largest tensor has that is made."""
+
+    values = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.values = max(self.values, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return result
+
+
+def test_torchs_operations_spell_out_so_many_values_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 edges a row, 1200 rows are 24,000 edges: of all of them nothing is made but the structure itself."""
+    monkeypatch.setattr(ours, "SPELLED_OUT", 16_000)
+    block, _ = case(1200, 1200, degree=20)
+    z, key, query = torch.randn(1200, 2, 8), torch.randn(1200, 2), torch.randn(1200, 2)
+    grad, state = torch.randn(1200, 2, 8), torch.rand(1200, 4, 2)
+    edges, sources = Edges(block.adjacency), Edges(block.transposed)
+    assert edges.matrix.nnz * 16 > 10 * 16_000
+    with Largest() as seen:
+        Sums(torch.ones_like(grad), torch.ones_like(query), torch.zeros_like(query)).add_by_torch(edges, z, key, query)
+        spread_by_torch(sources, z, key, grad, state, slice(0, 1200))
+    assert seen.values <= max(z.numel(), edges.matrix.nnz)
 
 
 def test_a_sampled_boundary_counts_by_its_scale(tmp_path: Path) -> None:

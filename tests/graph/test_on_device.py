@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -65,3 +67,22 @@ def test_pointers_and_rows_of_entries(sizes: list[int]) -> None:
     assert pointers.tolist() == [0, *np.cumsum(sizes)]
     rows = on_device.row_of_entries(pointers, sum(sizes))
     assert rows.tolist() == np.repeat(np.arange(len(sizes)), sizes).tolist()
+
+
+@given(**SIZES)
+def test_sums_of_rows_and_groups(seed: int, rows: int, cols: int) -> None:
+    indptr, indices = structure(seed, rows, cols)
+    rng = np.random.default_rng(seed)
+    # Sums in the entries' order are those of numpy's unbuffered addition, bit for bit; sizes differ greatly.
+    values = rng.normal(size=indices.size) * 10.0 ** rng.integers(-9, 9, indices.size)
+    by_row, by_column, running = np.zeros(rows), np.zeros(cols), np.empty(indices.size)
+    np.add.at(by_row, np.repeat(np.arange(rows), np.diff(indptr)), values)
+    np.add.at(by_column, indices, values)
+    pointers, columns, entries = as_tensors(indptr, indices, values)
+    np.testing.assert_array_equal(on_device.sums_of_rows(pointers, entries).numpy(), by_row)
+    np.testing.assert_array_equal(on_device.sums_by_group(entries, columns, cols).numpy(), by_column)
+    place = np.concatenate([np.empty(0, np.int64), *map(np.arange, np.diff(indptr))])
+    for first, last in pairwise(indptr):
+        running[first:last] = np.abs(values[first:last]).cumsum()
+    found = on_device.running_sums(entries.abs(), torch.from_numpy(place), int(np.diff(indptr).max(initial=0)))
+    np.testing.assert_allclose(found.numpy(), running, rtol=1e-14)

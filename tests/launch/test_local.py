@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.launch.local import GroupResult, run_group
-from harness.launch.process import RankProcess, placements_of, wait_for_end
+from harness.launch.process import RankProcess, placements_of, rank_environment, wait_for_end
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(60)
@@ -97,6 +98,18 @@ def test_environment_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
     run_group(write_job(tmp_path), placements_of(range(1), 1), tmp_path, worker="show_env", **settings)
     assert json.loads((tmp_path / "env-0.json").read_text())["GLOO_SOCKET_IFNAME"] == "mine"
+
+
+@pytest.mark.parametrize("namespace", [None, "harness-1"])
+def test_the_users_interface_for_nccl_stays_but_in_a_namespace(
+    namespace: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [placement] = placements_of(range(1), 2, "eth7")
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    assert rank_environment(placement, 1)["NCCL_SOCKET_IFNAME"] == "eth7"
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    env = rank_environment(replace(placement, namespace=namespace), 1)
+    assert env["NCCL_SOCKET_IFNAME"] == ("ib0" if namespace is None else "eth7")
 
 
 def test_a_rank_exits_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

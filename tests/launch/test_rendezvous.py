@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -22,7 +27,10 @@ from harness.launch.rendezvous import (
     connect,
     interface_of,
     is_here,
+    own_address,
 )
+from harness.launch.store_server import start_store
+from harness.runtime.run_store import VARIABLE
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -39,8 +47,18 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def clients(cluster: Cluster) -> tuple[StoreClient, StoreClient]:
-    return connect(cluster), connect(cluster)
+def clients(cluster: Cluster) -> Iterator[tuple[StoreClient, StoreClient]]:
+    coordinator, worker = connect(cluster), connect(cluster)
+    yield coordinator, worker
+    coordinator.close()
+
+
+class Started:
+    """Starts stores and remembers the last."""
+
+    def __call__(self, listening: socket.socket) -> subprocess.Popen[bytes]:
+        self.process = start_store(listening)
+        return self.process
 
 
 def test_the_first_to_listen_is_the_coordinator(clients: tuple[StoreClient, StoreClient]) -> None:
@@ -68,20 +86,22 @@ def test_a_message_that_is_too_large(clients: tuple[StoreClient, StoreClient], m
     assert clients[0].get("said") is None
 
 
-def test_no_answer_is_a_lost_coordinator(cluster: Cluster) -> None:
-    """Not an operation that waits for ever, as the store's do when packets vanish."""
-
-    class Mute:
-        def check(self, keys: list[str]) -> bool:
-            time.sleep(60)
-            return True
-
-    client = StoreClient(Mute(), Cluster(2, "10.0.0.1", 1, node_timeout_s=0.3), coordinator=False)
-    start = time.monotonic()
-    for _ in range(2):
-        with pytest.raises(CoordinatorLost, match=r"the coordinator at 10\.0\.0\.1:1 does not answer"):
-            client.has("x")
-    assert time.monotonic() - start < 5
+def test_no_answer_is_a_lost_coordinator(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for a store that says nothing more, as where packets vanish."""
+    monkeypatch.setattr(rendezvous, "start_store", started := Started())
+    coordinator = connect(cluster)
+    client = connect(replace(cluster, node_timeout_s=0.3))
+    assert not client.has("x")
+    started.process.send_signal(signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(CoordinatorLost, match=r"the coordinator at 127\.0\.0\.1:\d+ does not answer any more"):
+                client.has("x")
+        assert time.monotonic() - start < 5
+    finally:
+        started.process.send_signal(signal.SIGCONT)
+        coordinator.close()
 
 
 def test_no_coordinator() -> None:
@@ -105,6 +125,50 @@ def test_who_is_here() -> None:
     assert is_here(socket.gethostname())
     assert not is_here("192.0.2.1")  # RFC 5737: nobody's
     assert not is_here("no-such-host.invalid")
+
+
+def test_it_listens_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at all of the machine's: the loopback only if that was named, else the interface towards the others."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert own_address("localhost") == own_address("127.0.0.1") == "127.0.0.1"
+    monkeypatch.setattr(rendezvous, "addresses_of", lambda host: iter(["127.0.1.1", "10.0.0.7"]))
+    assert own_address("node1") == "10.0.0.7"
+    monkeypatch.setattr(rendezvous, "addresses_of", lambda host: iter(["127.0.1.1"]))  # as Debian's /etc/hosts has it
+    monkeypatch.setattr(rendezvous, "address_towards", lambda host, port: "10.0.0.8")
+    assert own_address("node1") == "10.0.0.8"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", loopback())
+    assert own_address("node1") == "127.0.0.1"
+
+
+def test_the_store_is_not_reached_at_another_address(clients: tuple[StoreClient, StoreClient]) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", clients[0].cluster.port), timeout=5)
+
+
+def test_a_node_with_another_secret(
+    cluster: Cluster, clients: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "another secret, just as long")
+    with pytest.raises(UserError, match=r"does not take this node's secret \(the same HARNESS_SECRET on every node"):
+        connect(cluster)
+    assert not clients[1].has("x")
+
+
+def test_who_answers_without_the_secret(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody was faster at the port, which others know under Slurm: a node tells it nothing."""
+    with socket.create_server(("127.0.0.1", cluster.port)) as listening:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "harness.launch.store_server", str(listening.fileno())],
+            env=os.environ | {VARIABLE: "what somebody else guessed"},
+            stdin=subprocess.PIPE,
+            pass_fds=(listening.fileno(),),
+        )
+    try:
+        with pytest.raises(UserError, match="secret"):
+            connect(cluster)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_interface(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -246,11 +246,12 @@ def test_out_of_memory_while_preparing(bench: Bench) -> None:
 def test_data_is_prepared_once_and_a_failure_is_remembered(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     calls: list[str] = []
 
-    def prepare(spec: Any, **options: Any) -> Path:
-        calls.append(spec.name)
+    def prepare(trial: TrialConfig, data: Path, cache: Path, tell: Callable[[str], None], **options: Any) -> Path:
+        calls.append(trial.dataset.name)
+        tell("preparing ring")
         raise DataError("damaged", file="x.npz")
 
-    bench.patch.setattr("harness.data.registry.prepare", prepare)
+    bench.patch.setattr("harness.launch.preparing.prepare_apart", prepare)
     _, told = bench.run()
     assert calls == ["ring"]
     assert {record.reason for record in told.records} == {"x.npz: damaged"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -190,6 +191,26 @@ def test_more_rows_than_a_trial_has_are_not_read(root: Path, monkeypatch: pytest
     pd.DataFrame({"epoch": [0] * 101, "rank": 0}).to_parquet(next(root.rglob("epochs.parquet")), index=False)
     with pytest.raises(UserError, match="damaged epochs: 101 rows of 2 columns are no trial's"):
         load_epochs(root)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "said"),
+    [
+        ("result", {"epoch_time_s": "fast"}, "epoch_time_s: damaged record: bad value 'fast': must be a number"),
+        ("result", {"best_val": [1]}, r"best_val: damaged record: bad value \[1\]: must be a number"),
+        ("result", {"stats": {"x": {}}}, "stat_x: damaged record: bad value {}: must be a number"),
+        ("result", {"stats": "x"}, "damaged record: result: Value error, stats: must be numbers by name"),
+        ("result", {"epoch_time_s": float("nan")}, "damaged record: not JSON"),
+        ("label", "\ud800", "damaged record: not JSON"),
+        ("config", {"method": {"name": "\udc00"}}, "damaged record: not JSON"),
+    ],
+)
+def test_a_record_with_a_value_of_another_kind_is_told(root: Path, section: str, value: object, said: str) -> None:
+    path = next(root.rglob("record.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {section: value}))
+    with pytest.raises(UserError, match=said) as error:
+        load_results(root)
+    assert str(error.value).startswith(str(path))
 
 
 def test_a_damaged_record_is_told(root: Path) -> None:

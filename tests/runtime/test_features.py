@@ -151,3 +151,21 @@ def test_host_storage_copies_every_row_it_is_asked_for_and_counts_it_as_swap(dty
     [row] = comm.traffic.rows()
     assert (row["purpose"], row["layer"], row["direction"], row["peer"]) == ("swap", 0, "none", -1)
     assert (row["sent_bytes"], row["received_bytes"]) == (0, 90 * (2 * WIDTH + 2) * dtype.itemsize)
+
+
+@pytest.mark.parametrize("columns", [None, COLUMNS])
+def test_rows_of_host_storage_that_the_device_keeps_are_not_copied(columns: np.ndarray | None) -> None:
+    comm, rng = communicator(0, 1), np.random.default_rng(1)
+    features = rng.normal(size=(2 * NODES, WIDTH)).astype(np.float32)
+    nodes, kept = rng.permutation(2 * NODES)[:NODES], rng.permutation(NODES)[: NODES // 2]
+    plain, store = (HostStore(comm, features, nodes, dtype=torch.float32) for _ in range(2))
+    store.fill(kept)
+    some = None if columns is None else torch.from_numpy(columns)
+    width = WIDTH if columns is None else columns.size
+    for ids in (rng.integers(0, NODES, 90), kept[:5], np.setdiff1d(np.arange(NODES), kept), kept[:0]):
+        before = comm.traffic.rows()[0]["received_bytes"]
+        rows, figures = store.read(ids, some)
+        found = int(np.isin(ids, kept).sum())
+        assert figures == {"input_nodes": ids.size, "remote_nodes": 0, "cached_nodes": found}
+        assert comm.traffic.rows()[0]["received_bytes"] - before == 4 * width * (ids.size - found)
+        assert torch.equal(rows, plain.gather(ids, some))

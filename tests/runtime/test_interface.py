@@ -8,6 +8,7 @@ import pytest
 from support.wire import communicator, verified
 
 from harness.check.training import run_ranks
+from harness.deferred import dist
 from harness.runtime.comm import TrafficCheck
 
 TABLE = """\
@@ -44,6 +45,24 @@ def test_without_counters_no_bytes_are_told(tmp_path: Path, monkeypatch: pytest.
     with check.epoch():
         pass
     assert (check.report()["sent_bytes"], check.report()["counted_sent_bytes"]) == (None, 0)
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+def test_what_nccl_moves_is_not_verified_but_on_a_shaped_network(
+    shaped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/dev").write_text(TABLE.format(*range(6)))
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    comm, barriers = communicator(0, 2), list[int]()
+    monkeypatch.setattr(comm, "barrier", lambda: barriers.append(1))
+    check = TrafficCheck(comm, "eth0", shaped=shaped)
+    with check.epoch():
+        comm.traffic.count("feature", 0, "forward", 1, 5, 5)
+    report = check.report()
+    assert (report["sent_bytes"] is None) == (report["why_not"] is not None) == (not shaped)
+    assert bool(barriers) == shaped
 
 
 @pytest.mark.alone

@@ -218,3 +218,35 @@ def test_a_gpu_that_draws_neighbours_has_the_graph() -> None:
     clustered = components("clustergcn", gpu, clusters=10, per_batch=2)
     assert clustered["graph"] == found["graph"]
     assert clustered["sampling"] == 4 * 200 + 48 * 412  # a fifth of the edges, and METIS' 3 %
+
+
+def test_a_gpu_that_draws_layers_reads_whole_rows() -> None:
+    gpu, options = replace(CASE, cuda=True), {"sizes": 3, "batch_size": 10}
+    for method, others in (("ladies", {"topology": "owner"}), ("skewed", {"topology": "owner"}), ("fastgcn", None)):
+        found = components(method, gpu, **options)
+        assert found["graph"] == 8 * 201 + 4 * 2000 + 8 * 200
+        assert found["sampling"] == 4 * 200 + 80 * 2000
+        assert found["probabilities"] == 24 * 200
+        assert components(method, replace(gpu, least=True), **options)["sampling"] == 4 * 200
+        assert "graph" not in components(method, CASE, **options)
+        if others is not None:
+            assert "graph" not in components(method, gpu, **others)
+
+
+def test_a_gpu_that_draws_otherwise_has_the_graph_and_what_it_reads() -> None:
+    gpu, graph = replace(CASE, cuda=True), 8 * 201 + 4 * 2000 + 8 * 200
+    for method, options, entry in (
+        ("graphsaint", {"size": 50}, 48), ("skewed", {"base": "saint", "size": 50}, 48),
+    ):  # fmt: skip
+        found = components(method, gpu, **options)
+        assert (found["graph"], found["sampling"]) == (graph, 4 * 200 + entry * 2000)
+        assert components(method, replace(gpu, least=True), **options)["sampling"] == 4 * 200
+        assert "graph" not in components(method, CASE, **options)
+    assert components("graphsaint", gpu, size=50)["probabilities"] == 4 * 2000 + 8 * 200
+    assert components("graphsaint", gpu, size=50, sampler="node")["probabilities"] == 16 * 200
+    assert components("skewed", gpu, base="saint", size=50)["probabilities"] == 16 * 200
+    for method, options in (("graphsaint", {"scope": "local", "size": 20}),):
+        assert "graph" not in components(method, gpu, **options)
+    assert components("psc-gcn", gpu)["sampling"] == 48 * gpu.train.edges
+    assert "sampling" not in components("psc-gcn", gpu, rate=1.0)
+    assert "sampling" not in components("psc-gcn", CASE)

@@ -11,12 +11,11 @@ from scipy import stats
 from support.draws import DrawCase
 
 from harness.graph.kernels import below, next_u64, stream
-from harness.graph.random_on_device import below as below_on_device
-from harness.graph.random_on_device import stream_bits
+from harness.graph.random_on_device import below_on_device, stream_bits
 from harness.sampling.graph_on_device import GraphOnDevice, LayerOnDevice
 from harness.sampling.neighbours import draw_neighbours as draw_on_host
 from harness.sampling.neighbours import sample_layers
-from harness.sampling.neighbours_on_device import draw_neighbours, sample_on_device
+from harness.sampling.neighbours_on_device import draw_on_device, sample_on_device
 from harness.sampling.sample import LayerSample
 
 NODES, CPU, ERROR = 50, torch.device("cpu"), 1e-6
@@ -60,7 +59,7 @@ def test_a_draw_is_the_kernels(case: DrawCase, fanout: int, size: int) -> None:
     graph = GraphOnDevice.of(case.topology, CPU)
     for seed in (0, 5, 2**62 + 1):
         targets = np.random.default_rng(seed).permutation(NODES)[:size]
-        layer = draw_neighbours(graph, torch.from_numpy(targets), fanout, seed)
+        layer = draw_on_device(graph, torch.from_numpy(targets), fanout, seed)
         same(layer, draw_on_host(case.topology, targets, fanout, seed, case.tables), case)
 
 
@@ -87,6 +86,6 @@ def test_of_a_row_every_subset_is_as_likely(case: DrawCase) -> None:
     node = int(np.flatnonzero((degrees >= 6) & (degrees <= 8))[0])
     subsets = dict.fromkeys(combinations(np.flatnonzero(case.matrix[node]).tolist(), 3), 0)
     for seed in range(60 * len(subsets)):
-        layer = draw_neighbours(graph, torch.tensor([node]), 3, seed)
+        layer = draw_on_device(graph, torch.tensor([node]), 3, seed)
         subsets[tuple(layer.sources[1:].sort().values.tolist())] += 1  # a KeyError if one is there twice
     assert stats.chisquare(list(subsets.values())).pvalue > ERROR

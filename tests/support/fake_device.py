@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+from support.stream_order import Clock, StreamOrder
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -46,11 +48,15 @@ class Record:
     """What was seen since it was begun.
 
     `waits`: of the host; `unheld`: where the default stream read what another one made and did not hold its memory,
-    which that stream may write to as soon as it is freed; `operations`: by name, how often.
+    which that stream may write to as soon as it is freed; `races`: what streams do with memory in no order, see
+    `StreamOrder`; `uploads`: bytes copied to the device on the default stream, and on others; `operations`: by
+    name, how often.
     """
 
     waits: list[Wait] = field(default_factory=list)
     unheld: list[str] = field(default_factory=list)
+    races: list[str] = field(default_factory=list)
+    uploads: list[int] = field(default_factory=lambda: [0, 0])
     operations: dict[str, int] = field(default_factory=dict)
 
     def wait(self, what: str) -> None:
@@ -73,9 +79,17 @@ def recorded() -> Iterator[Record]:
 
 
 def note_wait(what: str) -> None:
-    """Note that the host waits."""
+    """Note that the host waits, which it must not while work is captured."""
+    if _capturing:
+        raise RuntimeError(f"operation not permitted when stream is capturing ({what})")
     for record in _records:
         record.wait(what)
+
+
+def note_race(what: str) -> None:
+    """Note that streams are out of order."""
+    for record in _records:
+        record.races.append(what)
 
 
 def _line_of_ours() -> str:
@@ -107,8 +121,9 @@ class _Memory:
                 self._sweep()
             place = host.data_ptr()
             storage = torch._C._construct_storage_from_data_pointer(place, torch.device(KIND, 0), host.nbytes())
-            self._made[place] = StorageWeakRef(storage), host
+            self._made[place] = weak, host = StorageWeakRef(storage), host
             (self.foreign.discard if on_default_stream() else self.foreign.add)(place)
+            order.work(current_stream().number, (), (), {place: weak.expired})
             return storage  # type: ignore[no-any-return]
 
     def _sweep(self) -> None:
@@ -138,6 +153,7 @@ class _Memory:
     def hold(self, tensor: Tensor) -> None:
         """Take note that a stream holds what another one made."""
         self.foreign.discard(tensor.untyped_storage().data_ptr())
+        order.hold(current_stream().number, tensor.untyped_storage().data_ptr())
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Take a tensor of the host for pinned."""
@@ -157,6 +173,7 @@ class _Memory:
 
 
 memory = _Memory()
+order = StreamOrder(note_race, lambda: _line_of_ours())
 
 
 def is_fake(value: Any) -> bool:
@@ -197,7 +214,7 @@ MOVES = ("aten::_copy_from", "aten::_copy_from_and_resize")
 HOST_INDEX = ("aten::index.Tensor", "aten::index.Tensor_out", "aten::_index_put_impl_")  # may have the host's indices
 SYNCHRONISE = (
     "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive", "equal", "bincount",
-    "_local_scalar_dense", "isin", "histc", "segment_reduce", "unique_dim_consecutive", "_assert_async",
+    "_local_scalar_dense", "isin", "histc", "unique_dim_consecutive", "_assert_async",
 )  # fmt: skip
 
 
@@ -211,8 +228,8 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
     if name.startswith("aten::set_."):  # concerns no memory
         return op.redispatch(_CPU, *arguments, **named)
     _check_devices(name, leaves)
-    if (why := _waits(name, arguments, named)) is not None:
-        note_wait(why)
+    _order(op, arguments, named)
+    _wait(_waits(name, arguments, named))
     given: dict[int, Tensor] = {}
     hosts: list[Tensor] = []
 
@@ -227,7 +244,7 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
         if "device" in keywords:
             keywords["device"] = torch.device("cpu")
         keywords.pop("pin_memory", None)
-        result = op(*positional, **keywords)
+        result = _captured(partial(op, *positional, **keywords), hosts)
 
     def device(tensor: Tensor) -> Tensor:
         target = given.get(id(tensor))
@@ -239,6 +256,31 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
         return target
 
     return tree_map_only(Tensor, device, result)
+
+
+def _wait(why: str | None) -> None:
+    """Have the host wait for the current stream, if there is a reason."""
+    if why is not None:
+        note_wait(why)
+        if "host's indices" not in why:  # those are copied to the device
+            order.waited(order.moment(current_stream().number))
+
+
+def _order(op: Any, arguments: Sequence[Any], named: dict[str, Any]) -> None:
+    """Take in what an operation reads and writes."""
+    reads, writes = list[int](), list[int]()
+    declared = op._schema.arguments
+    values = [*zip(declared, arguments, strict=False), *((a, named[a.name]) for a in declared if a.name in named)]
+    for argument, value in values:
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        (writes if written else reads).extend(_places(value))
+    order.work(current_stream().number, reads, writes, {})
+
+
+def _places(value: Any) -> list[int]:
+    """Return the addresses of a value's tensors on the device."""
+    tensors = [leaf for leaf in tree_leaves(value) if is_fake(leaf)]
+    return [leaf.untyped_storage().data_ptr() for leaf in tensors if leaf.layout is torch.strided]
 
 
 def _with_scalars(op: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -267,6 +309,8 @@ def _waits(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> str | 
     if short == "repeat_interleave":
         given = named.get("output_size") is not None
         return None if given else short
+    if short == "segment_reduce":  # CUDA's checks lengths, not offsets
+        return short if named.get("lengths") is not None else None
     if name in HOST_INDEX:
         indices = [index for index in arguments[1] if isinstance(index, Tensor)]
         if any(not is_fake(index) and index.dim() for index in indices):
@@ -283,27 +327,42 @@ def _move(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
         pinned = non_blocking and memory.is_pinned(host)
         if not pinned and host.numel():
             note_wait("copy to the host" if is_fake(source) else "pageable copy to the device")
-    unwrapped(target).copy_(unwrapped(source))
+        for record in _records if is_fake(target) else ():
+            record.uploads[not on_default_stream()] += host.nbytes
+    stream = current_stream().number
+    order.work(stream, _places(source), _places(target), {})
+    if is_fake(source) and not is_fake(target) and not (non_blocking and memory.is_pinned(target)):
+        order.waited(order.moment(stream))
+    to = unwrapped(target)
+    _captured(partial(to.copy_, unwrapped(source)), [to])
     return target
 
 
 class FakeStream:
-    """A stream: work on it is done at once."""
+    """A stream: work on it is done at once, and its order with others' is kept."""
+
+    _numbers = count()
+
+    def __init__(self) -> None:
+        self.number = next(self._numbers)
 
     def wait_event(self, event: FakeEvent) -> None:
         """Wait on the device."""
+        order.after(self.number, event.moment)
 
     def wait_stream(self, stream: FakeStream) -> None:
         """Wait on the device."""
+        order.after(self.number, order.moment(stream.number))
 
     def synchronize(self) -> None:
         """Wait on the host."""
         note_wait("synchronize a stream")
+        order.waited(order.moment(self.number))
 
     def record_event(self) -> FakeEvent:
         """Return an event of this moment."""
         event = FakeEvent()
-        event.record()
+        event.at, event.moment = time.perf_counter(), order.moment(self.number)
         return event
 
 
@@ -311,15 +370,61 @@ class FakeEvent:
     """An event of a stream: the host's time when it is recorded, since work is done at once."""
 
     def __init__(self) -> None:
-        self.at = 0.0
+        self.at, self.moment = 0.0, Clock()
 
     def record(self) -> None:
         """See `torch.cuda.Event`."""
-        self.at = time.perf_counter()
+        self.at, self.moment = time.perf_counter(), order.moment(current_stream().number)
 
     def elapsed_time(self, later: FakeEvent) -> float:
         """See `torch.cuda.Event`."""
         return (later.at - self.at) * 1e3
+
+
+class FakeGraph:
+    """Work that is done again, on the same memory, when it is replayed.
+
+    While it is captured it is done, to have results of the right shapes, and undone at the end: a real one is not.
+    """
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Callable[[], Any], Any]] = []
+        self.replays = 0
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def keep(self, hosts: Sequence[Tensor]) -> None:
+        """Keep what memory has in it before it is worked on."""
+        for host in hosts:
+            if host.layout is torch.strided:
+                storage = host.untyped_storage()
+                self._before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+
+    def undo(self) -> None:
+        """Have memory as it was."""
+        for storage, before in self._before.values():
+            if storage.nbytes() == before.nbytes():  # else the work made it, as large as it needs
+                storage.copy_(before)
+
+    def replay(self) -> None:
+        """Do the work again."""
+        self.replays += 1
+        for work, result in self.work:
+            for old, new in zip(tree_leaves(result), tree_leaves(work()), strict=False):
+                if isinstance(old, Tensor) and old.layout is torch.strided and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+_capturing: list[FakeGraph] = []
+
+
+def _captured(work: Callable[[], Any], hosts: Sequence[Tensor]) -> Any:
+    """Do work on this memory; what is being captured takes it up."""
+    for graph in _capturing:
+        graph.keep(hosts)
+    result = work()
+    for graph in _capturing:
+        graph.work.append((work, result))
+    return result
 
 
 class FakeKind(DeviceKind):
@@ -350,6 +455,7 @@ class FakeKind(DeviceKind):
     def synchronize(self) -> None:
         """See `DeviceKind`."""
         note_wait("synchronize")
+        order.waited_for_all()
 
     def event(self) -> FakeEvent:
         """See `DeviceKind`."""
@@ -361,7 +467,7 @@ class FakeKind(DeviceKind):
 
     def current_stream(self) -> FakeStream:
         """See `DeviceKind`."""
-        return getattr(_streams, "now", _default_stream)
+        return current_stream()
 
     @contextmanager
     def on(self, stream: FakeStream) -> Iterator[None]:
@@ -376,6 +482,20 @@ class FakeKind(DeviceKind):
         """See `DeviceKind`."""
         assert is_fake(tensor)
         memory.hold(tensor)
+
+    def graph(self) -> FakeGraph:
+        """See `DeviceKind`."""
+        return FakeGraph()
+
+    @contextmanager
+    def capture(self, graph: FakeGraph) -> Iterator[None]:
+        """See `DeviceKind`."""
+        _capturing.append(graph)
+        try:
+            yield
+        finally:
+            _capturing.remove(graph)
+            graph.undo()
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator:
         """See `DeviceKind`; draws are made by the host's."""
@@ -399,9 +519,14 @@ class FakeKind(DeviceKind):
 _default_stream, _streams = FakeStream(), threading.local()
 
 
+def current_stream() -> FakeStream:
+    """Return the stream that this thread works on."""
+    return getattr(_streams, "now", _default_stream)
+
+
 def on_default_stream() -> bool:
     """Whether this thread works on the default stream."""
-    return getattr(_streams, "now", _default_stream) is _default_stream
+    return current_stream() is _default_stream
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from harness_methods.psc_gcn import edges
 from support.fake_device import in_place_of_cuda, recorded, register
 from torch import Tensor
 
@@ -27,14 +28,16 @@ from harness.sampling.boundary import BoundarySampler
 class OnDevice:
     """What a rank saw of a case on the CPU and on the device.
 
-    `waits`: the host's waits for the device in the time of epochs, (what, where); `unheld`: see `Record`; `operations`:
-    all that were done on the device.
+    `waits`: the host's waits for the device in the time of epochs, (what, where); `unheld`, `races`: see `Record`;
+    `uploads`: the epochs', see `Record`; `operations`: all that were done on the device.
     """
 
     cpu: RankOutcome
     device: RankOutcome
     unheld: set[str]
+    races: set[str]
     waits: Counter[tuple[str, str]]
+    uploads: list[int]
     operations: set[str]
 
 
@@ -49,17 +52,18 @@ def _both(rank: int, world: int, case: Case, gloo_reads: bool) -> OnDevice:
     with in_place_of_cuda(gloo_reads=gloo_reads) as device, recorded() as whole, _drawn_as_on_cpu(device):
         trainer = replace(case, device="cuda").trainer(rank, world, rehearsed=True)
         assert trainer.worker.device == device
-        waits, epoch = Counter[tuple[str, str]](), trainer.worker.clock.epoch
+        waits, uploads, epoch = Counter[tuple[str, str]](), [0, 0], trainer.worker.clock.epoch
 
         @contextmanager
         def watched(*, aligned: bool = False) -> Iterator[EpochTime]:
             with epoch(aligned=aligned) as timed, recorded() as record:
                 yield timed
             waits.update((wait.what, wait.where) for wait in record.waits)
+            uploads[:] = [sum(both) for both in zip(uploads, record.uploads, strict=True)]
 
         trainer.worker.clock.epoch = watched  # type: ignore[method-assign]
         on_device = outcome(trainer)
-    return OnDevice(on_cpu, on_device, set(whole.unheld), waits, set(whole.operations))
+    return OnDevice(on_cpu, on_device, set(whole.unheld), set(whole.races), waits, uploads, set(whole.operations))
 
 
 @contextmanager
@@ -72,7 +76,10 @@ def _drawn_as_on_cpu(device: torch.device) -> Iterator[None]:
         kept, factors = boundary.sample_boundary(pointers, rate, sampler, rng)
         return upload(kept, device), upload(factors, device)
 
-    with patch.object(boundary, "_draw_on_device", draw_boundary):
+    def draw_numbers(count: int, _: torch.device, rng: np.random.Generator) -> Tensor:
+        return upload(rng.random(count), device)
+
+    with patch.object(boundary, "_draw_on_device", draw_boundary), patch.object(edges, "uniform_numbers", draw_numbers):
         yield
 
 
@@ -85,6 +92,11 @@ FAULTS: dict[str, Callable[[Tensor], Any]] = {
 
 def train_with_fault(rank: int, world: int, case: Case, fault: str) -> list[OnDevice]:
     """Train a case as `train_on_both` does; on the device a fault is done to the rows of each forward product."""
+    _plant(fault)
+    return train_on_both(rank, world, [case])
+
+
+def _plant(fault: str) -> None:
     multiply = Block.multiply
 
     def faulty(block: Block, x: Tensor) -> Tensor:
@@ -93,4 +105,23 @@ def train_with_fault(rank: int, world: int, case: Case, fault: str) -> list[OnDe
         return multiply(block, x)
 
     Block.multiply = faulty  # type: ignore[method-assign]
-    return train_on_both(rank, world, [case])
+
+
+def train_captured(
+    rank: int, world: int, case: Case, fault: bool = False
+) -> tuple[RankOutcome, RankOutcome, tuple[int, int]]:
+    """Train a case on the device as it is, and with its steps captured; return how much work is, how often replayed.
+
+    `fault`: with a wait for the device in each forward product of what is captured.
+    """
+    register()
+    with in_place_of_cuda():
+        case = replace(case, device="cuda", timing="wall")
+        plain = outcome(case.trainer(rank, world))
+        if fault:
+            _plant("item")
+        captured = replace(case, train=case.train.model_copy(update={"cuda_graphs": True})).trainer(rank, world)
+        found = outcome(captured)
+        assert captured.captured is not None
+        graph = captured.captured._graph
+    return plain, found, (len(graph.work), graph.replays)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from harness.gpus import why_unusable
 from harness.suite.text import write_whole
 from tools.gpu import page
 from tools.gpu.evidence import Evidence, Setting
@@ -36,8 +37,8 @@ def main(
         _mistake(f"--step: no step {unknown} (one of {', '.join(s.name for s in STEPS)})")
     if device not in ("cpu", "cuda"):
         _mistake(f"--device: '{device}' (cpu or cuda)")
-    if device == "cuda" and (problem := _no_gpu()):
-        _mistake(f"--device cuda: {problem} (--device cpu --quick tries the commands)")
+    if device == "cuda" and (problem := why_unusable()):
+        _mistake(f"--device cuda: torch can use no GPU here: {problem[0]} (--device cpu --quick tries the commands)")
     evidence = Evidence(ROOT, out.absolute(), Setting(device, quick))
     for name in step or []:
         evidence.forget(name)
@@ -57,12 +58,6 @@ def main(
     typer.echo(f"summary: {evidence.home / 'summary.md'}")
     states = {each["state"] for each in told["steps"]}
     raise typer.Exit(LEFT if "left" in states else 1 if "failed" in states else 0)
-
-
-def _no_gpu() -> str | None:
-    import torch
-
-    return None if torch.cuda.is_available() else "torch can use no GPU here"
 
 
 def _mistake(line: str) -> None:

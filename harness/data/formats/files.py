@@ -17,12 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import IO, TYPE_CHECKING, Any, Self
 
-import numpy as np
 import psutil
 
 from harness.data.catalog import NUMBER
 from harness.data.graph import Array, EdgeChunks, Shape, csr_from_edges, fits, shape_text
 from harness.data.store import CHUNK_BYTES, Header, chunk_rows, npy_writer, read_columns, read_header, read_rows
+from harness.deferred import numpy as np
 from harness.errors import DataError, UserError
 from harness.files import SMALL, open_regular, read_bytes, size_text
 

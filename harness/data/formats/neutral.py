@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from harness.data.catalog import DatasetInfo, with_normalize
 from harness.data.formats.files import MAX_WIDTH, Npz, as_labels, dense_chunks, open_npy, spool_features
 from harness.data.graph import Array, GraphData, index_dtype
 from harness.data.store import npy_writer
+from harness.deferred import numpy as np
 from harness.errors import DataError
 
 

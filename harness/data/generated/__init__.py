@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
-
-import numpy as np
-from numpy.lib.format import open_memmap
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from harness.data.catalog import DatasetInfo, Option, Sizes
 from harness.data.partition.view import Ints
+from harness.deferred import numpy as np
 from harness.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def noisy_features(
 def _feature_rows(shape: tuple[int, int], work: Path | None) -> NDArray[np.float32]:
     if work is None:
         return np.zeros(shape, np.float32)
-    return open_memmap(work / "features.npy", mode="w+", dtype=np.float32, shape=shape)
+    return np.lib.format.open_memmap(work / "features.npy", mode="w+", dtype=np.float32, shape=shape)
 
 
 def class_labels(rng: np.random.Generator, community: Ints, classes: int, flipped: float) -> Ints:

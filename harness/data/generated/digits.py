@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness.data.catalog import DatasetInfo
 from harness.data.generated import made, option, resolve, split_masks
 from harness.data.graph import GraphData, csr_from_edges
+from harness.deferred import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NODES, WIDTH, CLASSES = 1797, 64, 10
 SPLIT = (0.6, 0.2, 0.2)

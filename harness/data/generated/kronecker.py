@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness.data.catalog import DatasetInfo
 from harness.data.generated import GENERATED, communities, made, noisy_features, option, resolve, split_masks
 from harness.data.graph import GraphData, compiled, csr_from_edges
 from harness.data.partition.view import Ints
+from harness.deferred import numpy as np
 from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CHUNK = 1 << 18
 

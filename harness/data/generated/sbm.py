@@ -6,10 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness.data.catalog import DatasetInfo
 from harness.data.generated import (
@@ -24,7 +21,11 @@ from harness.data.generated import (
 )
 from harness.data.graph import GraphData, compiled, csr_from_edges
 from harness.data.partition.view import Floats, Ints
+from harness.deferred import numpy as np
 from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CHUNK = 1 << 20  # edges drawn at a time
 PROBES = 1 << 18  # node pairs that estimate how many drawn edges coincide

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from harness.data import generated
 from harness.data.catalog import DatasetInfo, published
 from harness.data.generated.sbm import PlantedGraph
 from harness.data.graph import Array, GraphData
+from harness.deferred import numpy as np
 from harness.errors import UserError, nearest
 
 SPARSE = 10.0  # no twin has a mean degree capped below this

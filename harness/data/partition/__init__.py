@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from harness.data.partition.view import Ints, join_neighbours
+from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.registry import Registered, Registry
 from harness.spec import PartitionSpec, PluginSource, Spec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 OptionsT = TypeVar("OptionsT", bound=Spec)
 

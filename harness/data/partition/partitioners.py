@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pymetis
-from numpy.typing import NDArray
 
 from harness.data.graph import csr_from_edges, is_symmetric
 from harness.data.partition import Partitioner, node_weights
 from harness.data.partition.view import Ints
 from harness.data.store import map_npy
+from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.spec import Spec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 METIS_OBJECTIVE = {"cut": 0, "volume": 1}  # mobjtype_et of metis.h; pymetis takes the number only
 

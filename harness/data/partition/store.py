@@ -7,10 +7,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from harness.caches import cache_root
 from harness.data.graph import GraphData
@@ -27,9 +24,13 @@ from harness.data.store import (
     replace_text,
 )
 from harness.data.sums import Tell, damage, seal, set_aside, to_stderr
+from harness.deferred import numpy as np
 from harness.errors import DataError, UserError
 from harness.files import RECORD, read_text
 from harness.spec import PartitionSpec, PluginSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FORMAT = 3  # part of the key: raise it when a view's files change
 HASHED = ("indptr.npy", "indices.npy", "train_mask.npy", "weights.npy")  # all that a partition depends on

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.lib.format import open_memmap
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.data.graph import compiled
+from harness.deferred import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 META = "meta.json"
 TOTAL = "total"
@@ -93,7 +93,7 @@ def _write_rank(view: PartitionedGraph, rank: int, local: NDArray[np.int32], dir
     position[boundary] = inner.size + np.arange(boundary.size, dtype=np.int32)
     indptr = _pointer(np.diff(view.indptr)[inner])
     np.save(directory / "indptr.npy", indptr)
-    indices = open_memmap(directory / "indices.npy", mode="w+", dtype=np.int32, shape=(int(indptr[-1]),))
+    indices = np.lib.format.open_memmap(directory / "indices.npy", mode="w+", dtype=np.int32, shape=(int(indptr[-1]),))
     local_rows(view.indptr, view.indices, inner, position, indices)
     indices.flush()
 
@@ -148,7 +148,7 @@ def write_induced(
     pointer = _pointer(count_selected(indptr, indices, nodes, position >= 0))
     np.save(directory / "indptr.npy", pointer)
     shape = (int(pointer[-1]),)
-    columns = open_memmap(directory / "indices.npy", mode="w+", dtype=indices.dtype, shape=shape)
+    columns = np.lib.format.open_memmap(directory / "indices.npy", mode="w+", dtype=indices.dtype, shape=shape)
     none = np.empty(0, np.float32)
     kept_weights = none if weights is None else np.empty(shape, np.float32)
     induced_rows(indptr, indices, nodes, position, columns, none if weights is None else weights, kept_weights)
@@ -163,9 +163,9 @@ def _pointer(sizes: Ints) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-Ints = NDArray[np.integer[Any]]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.floating[Any]]
+Ints: TypeAlias = "NDArray[np.integer[Any]]"
+Bools: TypeAlias = "NDArray[np.bool_]"
+Floats: TypeAlias = "NDArray[np.floating[Any]]"
 
 
 @compiled

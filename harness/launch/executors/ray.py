@@ -18,6 +18,7 @@ from harness.launch.executors.submission import Arrivals, Need, Quietly, Submiss
 from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
 from harness.launch.runner_process import INTERRUPTED, USAGE, NodeEnd, NodeJob, endpoint, run_on_node
+from harness.runtime.run_store import VARIABLE
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class Tasks:
     def __init__(self, submission: Submission, request: str, tell: Quietly) -> None:
         self._submission, self._request, self._tell = submission, request, tell
         self._shared, self._token = submission.place / f"ray-{secrets.token_hex(8)}", secrets.token_hex(16)
+        # Nodes of a trial know each other by a secret of this run's; Ray itself runs anything for who reaches it.
         self._variables = {name: value for name, value in os.environ.items() if name.startswith("HARNESS_")}
+        self._variables.setdefault(VARIABLE, secrets.token_hex(32))
         self._sizes = node_sizes()
         self._running: dict[str, Attempt] = {}
         self.given_up: dict[str, str] = {}

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from harness.launch.memory import Capacity
 from harness.launch.progress import TrialProgress
 from harness.launch.runner import exit_code
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK, RunnerJob
+from harness.runtime.run_store import write_secret
 from harness.suite.schema import TrialConfig
 
 if TYPE_CHECKING:
@@ -171,10 +173,14 @@ def submit(
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     executor = _executor(submission, asked, need, count)
+    secret = None
+    if need.nodes > 1:
+        submission.place.mkdir(parents=True, exist_ok=True)
+        write_secret(secret := submission.place / f"secret-{secrets.token_hex(8)}")
     said = io.StringIO()
     try:
         with _outside_a_job(), contextlib.redirect_stderr(said), executor.batch():
-            jobs = [executor.submit(RunnerJob(command)) for _ in range(count)]
+            jobs = [executor.submit(RunnerJob(command, secret)) for _ in range(count)]
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         what = re.sub(r"sbatch: (error: )?", "", " ".join(str(error).split()))
         raise UserError(what, key="sbatch", fix="see --slurm") from error

@@ -15,12 +15,12 @@ from harness.results.text import byte_unit, fixed, percent
 
 
 def caching(section: Section) -> Values:
-    """Return the hit rates of the variants that have a cache, where there is a boundary."""
+    """Return the hit rates of the variants that have a cache, where there is a boundary, or rows are the host's."""
     rates = values_of(section, "hit_rate")
     return {
         (variant, parts): stat
         for (variant, parts), stat in rates.items()
-        if parts > 1 and variant.options.get("cache", "none") != "none"
+        if (parts > 1 or variant.options.get("storage") == "host") and variant.options.get("cache", "none") != "none"
     }
 
 

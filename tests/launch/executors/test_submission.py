@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from harness.launch.executors.submission import Arrivals, Need, Submission, chec
 from harness.launch.runner import RunOptions, run_suite
 from harness.launch.runner_process import RUNNERS, RunnerJob, start_runner, stop_runner
 from harness.results.store import ResultStore
+from harness.runtime.run_store import write_secret
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
@@ -118,6 +120,15 @@ def test_a_runner_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ended with 2"):  # the user's mistake
         RunnerJob(("sh", "-c", f"echo started >> {log}; exit 2"))()
     assert log.read_text().count("started") == 1
+
+
+def test_a_job_tells_its_runner_where_the_secret_is_and_not_what_it_is(tmp_path: Path) -> None:
+    secret, log = tmp_path / "secret", tmp_path / "log"
+    write_secret(secret)
+    job = RunnerJob(("sh", "-c", f"echo $HARNESS_SECRET_FILE > {log}"), secret)
+    assert job() == 0
+    assert log.read_text() == f"{secret}\n"
+    assert secret.read_text().strip().encode() not in pickle.dumps(job)
 
 
 def test_a_job_that_must_end_ends_its_runner_first(tmp_path: Path) -> None:

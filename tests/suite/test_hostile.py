@@ -1,0 +1,41 @@
+"""What fuzzing found, and what is asked for by name: one complete line each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError, UserErrors, printable
+from harness.suite.document import parse
+from harness.suite.load import load_suite
+
+
+def test_several_mistakes_are_a_line_each_and_every_line_is_complete(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("name: s\ndatasets: [digits]\nmethods: [full]\nmodel: {hidden: 0, layers: -1}\nrepeat: no\n")
+    with pytest.raises(UserErrors) as error:
+        load_suite(file)
+    assert error.value.lines == tuple(str(error.value).splitlines())
+    assert [line.split(": ")[:2] for line in error.value.lines] == [
+        [f"{file}:4", "model.layers"],
+        [f"{file}:4", "model.hidden"],
+        [f"{file}:5", "repeat"],
+    ]
+
+
+@pytest.mark.parametrize("odd", ["a\nb", "\x1b[2J", "\u2028", "\u202e", "\x07"])
+def test_what_a_file_says_does_not_break_a_line_or_drive_the_terminal(odd: str) -> None:
+    error = UserError(f"bad value {odd}", file=f"f{odd}", key=odd, fix=odd)
+    assert str(error).isprintable()
+    assert error.lines == (str(error),)
+
+
+def test_printable_leaves_what_can_be_printed() -> None:
+    assert printable("é 漢字 'x'\t") == "é 漢字 'x'\\t"
+
+
+def test_a_key_of_several_lines_is_told_in_one() -> None:
+    with pytest.raises(UserError) as error:
+        parse('"a\\nb": 1\n"a\\nb": 2\n', "s")
+    assert str(error.value) == "s:2: a\\nb: duplicate key, first on line 1 (keep one of them)"
