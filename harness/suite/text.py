@@ -43,7 +43,7 @@ def write_whole(path: Path, text: str) -> None:
         with writing(path), temporary.open("x", encoding="utf-8") as file:
             file.write(text)
         temporary.replace(path)
-    except OSError:
+    except BaseException:  # an interrupt, too
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise

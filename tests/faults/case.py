@@ -32,7 +32,7 @@ methods: [struck, graphsage]
 plugins: [{PLANTED}]
 device: cpu
 timing: 'off'
-timeouts: {{trial_s: 60, collective_s: 5}}
+timeouts: {{trial_s: 90, collective_s: 20}}
 """
 
 

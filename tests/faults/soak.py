@@ -146,7 +146,7 @@ def main(
 def _run(place: Place, kept: Path, process: int, end: float) -> None:
     before, begun = place.records(), time.monotonic()
     command, at = place.start(), before
-    with kept.open("a") as stream:
+    with kept.open("a", buffering=1) as stream:
         while command.runs and time.monotonic() < end:
             time.sleep(0.02)
             if (done := place.records()) >= at + EVERY:

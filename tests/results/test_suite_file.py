@@ -8,6 +8,7 @@ from harness.errors import UserError
 from harness.results.store import SUITE_FILE, kept, kept_suites, read_suite, write_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
+from harness.suite.text import write_whole
 
 SUITES = Path(__file__).resolve().parents[2] / "suites"
 
@@ -51,3 +52,13 @@ def test_a_damaged_file_is_the_users_to_mend(text: str, said: str, tmp_path: Pat
     with pytest.raises(UserError) as error:
         kept_suites([tmp_path])
     assert f"{tmp_path / SUITE_FILE}: {said}" in str(error.value)
+
+
+def test_an_interrupt_while_it_is_written_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / SUITE_FILE, "{}")
+    assert list(tmp_path.iterdir()) == []
