@@ -38,7 +38,7 @@ from harness.results.record import Record, Status, epoch_rows, without_epochs
 from harness.results.reduce import flags, reduce
 from harness.results.reference import Measurement
 from harness.results.repeats import unlike
-from harness.results.store import ResultStore, kept, kept_suites, write_suite
+from harness.results.store import ResultStore, kept, kept_suites
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, Timeouts, TrialConfig
@@ -433,7 +433,7 @@ def run_suite(
         else:
             every = expand(suite, device=device, data_dir=options.data_dir)
         today, _ = on_todays_data(every, store, options.data_dir, options.cache, build=False)
-        write_suite(store.directory, kept(suite, today))
+        store.keep_suite(kept(suite, today))
         request = request_of(trials, store, leases, options)
         queue = TrialQueue(store, leases, Seats(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))

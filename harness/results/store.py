@@ -58,9 +58,9 @@ def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
     )
 
 
-def write_suite(directory: Path, suite: KeptSuite) -> None:
-    """Write `suite.json` into a suite's directory of results, whole or not at all."""
-    write_whole(directory / SUITE_FILE, suite.model_dump_json(indent=1) + "\n")
+def write_suite(directory: Path, suite: KeptSuite, temporary: Path | None = None) -> None:
+    """Write `suite.json` into a suite's directory of results, whole or not at all; see `write_whole`."""
+    write_whole(directory / SUITE_FILE, suite.model_dump_json(indent=1) + "\n", temporary)
 
 
 def read_suite(path: Path) -> KeptSuite:
@@ -135,6 +135,11 @@ class ResultStore:
         path.mkdir(parents=True)
         return path
 
+    def keep_suite(self, suite: KeptSuite) -> None:
+        """Write `suite.json`; what a killed runner leaves of it the next one's `clean` removes."""
+        self.staging.mkdir(parents=True, exist_ok=True)
+        write_suite(self.directory, suite, self.staging / f"suite-{self.owner}")
+
     def checkpoints(self, trial_id: str) -> Path:
         """Return where a trial's checkpoints are, if there are any: they outlive a trial that is cut off."""
         return self.directory / CHECKPOINTS / trial_id
@@ -163,8 +168,8 @@ class ResultStore:
             else:
                 owner = path.name.removesuffix(BUILT).rpartition("-")[2]
                 dead = owner != self.owner and leases.runners.dead(owner) is not None
-            if dead and path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+            if dead:
+                _remove(path)
         leases.runners.bury()
 
     def commit(self, trial_id: str, record: Record, epochs: Sequence[dict[str, Any]], log: str) -> Path:
@@ -207,8 +212,8 @@ class ResultStore:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory with all that it holds; of a link to one, the link."""
-    if path.is_symlink():
+    """Remove a file, or a directory with all that it holds; of a link, the link."""
+    if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     else:
         shutil.rmtree(path, ignore_errors=True)

@@ -36,9 +36,12 @@ def write_suite_file(suite: Suite, path: Path) -> Path:
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all, whoever else writes it."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
+def write_whole(path: Path, text: str, temporary: Path | None = None) -> None:
+    """Write a file whole or not at all, whoever else writes it; by way of `temporary`, on the same file system.
+
+    That is what stays behind where this process is killed. By default it is beside the file.
+    """
+    temporary = temporary or path.with_name(f".{path.name}.{uuid.uuid4().hex[:10]}")
     try:
         with writing(path), temporary.open("x", encoding="utf-8") as file:
             file.write(text)

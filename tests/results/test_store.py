@@ -77,6 +77,7 @@ def test_clean_removes_what_dead_runners_left(store: ResultStore) -> None:
         dead = store.staging / name
         dead.mkdir(parents=True)
         (dead / "rank0.json").write_text("{}")
+    (store.staging / "suite-999999").write_text("cut of")  # a `suite.json` that its writer did not come to end
     mine, other = store.stage("ffffffffffff"), ResultStore(store.root, "demo")
     with other.runner():
         theirs = other.stage(TRIAL)
