@@ -620,3 +620,28 @@ def test_nothing_is_wider_than_the_window(page: playwright.Page, width: int) -> 
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.set_viewport_size({"width": 1400, "height": 900})
     assert wide <= width
+
+
+BROKEN = """() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll("tbody th")) {
+    const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
+    for (const { 0: word, index } of text && cell.getClientRects().length ? text.data.matchAll(/\\S+/g) : []) {
+      const range = document.createRange();
+      range.setStart(text, index);
+      range.setEnd(text, index + word.length);
+      if (range.getClientRects().length > 1 && word.length < 20) broken.push(word);
+    }
+  }
+  return broken;
+}"""
+
+
+def test_a_phone_shows_the_answer_first_and_breaks_no_word_of_a_name(browser: playwright.Browser, index: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(index.as_uri())
+    page.evaluate("document.querySelectorAll('details.fold').forEach(each => { each.open = true; })")
+    assert page.evaluate(BROKEN) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.querySelector('main tbody tr').getBoundingClientRect().top") < 844
+    page.close()
