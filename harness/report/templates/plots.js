@@ -333,17 +333,20 @@ function drawPlot(plot) {
   const heldOf = (panel) => plot.held.get(panel.whole);
   plot.shown = rows.flat().map(heldOf);
   figure.classList.toggle("empty", !rows.length);
-  place.replaceChildren(...rows.map((row) => makeRow(row, place.clientWidth, heldOf)));
+  const room = place.clientWidth, order = [...plot.held.values()];
+  const laid = JSON.stringify([room, rows.map((row) => row.map((panel) => order.indexOf(heldOf(panel))))]);
+  if (plot.laid !== laid) place.replaceChildren(...rows.map((row) => makeRow(row, room, heldOf))); // else the browser has nothing to lay out
+  plot.laid = laid;
   const together = (share, row, panel) => (share === "all" ? rows.flat() : share === "row" ? row : [panel]);
   const made = rows.flatMap((row) => row.map((panel) => {
     const domains = panel.kind === "cells" ? { x: domainOf([panel], "x"), y: domainOf([panel], "y") }
       : { x: domainOf(together(own.share[0], row, panel), "x"), y: domainOf(together(own.share[1], row, panel), "y") };
     return { panel, ...panelSpec(own, panel, domains, sizeOf(plot, panel, heldOf(panel).place), theme) };
   }));
+  const far = new Map(made.map((each) => [each, outside(heldOf(each.panel).place)])); // before the legend: what is measured is not yet changed
   plot.points = made.flatMap((each) => each.rows);
-  drawLegend(plot, theme.dark);
   plot.left = made.length;
-  const far = new Map(made.map((each) => [each, outside(heldOf(each.panel).place)]));
+  drawLegend(plot, theme.dark);
   later(...made.sort((a, b) => far.get(a) - far.get(b)).map((each) => () => {
     drawPanel(plot, heldOf(each.panel), each);
     plot.left -= 1;
@@ -434,7 +437,7 @@ function makePlot(figure) {
   box.hidden = true;
   const data = figure.querySelector("script");
   data.after(place, legend, box);
-  const plot = { figure, place, legend, box, data, own: null, held: new Map(), shown: [], points: [], picked: new Set(), left: 0, seen: false, due: true };
+  const plot = { figure, place, legend, box, data, own: null, held: new Map(), laid: "", shown: [], points: [], picked: new Set(), left: 0, seen: false, due: true };
   plots.push(plot);
   new IntersectionObserver((entries) => {
     plot.seen = entries.some((each) => each.isIntersecting);
