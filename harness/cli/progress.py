@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from harness.suite.schema import TrialConfig
 QUIET_S = 5.0  # between plain lines of a trial that trains
 RENEWED_S = 0.5  # between renewals of a notebook's table
 MOST_ROWS = 40  # of it
+BLOCKS = re.compile("[█░]")  # of a bar
 WIDE = 200  # characters of its lines
 
 
@@ -72,6 +74,7 @@ class Lines:
     _total: int = 0
     _latest: Latest = field(default_factory=Latest)
     _last: float = 0.0
+    _work: str = ""
 
     def suite_started(self, total: int, done: int) -> None:
         """Say how much there is to do."""
@@ -85,7 +88,11 @@ class Lines:
 
     def trial_stage(self, text: str) -> None:
         """Say what takes long before training."""
-        self.write(f"    {text}")
+        work, *counted = BLOCKS.split(text)
+        if not counted or work != self._work:  # of what is counted, once what it is
+            self.write(f"    {work.rstrip()}")
+        if counted:
+            self._work = work
 
     def trial_event(self, event: dict[str, Any]) -> None:
         """Say how far the trial is, unless that was said just now."""

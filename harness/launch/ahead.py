@@ -77,6 +77,9 @@ def _compile_ahead(
         if why is not None:
             failed += 1
             tell(f"{trial.method.name} is not compiled ahead: {why}")
+    if missing:
+        done = len(missing) - failed
+        tell(f"kernels are compiled for {done} of {len(missing)} shapes of trials")
     known = [note for note in notes.values() if note is not None]
     preload(_union(known) if len(known) == len(notes) and len(own) == len(trials) else None)
     return len(missing), failed

@@ -62,6 +62,15 @@ def test_lines_are_at_most_one_in_five_seconds() -> None:
     ]
 
 
+def test_lines_say_once_what_is_counted() -> None:
+    lines: list[str] = []
+    view = Lines(lines.append, lambda: 0.0)
+    for text in ("compiling ░░ 0/2 full", "full is not compiled", "compiling █░ 1/2 roc", "compiled", "compiled"):
+        view.trial_stage(text)
+    view.trial_stage("counting ░░ 0/2")
+    assert [line.strip() for line in lines] == ["compiling", "full is not compiled", "compiled", "compiled", "counting"]
+
+
 def test_flags_are_named_at_the_end_of_a_trial() -> None:
     flagged = record().model_copy(update={"flags": ["cores: 2 of 1 (ranks [0])", "cores: 3 of 1 (ranks [1])"]})
     assert outcome_text(flagged) == "ok  (1 min 23 s)  flagged: cores"

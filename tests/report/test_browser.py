@@ -99,6 +99,16 @@ def tick(page: playwright.Page, key: str, value: str) -> None:
     )
 
 
+def until(page: playwright.Page, test: str, arg: object = None) -> None:
+    """Wait until a function of the page holds; Playwright's own waiting evaluates text, which the page forbids."""
+    wait = f"""async (arg) => {{
+      const holds = {test};
+      for (let i = 0; i < 1000 && !holds(arg); i += 1) await new Promise((done) => setTimeout(done, 10));
+      return holds(arg);
+    }}"""
+    assert page.evaluate(wait, arg)
+
+
 def test_filter_of_methods_acts_on_tables_and_figures(page: playwright.Page) -> None:
     rows, marks = "tr[data-method=full]", "g.mark[data-method=full]"
     others = shown(page, "g.mark[data-method=bns-gcn]")
@@ -196,6 +206,7 @@ def drawn(page: playwright.Page) -> list[dict[str, Any]]:
     """The points of the first chart that are means, once they are drawn."""
     page.locator("figure[data-chart-of]").first.scroll_into_view_if_needed()
     page.wait_for_selector(CHART)
+    until(page, "() => !called && !charts[0].due")
     page.evaluate("charts[0].done")
     return list(page.evaluate(MEANS))
 
@@ -286,11 +297,11 @@ def test_curves_are_drawn_when_the_trials_are_opened(page: playwright.Page, mean
     assert page.evaluate(f"new Set({curve}.map(each => each.trial)).size") == len(means)
     last = page.evaluate(f"Math.max(...{curve}.map(each => each.x))")
     fold.locator("select[data-chart=curve]").select_option("1")
-    page.wait_for_function(f"Math.max(...{curve}.map(each => each.x)) !== {last}")
+    until(page, f"() => Math.max(...{curve}.map(each => each.x)) !== {last}")
     assert shown(page, "details.fold[open] tr[data-method=full]") > 0
     tick(page, "method", "full")
     assert shown(page, "details.fold[open] tr[data-method=full]") == 0
-    page.wait_for_function(f"!{curve}.some(each => each.method === 'full')")
+    until(page, f"() => !{curve}.some(each => each.method === 'full')")
     page.evaluate("setChosen('curve', '')")
 
 
@@ -314,13 +325,13 @@ def plotted(page: playwright.Page, kind: str) -> int:
     figure = page.locator(PLOT.format(kind))
     figure.scroll_into_view_if_needed()
     place = int(figure.evaluate("own => plots.findIndex(each => each.figure === own)"))
-    page.wait_for_function("place => plots[place].seen && !plots[place].due", arg=place)
+    until(page, "place => plots[place].seen && !plots[place].due && !plots[place].left", arg=place)
     return place
 
 
 def points(page: playwright.Page, kind: str, test: str) -> list[dict[str, Any]]:
     """What a figure's first panel draws now, of what passes a test."""
-    drawn = f"place => plots[place].views[0].data('points').filter(each => {test}).map(each => ({{ ...each }}))"
+    drawn = f"place => plots[place].shown[0].view.data('points').filter(each => {test}).map(each => ({{ ...each }}))"
     return list(page.evaluate(drawn, plotted(page, kind)))
 
 
@@ -421,6 +432,45 @@ def test_filters_act_on_figures_and_their_axes(page: playwright.Page) -> None:
     tick(page, "method", EVIL)
     plotted(page, "throughput")
     assert page.locator(f"{PLOT.format('throughput')}.empty").count() == 1
+
+
+def test_a_panel_keeps_its_view_and_the_last_filter_wins(page: playwright.Page) -> None:
+    place = plotted(page, "memory")
+    before = points(page, "memory", "each.kind === 'bar'")
+    page.evaluate("place => { window.views = plots[place].shown.map(each => each.view); }", place)
+    boxes = "[...document.querySelectorAll('input[data-filter=method]')]"
+    full, other = (f"{boxes}.find(each => each.value === '{name}')" for name in ("full", "bns-gcn"))
+    at_once = page.evaluate(
+        f"""place => {{
+      {full}.click(); {full}.click(); {other}.click();
+      return plots[place].shown[0].view.data("points").length;
+    }}""",
+        place,
+    )
+    assert at_once >= len(before)  # pictures follow what is on the screen at once
+    after = points(page, "memory", "each.kind === 'bar'")
+    left = {bar["series"] for bar in before if not bar["series"].startswith("bns-gcn")}
+    assert {bar["series"] for bar in after} == left
+    assert page.evaluate("place => plots[place].shown.every((each, i) => each.view === window.views[i])", place)
+    assert page.evaluate("waiting.length") == 0
+
+
+def test_a_filter_brings_back_an_axis_that_a_reader_moved(page: playwright.Page) -> None:
+    place = plotted(page, "pareto")
+    domain = "place => plots[place].shown[0].view.scale('x').domain()"
+    there = page.evaluate(domain, place)
+    marks = page.locator(PLOT.format("pareto")).locator("svg.marks").first
+    marks.scroll_into_view_if_needed()
+    marks.hover()
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -200)
+    page.keyboard.up("Control")
+    until(page, f"([place, there]) => String(({domain})(place)) !== there", [place, ",".join(map(str, there))])
+    page.mouse.move(0, 0)
+    tick(page, "method", "full")
+    tick(page, "method", "full")
+    plotted(page, "pareto")
+    assert page.evaluate(domain, place) == pytest.approx(there)
 
 
 def test_the_front_is_of_what_is_left(page: playwright.Page) -> None:
@@ -570,3 +620,28 @@ def test_nothing_is_wider_than_the_window(page: playwright.Page, width: int) -> 
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.set_viewport_size({"width": 1400, "height": 900})
     assert wide <= width
+
+
+BROKEN = """() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll("tbody th")) {
+    const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
+    for (const { 0: word, index } of text && cell.getClientRects().length ? text.data.matchAll(/\\S+/g) : []) {
+      const range = document.createRange();
+      range.setStart(text, index);
+      range.setEnd(text, index + word.length);
+      if (range.getClientRects().length > 1 && word.length < 20) broken.push(word);
+    }
+  }
+  return broken;
+}"""
+
+
+def test_a_phone_shows_the_answer_first_and_breaks_no_word_of_a_name(browser: playwright.Browser, index: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(index.as_uri())
+    page.evaluate("document.querySelectorAll('details.fold').forEach(each => { each.open = true; })")
+    assert page.evaluate(BROKEN) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.querySelector('main tbody tr').getBoundingClientRect().top") < 844
+    page.close()

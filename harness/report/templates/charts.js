@@ -4,6 +4,35 @@ const told = JSON.parse(document.getElementById("trials").textContent);
 const chosen = { x: "", y: "", parts: "", logx: "", logy: "", curve: "" }; // "": as each chart has it
 const charts = [];
 
+// --- what waits until the screen shows what a click changed at once
+
+const LONGEST = 40; // milliseconds of pieces of work without a break: each costs a frame
+const waiting = [];
+let called = false;
+
+function later(...work) {
+  waiting.push(...work);
+  if (called || !waiting.length) return;
+  called = true;
+  requestAnimationFrame(() => setTimeout(workOn));
+}
+
+function workOn() {
+  const start = performance.now();
+  try {
+    while (waiting.length && performance.now() - start < LONGEST) waiting.shift()();
+  } finally {
+    called = waiting.length > 0;
+    if (called) setTimeout(workOn);
+  }
+}
+
+function finish() {
+  while (waiting.length) waiting.shift()();
+}
+
+// --- numbers
+
 const mean = (values) => values.reduce((sum, each) => sum + each, 0) / values.length;
 const spread = (values) => {
   if (values.length < 2) return 0;
@@ -211,18 +240,16 @@ async function render(chart, own, points, spec, x, y) {
   await view.data("points", points).runAsync();
 }
 
-function drawSoon(chart) {
-  chart.due = true;
-  if (chart.seen) drawNow(chart);
-}
-
 function drawNow(chart) {
   if (!chart.due) return;
   chart.due = false;
   chart.done = (chart.done || Promise.resolve()).then(() => draw(chart)).then(() => chart.figure.classList.add("live"));
 }
 
-const drawAll = () => charts.forEach(drawSoon);
+function drawAll() {
+  for (const chart of charts) chart.due = true;
+  later(...charts.filter((each) => each.seen).map((each) => () => drawNow(each)));
+}
 
 // --- controls
 
@@ -317,7 +344,7 @@ function recall() {
 all("figure[data-chart-of],figure[data-curves-of]").forEach(makeChart);
 recall();
 showControls();
-changed.push(drawAll, remember);
+changed.push(() => { waiting.length = 0; }, drawAll, remember); // what waited is of an older choice
 window.addEventListener("hashchange", () => { if (location.hash.startsWith("#?")) { recall(); showControls(); update(); } });
 update();
 window.dispatchEvent(new Event("hashchange")); // the charts have moved what the address names

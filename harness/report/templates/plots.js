@@ -29,7 +29,7 @@ function panelLeft(own, panel) {
   if (hidden({ parts: partsText(panel.parts) })) return null;
   const marks = panel.marks.map((each) => markLeft(own, each)).filter(Boolean);
   const named = (all) => all.some((each) => each.of !== undefined);
-  return named(panel.marks) && !named(marks) ? null : { ...panel, marks };
+  return named(panel.marks) && !named(marks) ? null : { ...panel, marks, whole: panel };
 }
 
 // --- axes
@@ -51,8 +51,9 @@ function domainOf(panels, name) {
   return [axis.low ?? ends[0], axis.high ?? ends[1]];
 }
 
-function scaleOf(axis, domain) {
-  return { domain, nice: false, ...(axis.log ? { type: "log", base: axis.base } : { zero: false }) };
+// What filters change is a parameter, so that a panel that is there is given new values, which takes a tenth of drawing another.
+function scaleOf(axis, name) {
+  return { domain: { expr: `${name}s` }, nice: false, ...(axis.log ? { type: "log", base: axis.base } : { zero: false }) };
 }
 
 // Ticks with names of their own are looked up: a name is data, no part of an expression.
@@ -230,7 +231,7 @@ function cellRows(own, panel, soft) {
 }
 
 function cellLayers(panel) {
-  const axis = (name) => ({ type: "quantitative", scale: scaleOf(panel[name], domainOf([panel], name)),
+  const axis = (name) => ({ type: "quantitative", scale: scaleOf(panel[name], name),
     axis: { ...axisOf(panel[name], name === "x" ? "across" : "up", name === "x"), grid: false, ticks: false } });
   const [x, y] = [axis("x"), axis("y")];
   const layers = [{ mark: { type: "rect" }, encoding: { x: { ...x, field: "left" }, x2: { field: "right" }, y: { ...y, field: "top" }, y2: { field: "bottom" }, fill: literal("colour") } }];
@@ -242,10 +243,10 @@ function cellLayers(panel) {
 
 // --- drawing
 
-// Rows of data and a specification of one panel; `domains` by axis.
+// Rows of data, the specification of one panel, and the values of its parameters; `domains` by axis.
 function panelSpec(own, panel, domains, size, theme) {
   const { ink, soft, dark } = theme, names = { across: namesOf(panel.x.ticks), up: namesOf(panel.y.ticks) };
-  const axis = (name) => ({ field: name, type: "quantitative", scale: scaleOf(panel[name], domains[name]), axis: axisOf(panel[name], name === "x" ? "across" : "up", name === "x") });
+  const axis = (name) => ({ field: name, type: "quantitative", scale: scaleOf(panel[name], name), axis: axisOf(panel[name], name === "x" ? "across" : "up", name === "x") });
   let rows, layer;
   if (panel.kind === "bars") {
     const bars = barRows(own, panel, dark);
@@ -265,8 +266,8 @@ function panelSpec(own, panel, domains, size, theme) {
     rows = planeRows(own, panel, dark);
     layer = planeLayers(axis("x"), axis("y"));
   }
-  const params = [{ name: "picked", value: [] }, ...Object.entries(names).map(([name, value]) => ({ name, value }))];
-  return { rows, spec: { data: { name: "points" }, params, background: null, ...size, autosize: { type: "fit", contains: "padding" }, layer, config: config(theme) } };
+  const values = { ...names, xs: domains.x, ys: domains.y }, params = ["picked", ...Object.keys(values)].map((name) => ({ name, value: [] }));
+  return { rows, values, spec: { data: { name: "points" }, params, background: null, ...size, autosize: { type: "fit", contains: "padding" }, layer, config: config(theme) } };
 }
 
 function linesOf(own, panel, datum) {
@@ -298,52 +299,80 @@ function interval({ y, low, high }) {
   return even ? ` ± ${written((high - low) / 2)}` : ` (${written(low)} to ${written(high)})`;
 }
 
-function drawPanel(plot, panel, place, domains, theme) {
-  const wide = place.clientWidth, count = panel.marks.length, alone = place.parentElement.children.length === 1;
+function sizeOf(plot, panel, place) {
+  const wide = place.clientWidth, count = panel.marks.length, alone = plot.shown.length === 1;
   const longest = Math.max(1, ...panel.marks.map((mark) => wrapped(seriesOf(plot.own, mark).label, NAMES / 7.5).length));
   const heights = { plane: alone ? 330 : 260, bars: 250, stack: 56 + (6 + 14 * longest) * Math.max(count, 2), cells: Math.min(wide, 300) };
-  const size = { width: panel.kind === "cells" ? Math.min(wide, 300) : wide, height: heights[panel.kind] };
-  const { rows, spec } = panelSpec(plot.own, panel, domains, size, theme);
-  const view = makeView(spec, place, (event, item) => {
-    say(plot.box, event, item?.datum && item.datum.series ? linesOf(plot.own, panel, item.datum) : null);
-  });
-  view.data("points", rows).signal("picked", [...plot.picked]).run();
-  plot.views.push(view);
-  plot.points.push(...rows);
+  return { width: panel.kind === "cells" ? Math.min(wide, 300) : wide, height: heights[panel.kind] };
 }
 
+// Axes that a reader has moved are no longer those of the parameters.
+const moved = (view) => ["x", "y"].some((name) => String(view.scale(name).domain()) !== String(view.signal(`${name}s`)));
+
+// The view that is there is used again while only data and parameters differ.
+function drawPanel(plot, held, { panel, rows, spec, values }) {
+  const key = JSON.stringify(spec);
+  if (held.key !== key || (panel.kind === "plane" && moved(held.view))) {
+    held.view?.finalize();
+    held.place.replaceChildren();
+    held.view = makeView(spec, held.place, (event, item) => {
+      say(plot.box, event, item?.datum && item.datum.series ? linesOf(plot.own, panel, item.datum) : null);
+    });
+    held.key = key;
+  }
+  for (const [name, value] of Object.entries(values)) held.view.signal(name, value);
+  held.view.data("points", rows).signal("picked", [...plot.picked]).run();
+}
+
+// The panels that are left are laid out and the legend is made; the panels follow one by one, those in the window first.
 function drawPlot(plot) {
   const { own, figure, place } = plot, theme = colours();
   const given = own.colour ? [own.rows.flat()] : own.rows; // matrices stand as they fit
   const rows = given.map((row) => row.map((each) => panelLeft(own, each)).filter(Boolean)).filter((row) => row.length);
-  plot.views.forEach((each) => each.finalize());
-  Object.assign(plot, { views: [], points: [] });
+  for (const panel of rows.flat()) if (!plot.held.has(panel.whole)) plot.held.set(panel.whole, { place: document.createElement("div"), view: null, key: "" });
+  const heldOf = (panel) => plot.held.get(panel.whole);
+  plot.shown = rows.flat().map(heldOf);
   figure.classList.toggle("empty", !rows.length);
-  const places = rows.map((row) => makeRow(row, place.clientWidth));
-  place.replaceChildren(...places.map(([holder]) => holder));
+  const room = place.clientWidth, order = [...plot.held.values()];
+  const laid = JSON.stringify([room, rows.map((row) => row.map((panel) => order.indexOf(heldOf(panel))))]);
+  if (plot.laid !== laid) place.replaceChildren(...rows.map((row) => makeRow(row, room, heldOf))); // else the browser has nothing to lay out
+  plot.laid = laid;
   const together = (share, row, panel) => (share === "all" ? rows.flat() : share === "row" ? row : [panel]);
-  rows.forEach((row, i) => row.forEach((panel, j) => {
-    const domains = { x: domainOf(together(own.share[0], row, panel), "x"), y: domainOf(together(own.share[1], row, panel), "y") };
-    drawPanel(plot, panel, places[i][1][j], domains, theme);
+  const made = rows.flatMap((row) => row.map((panel) => {
+    const domains = panel.kind === "cells" ? { x: domainOf([panel], "x"), y: domainOf([panel], "y") }
+      : { x: domainOf(together(own.share[0], row, panel), "x"), y: domainOf(together(own.share[1], row, panel), "y") };
+    return { panel, ...panelSpec(own, panel, domains, sizeOf(plot, panel, heldOf(panel).place), theme) };
   }));
+  const far = new Map(made.map((each) => [each, outside(heldOf(each.panel).place)])); // before the legend: what is measured is not yet changed
+  plot.points = made.flatMap((each) => each.rows);
+  plot.left = made.length;
   drawLegend(plot, theme.dark);
-  figure.dataset.plotted = "";
+  later(...made.sort((a, b) => far.get(a) - far.get(b)).map((each) => () => {
+    drawPanel(plot, heldOf(each.panel), each);
+    plot.left -= 1;
+    if (!plot.left) figure.dataset.plotted = "";
+  }));
+}
+
+// How many pixels of scrolling away something is.
+function outside(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  return Math.max(0, top - window.innerHeight, -bottom);
 }
 
 // Panels beside one another as far as there is room, as many in each line.
-function makeRow(row, room) {
+function makeRow(row, room, heldOf) {
   const holder = document.createElement("div"), fit = Math.max(1, Math.floor(room / NARROWEST[row[0].kind]));
   const lines = Math.ceil(row.length / fit), columns = row[0].kind === "cells" ? fit : Math.ceil(row.length / lines);
   holder.className = "panels";
   holder.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-  const places = row.map((panel) => {
-    const around = document.createElement("div"), inside = document.createElement("div");
+  for (const panel of row) {
+    const around = document.createElement("div");
     if (panel.heading) around.append(Object.assign(document.createElement("p"), { className: "heading", textContent: panel.heading.replace("\n", ", ") }));
-    around.append(inside);
+    around.append(heldOf(panel).place);
     holder.append(around);
-    return inside;
-  });
-  return [holder, places];
+  }
+  return holder;
 }
 
 // --- the legend: a click leaves one bright
@@ -383,7 +412,7 @@ function drawLegend(plot, dark) {
 function pick(plot, key, button) {
   if (!plot.picked.delete(key)) plot.picked.add(key);
   button.setAttribute("aria-pressed", String(plot.picked.has(key)));
-  plot.views.forEach((view) => view.signal("picked", [...plot.picked]).run());
+  for (const { view } of plot.shown) view?.signal("picked", [...plot.picked]).run();
 }
 
 function gradient(scale) {
@@ -408,11 +437,11 @@ function makePlot(figure) {
   box.hidden = true;
   const data = figure.querySelector("script");
   data.after(place, legend, box);
-  const plot = { figure, place, legend, box, data, own: null, views: [], points: [], picked: new Set(), seen: false, due: true };
+  const plot = { figure, place, legend, box, data, own: null, held: new Map(), laid: "", shown: [], points: [], picked: new Set(), left: 0, seen: false, due: true };
   plots.push(plot);
   new IntersectionObserver((entries) => {
     plot.seen = entries.some((each) => each.isIntersecting);
-    if (plot.seen) plotNow(plot);
+    if (plot.seen) later(() => plotNow(plot));
   }, { rootMargin: "300px" }).observe(figure);
 }
 
@@ -426,12 +455,11 @@ function plotNow(plot) {
   drawPlot(plot);
 }
 
-// What a filter changes is on the page at once; the figures in sight follow, one after another.
+// Those that are seen next are drawn then.
 function plotAgain() {
-  for (const plot of plots) {
-    plot.due = true;
-    setTimeout(() => { if (plot.seen) plotNow(plot); });
-  }
+  for (const plot of plots) plot.due = true;
+  const near = plots.filter((each) => each.seen), far = new Map(near.map((each) => [each, outside(each.figure)]));
+  later(...near.sort((a, b) => far.get(a) - far.get(b)).map((each) => () => plotNow(each)));
 }
 
 all("figure.plotted").forEach(makePlot);
@@ -448,10 +476,12 @@ window.addEventListener("resize", () => {
 });
 // Paper is white and has all that is open.
 window.addEventListener("beforeprint", () => {
+  finish();
   paper = true;
   for (const plot of plots) {
     plot.due = true;
     if (plot.figure.getClientRects().length) plotNow(plot);
   }
+  finish();
 });
 window.addEventListener("afterprint", () => { paper = false; plotAgain(); });
