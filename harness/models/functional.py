@@ -162,13 +162,24 @@ def _rounded(x: Tensor) -> Tensor:
 
 
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """Return x' grad, in chunks of one size and what is left."""
-    whole = x.shape[0] // GRADIENT_ROWS * GRADIENT_ROWS
-    result = grad[whole:].t() @ x[whole:]
-    for start in range(0, whole, GRADIENT_ROWS):
-        rows = slice(start, start + GRADIENT_ROWS)
-        result += _product(grad[rows].t(), x[rows])
+    """Return x' grad, in chunks of one size and what is left.
+
+    That is taken up to a multiple of `ROUNDED_ROWS` with zeros: few numbers of rows come, for each of which oneDNN
+    keeps a kernel. MKL would divide the rows among the threads on some processors, and round by their number.
+    """
+    if not x.shape[0]:
+        return x.new_zeros((x.shape[1], grad.shape[1]))
+    chunks = zip(x.split(GRADIENT_ROWS), grad.split(GRADIENT_ROWS), strict=True)
+    parts = (_product(_whole(b).t(), _whole(a)) for a, b in chunks)
+    result = next(parts)
+    for part in parts:
+        result += part
     return result.t()
+
+
+def _whole(rows: Tensor) -> Tensor:
+    more = -rows.shape[0] % ROUNDED_ROWS
+    return torch.nn.functional.pad(rows, (0, 0, 0, more)) if more else rows
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:

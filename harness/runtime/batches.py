@@ -259,7 +259,8 @@ class Pending(Generic[T]):
         kind = kind_of(self._comm.device)
         if kind.has_streams:
             for tensor in _tensors(result):
-                kind.hold(tensor)
+                if tensor.device.type == self._comm.device.type:  # what guides draws may be the host's
+                    kind.hold(tensor)
         self._count()
         return result
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from numpy.typing import NDArray
-
 from harness import Sample, batch_seed, torch
 from harness import numpy as np
 from harness.graph import pointers, running_sums, stream_bits, sums_of_rows, uniform_on_device, upload
 from harness.sampling import GraphOnDevice, LayerOnDevice, number_nodes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 

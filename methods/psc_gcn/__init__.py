@@ -385,8 +385,8 @@ class EdgeSampler:
 
     def _fill(self, comm: Communicator) -> None:
         self._cached = self._chosen()
-        before = self._cache.rows  # perhaps the trainer's stream made them, and this one still reads them
-        kind_of(before.device).hold(before)
+        for before in vars(self._cache).values():  # perhaps the trainer's stream made it, and this one still reads it
+            kind_of(before.device).hold(before)
         self._refill(comm)
 
     def _refill(self, comm: Communicator) -> None:

@@ -129,7 +129,7 @@ def test_nodes_with_unlike_gpus_train_nothing(tmp_path: Path) -> None:
     coordinator.ranks = SimpleNamespace(timeouts=SimpleNamespace(trial_s=1))  # type: ignore[assignment]
     workers: Any = SimpleNamespace(nodes={1: infos[1]}, hear=lambda *_: [{"hash": "x"}])
     group = coordinator._together(
-        None, workers, trial(), SimpleNamespace(fingerprint="x"), tmp_path, None  # type: ignore[arg-type]
+        None, workers, trial(), SimpleNamespace(fingerprint="x"), tmp_path, None, None  # type: ignore[arg-type]
     )  # fmt: skip
     assert group.reason == "node 0 found ranks on unlike GPUs (A100, H100): times would be those of the slowest"
 

@@ -69,15 +69,17 @@ def test_between_evaluations_a_rank_holds_its_training_alone(tmp_path: Path) -> 
     case = Case(data, "bns-gcn", {"rate": 0.01}, HELD_MODEL, HELD_SPEC)
     cases = [case, replace(case, train=small), replace(case, data=inductive), replace(case, options={"rate": 1.0})]
     ranks = run_ranks(held_tensors, 2, cases)
+    parts = run_ranks(sizes, 2, case)
     for rank, (whole, pieces, trained_apart, full) in enumerate(ranks):
-        part = run_ranks(sizes, 2, case)[rank]
+        part = parts[rank]
         inner, sources, edges = part["inner"], part["inner"] + part["boundary"], part["edges"]
         parameters = 2 * 200 * 256 + 256 + 2 * 256 * HELD_GRAPH.num_classes + HELD_GRAPH.num_classes
         features = 4 * 200 * inner
         labels = 8 * (inner + part["train"] + part["labelled"])
         # What samples are drawn from: the edges, their transpose, the degrees.
         edges_twice = 8 * (inner + 1) + 8 * (sources + 1) + 2 * 4 * edges
-        want = features + labels + edges_twice + 4 * sources + 4 * (4 * parameters + 1) + 4
+        routes = 8 * parts[1 - rank]["boundary"]  # of the inner rows that the other one may ask for
+        want = features + labels + edges_twice + routes + 4 * sources + 4 * (4 * parameters + 1) + 4
         for epoch in (whole, pieces):
             assert all(abs(held - want) < SCALARS for held in epoch[:4])
         assert max(full[:4]) - min(full[:4]) < SCALARS
