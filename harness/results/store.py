@@ -147,7 +147,7 @@ class ResultStore:
     def forget(self, trial_id: str) -> None:
         """Remove a trial's checkpoints."""
         home = self.checkpoints(trial_id)
-        shutil.rmtree(home, ignore_errors=True)
+        _remove(home)
         with contextlib.suppress(OSError):  # others' are there, or none at all
             home.parent.rmdir()
 
@@ -285,10 +285,8 @@ def read_epochs(path: Path) -> pd.DataFrame:
             said = file.metadata
             if said.num_rows * max(1, said.num_columns) > MOST_CELLS:
                 raise ValueError(f"{said.num_rows} rows of {said.num_columns} columns are no trial's")
-            if twice := {*file.schema_arrow.names} & {
-                "suite",
-                "trial",
-            }:  # of which trial they are, is the record's to say
+            # Of which trial they are, is the record's to say.
+            if twice := {"suite", "trial"}.intersection(file.schema_arrow.names):
                 raise ValueError(f"they have a column '{min(twice)}'")
             table = pa.Table.from_batches(_bounded(file), file.schema_arrow)
             frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
@@ -315,13 +313,13 @@ def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
 
 def _check_epochs(place: Path) -> None:
     """Raise UserError if a record's epochs are gone or cut short; what they say is not read."""
-    path = place / "epochs.parquet"
+    path = place / EPOCHS_FILE
     try:
         with path.open("rb") as file:
             file.seek(-len(_PARQUET_END), os.SEEK_END)
             whole = file.read() == _PARQUET_END
     except OSError:
-        whole = not (place / "record.json").exists()  # the record has just moved
+        whole = not (place / RECORD_FILE).exists()  # the record has just moved
     if not whole:
         fix = "remove the trial's directory; the next run repeats it"
         raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=fix)
