@@ -9,6 +9,8 @@ from harness.deferred import Function, numba, torch
 from harness.deferred import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
     from torch import Tensor
     from torch.autograd.function import FunctionCtx
@@ -162,24 +164,30 @@ def _rounded(x: Tensor) -> Tensor:
 
 
 def _weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """Return x' grad, in chunks of one size and what is left.
+    """Return x' grad, rounded alike with any number of threads.
 
-    That is taken up to a multiple of `ROUNDED_ROWS` with zeros: few numbers of rows come, for each of which oneDNN
-    keeps a kernel. MKL would divide the rows among the threads on some processors, and round by their number.
+    MKL divides the rows among the threads on some processors, and oneDNN those of a single column. So rows come by
+    chunks of few sizes, since oneDNN keeps a kernel for each; zeros fill the last up.
     """
     if not x.shape[0]:
         return x.new_zeros((x.shape[1], grad.shape[1]))
-    chunks = zip(x.split(GRADIENT_ROWS), grad.split(GRADIENT_ROWS), strict=True)
-    parts = (_product(_whole(b).t(), _whole(a)) for a, b in chunks)
+    if grad.shape[1] == 1:
+        return (x * grad).sum(0, keepdim=True).t()
+    parts = (_product(to.t(), rows) for rows, to in zip(_chunks(x), _chunks(grad), strict=True))
     result = next(parts)
     for part in parts:
         result += part
     return result.t()
 
 
-def _whole(rows: Tensor) -> Tensor:
-    more = -rows.shape[0] % ROUNDED_ROWS
-    return torch.nn.functional.pad(rows, (0, 0, 0, more)) if more else rows
+def _chunks(rows: Tensor) -> Iterator[Tensor]:
+    """Yield chunks of `GRADIENT_ROWS`, of a multiple of `ROUNDED_ROWS`, and of a power of two with zeros."""
+    whole = rows.shape[0] // ROUNDED_ROWS * ROUNDED_ROWS
+    if whole:
+        yield from rows[:whole].split(GRADIENT_ROWS)
+    if left := rows.shape[0] - whole:
+        more = max(16, 1 << (left - 1).bit_length()) - left
+        yield torch.nn.functional.pad(rows[whole:], (0, 0, 0, more)) if more else rows[whole:]
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:

@@ -175,3 +175,22 @@ def test_layer_norm_has_the_same_bits_with_any_number_of_threads() -> None:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 16, 60, 300, 2048, 5000])
+@pytest.mark.parametrize(("width", "out"), [(48, 1), (48, 7), (1, 16), (300, 64)])
+def test_gradients_of_weights_have_the_same_bits_with_any_number_of_threads(rows: int, width: int, out: int) -> None:
+    torch.manual_seed(0)
+    x, weight, direction = torch.randn(rows, width), torch.randn(width, out), torch.randn(rows, out)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            own = weight.clone().requires_grad_()
+            Linear()(x, own).backward(direction)
+            found.append(own.grad)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    torch.testing.assert_close(found[0].double(), x.double().t() @ direction.double(), rtol=1e-4, atol=1e-3)

@@ -162,7 +162,7 @@ def test_threads_that_work_at_once_are_flagged(
     monkeypatch.setattr(Usage, "epoch", undisturbed)
     found = run(name, tmp_path)
     assert [key for key, _ in found["flags"]] == keys
-    assert (found["usage"]["method_cpu_s"] > 3 * 8 * EACH_S) == bool(keys)
+    assert (found["usage"]["method_cpu_s"] > 0.8 * 3 * 8 * EACH_S) == bool(keys)  # the kernel counts ticks of 10 ms
     for _, text in found["flags"]:
         assert re.fullmatch(r"\d\.\d\d cores were busy in epochs, the rank has 1", text)
 

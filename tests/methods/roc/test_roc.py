@@ -27,7 +27,7 @@ from harness.runtime.cost_models import MemoryCase, PartSize
 from harness.runtime.spec import TrainSpec
 from harness.runtime.trainer import Trainer, loss_sum
 
-NODES, FEATURES, HIDDEN, CLASSES, ITEM = 60, 7, 8, 64, 4
+NODES, FEATURES, HIDDEN, CLASSES, ITEM = 64, 7, 8, 64, 4  # nodes: no row of zeros in a gradient of weights
 MIB = 1 << 20
 MODEL = ModelSpec(name="sage", layers=3, hidden=HIDDEN, dropout=0)
 EPOCHS = 4
@@ -94,8 +94,8 @@ LIMITS: list[dict[str, Any]] = [
 
 
 def test_losses_and_weights_are_those_of_full_bit_for_bit(tmp_path: Path) -> None:
-    parts = np.random.default_rng(3).integers(0, 2, NODES)
-    data = on_disk(random_graph(31), parts, 2, False, tmp_path)
+    parts = np.random.default_rng(3).permutation(np.arange(NODES) % 2)
+    data = on_disk(random_graph(31, NODES), parts, 2, False, tmp_path)
     cases = [
         Case(data, method, options | limit, model, SPEC)
         for model, options in CASES.values()
@@ -214,7 +214,7 @@ def test_what_a_budget_comes_to_is_said(alone: OnDisk, least: int) -> None:
 
 def test_a_share_is_between_what_the_largest_rank_holds_at_least_and_at_most(tmp_path: Path) -> None:
     parts = (np.arange(NODES) < NODES // 4).astype(int)
-    data = on_disk(random_graph(31), parts, 2, False, tmp_path)
+    data = on_disk(random_graph(31, NODES), parts, 2, False, tmp_path)
     (least, most, budget), (other_least, other, other_budget) = run_ranks(
         planned, 2, Case(data, "roc", {"budget_share": 0.25}, MODEL, SPEC)
     )
@@ -254,7 +254,7 @@ def test_memory_of_mixed_powers_is_what_the_arena_sees(
     order: int, layers: int, tail: int, norm: str, tmp_path: Path
 ) -> None:
     """To a tenth of what is live at once, the input features included."""
-    data = on_disk(random_graph(51, features=64), np.zeros(NODES, int), 1, False, tmp_path)
+    data = on_disk(random_graph(51, NODES, features=64), np.zeros(NODES, int), 1, False, tmp_path)
     model = ModelSpec(
         name="mixhop", order=order, layers=layers, linear_layers=tail, hidden=96, norm=norm, dropout=0
     )  # fmt: skip
