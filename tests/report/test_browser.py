@@ -156,7 +156,7 @@ def test_filter_of_data_sets_acts_on_sections_and_contents(page: playwright.Page
 
 
 def column(table: playwright.Locator) -> list[float]:
-    texts = table.evaluate("table => [...table.tBodies[0].rows].map(row => row.cells[1].innerText)")
+    texts = table.evaluate("table => [...table.tBodies[0].rows].map(row => row.cells[1].textContent.trim())")
     return [float(found[0]) if (found := re.search(r"[\d.]+$", text)) else math.inf for text in texts]
 
 
