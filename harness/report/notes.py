@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.report.sections import Section, Variant, values_of
 from harness.report.table import Cell, Group, Row, Table
-from harness.report.views.sampling import baseline_of, exchanged
+from harness.report.views.sampling import exchanged, full_of
 from harness.results.frames import RecordKey, ResultInputs
 from harness.results.record import flatten
 from harness.results.stats import ENOUGH, NOISY
@@ -236,7 +236,7 @@ def _sampling_notes(sections: list[Section]) -> Iterable[Note]:
         gaps = {
             (variant, parts): sent[variant, parts].mean / base.mean - edges[variant, parts].mean
             for variant, parts in sent
-            if (variant, parts) in edges and (base := baseline_of(section, sent, parts))
+            if (variant, parts) in edges and (base := full_of(section, sent, parts))
         }
         worst = max(gaps, key=lambda key: gaps[key], default=None)
         if worst and section.baseline and gaps[worst] > PROMISED:

@@ -510,7 +510,7 @@ def _facts(setting: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     groups: dict[str, list[str]] = {}
     for key, value in setting.items():
         head, _, rest = key.partition(".")
-        if rest and value is not None and value is not False and rest != "name":
+        if rest and value not in (None, False, "") and rest != "name":
             groups.setdefault(head, []).append(f"{rest.removeprefix('options.')} {show_value(value)}")
     names = (*(() if "partition" in groups else ("partitioner",)), "network", "device", "timing", "traffic", "search")
     facts = [(k, value) for k in names if (value := text(setting.get(k)))]

@@ -180,9 +180,20 @@ def test_a_link_of_the_contents_opens_what_it_names(page: playwright.Page) -> No
     link = page.locator(f"nav a[href='#{heading.get_attribute('id')}']")
     for _ in range(2):  # the second time the address is that already
         link.click()
-        page.wait_for_function("document.querySelectorAll('details.fold[open]').length === 1")
+        playwright.expect(page.locator("details.fold[open]")).to_have_count(1)
         assert heading.evaluate("each => each.closest('details').open")
         heading.evaluate("each => { each.closest('details').open = false; }")
+
+
+def test_a_link_of_the_contents_ends_at_what_it_names(page: playwright.Page) -> None:
+    """Also where all sections are open, so that much on the way is drawn when it comes near."""
+    page.evaluate("document.querySelectorAll('details.fold').forEach(each => { each.open = true; })")
+    links = page.evaluate("[...document.querySelectorAll('nav ul ul a')].map(each => each.getAttribute('href'))")
+    for link in links[3::8]:
+        page.evaluate("window.scrollTo(0, 0)")
+        page.locator(f"nav a[href='{link}']").click()
+        page.wait_for_timeout(300)
+        assert 0 <= page.locator(link).bounding_box()["y"] < 120
 
 
 def test_everything_is_opened_and_closed(page: playwright.Page) -> None:

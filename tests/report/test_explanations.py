@@ -118,10 +118,10 @@ def test_bytes_saved_against_the_graphsage_most_alike(write: Write, tmp_path: Pa
     nodes = {label: texts(tables["batches"], f"dgs ({label})", 2) for label in ("fanouts=64", "fanouts=5")}
     assert [row["Saved (×)"] for row in nodes.values()] == [f"{1000 / 700:.2f}", f"{500 / 600:.2f}"]
     table = tables["traffic"]
-    assert table.columns[-3:] == ("Total", "Exchanged", "Saved (%)")
+    assert table.columns[-4:] == ("Total", "Exchanged", "Saved of full (%)", "Saved of graphsage (%)")
     size = 2**30 if "GiB" in table.title else 2**20
     shown = {label: texts(table, label, 2) for label in listed(table) if not label.startswith("P =")}
-    saved = {label: row["Saved (%)"] for label, row in shown.items() if label != "full"}
+    saved = {label: row["Saved of graphsage (%)"] for label, row in shown.items() if label != "full"}
     assert saved == {
         "graphsage (fanouts=64, feature_rate=1)": "0.0",
         "graphsage (fanouts=64, feature_rate=0.85)": "10.0",
@@ -129,13 +129,18 @@ def test_bytes_saved_against_the_graphsage_most_alike(write: Write, tmp_path: Pa
         "dgs (fanouts=64)": "30.0",
         "dgs (fanouts=5)": "-20.0",  # of 500, not of 1000
     }
+    assert shown["full"]["Saved of graphsage (%)"] == "n/a"
+    assert shown["full"]["Saved of full (%)"] == "0.0"
+    exchanged = {label: float(row["Exchanged"]) for label, row in shown.items()}
+    of_full = 100 * (1 - exchanged["dgs (fanouts=64)"] / exchanged["full"])  # of rounded cells
+    assert float(shown["dgs (fanouts=64)"]["Saved of full (%)"].replace(",", "")) == pytest.approx(of_full, rel=0.1)
     assert float(shown["dgs (fanouts=64)"]["Exchanged"]) == pytest.approx(700 * 2**20 / size, abs=6e-4)
 
 
 def test_without_others_nothing_is_held_against_graphsage(write: Write, tmp_path: Path) -> None:
     write((FULL, sage()), epochs=6)
     change(tmp_path, lambda record: record["result"].update(stats={"remote_nodes": 10, "input_nodes": 20}))
-    assert section_tables(one_section(tmp_path))["traffic"].columns[-1] == "Total"
+    assert section_tables(one_section(tmp_path))["traffic"].columns[-1] == "Saved of full (%)"
 
 
 def test_training_nodes_a_second(write: Write, tmp_path: Path) -> None:

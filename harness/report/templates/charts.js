@@ -122,7 +122,7 @@ const WHEEL = "wheel![event.ctrlKey || event.metaKey]"; // alone it scrolls the 
 
 function specOf(own, x, y, shown, several, width, lines = false) {
   const { ink, soft, dark } = colours();
-  const axis = (name, log) => ({ field: name, type: "quantitative", scale: log ? { type: "log", nice: false, padding: 14 } : { zero: false },
+  const axis = (name, log) => ({ field: name, type: "quantitative", scale: log ? { type: "log", nice: false, padding: 14 } : { zero: false, padding: 10 },
     title: own.metrics[{ x, y }[name]].title });
   const across = axis("x", !lines && chosen.logx), up = axis("y", !lines && chosen.logy);
   const only = (kind) => [{ filter: `datum.kind === '${kind}'` }];

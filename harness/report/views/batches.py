@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.report.plot import Plot
 from harness.report.sections import Section, Values, Variant, values_of
 from harness.report.table import Cell, Table, missing
 from harness.report.views import ReportView, variants_table
-from harness.report.views.sampling import score_against, score_plot
+from harness.report.views.sampling import full_of, score_against, score_plot
 from harness.results.text import common_places, fixed, percent, show_value
 
 
@@ -115,30 +115,49 @@ def baseline_name(section: Section) -> str:
     return f"the baseline{f' ({chr(44).join(names)})' if names else ''}"
 
 
-def exchanges(section: Section) -> Values:
-    """Return the bytes of exchanges, where mini-batches can be held against those of a baseline.
+Saving = Callable[[Variant, int], float | None]
+"""1 - own bytes / a baseline's, by variant and number of parts; None where nothing is to be compared."""
 
-    None where no mini-batch method but one variant of a baseline sends anything.
-    """
+ALIKE = "of several variants of that method the one most like it in its options"
+
+
+def exchanges(section: Section) -> Values:
+    """Return the bytes of exchanges, where there is a baseline to hold those of others against."""
     sent = values_of(section, "exchanged_bytes")
     batches = communicated(section).keys() & sent.keys()
     baselines = (key for key in batches if key[0].is_baseline("mini-batch"))
     compared = {parts for _, parts in baselines if len(_of(batches, parts)) > 1}
+    compared |= {parts for _, parts in sent if full_of(section, sent, parts) and len(_of(set(sent), parts)) > 1}
     return {key: stat for key, stat in sent.items() if key[1] in compared}
+
+
+def savings_of(section: Section, sent: Values) -> dict[str, Saving]:
+    """Return by the baseline's name what of its exchanged bytes others save: of all methods, and of mini-batches."""
+
+    def of_full(variant: Variant, parts: int) -> float | None:
+        base, own = full_of(section, sent, parts), sent.get((variant, parts))
+        return 1 - own.mean / base.mean if base and own else None
+
+    def of_batches(variant: Variant, parts: int) -> float | None:
+        base, own = baseline_of(sent, variant, parts), sent.get((variant, parts))
+        if variant.family != "mini-batch" or base is None or own is None or not sent[base, parts].mean:
+            return None
+        return 1 - own.mean / sent[base, parts].mean
+
+    batches = dict.fromkeys(v.method for v, _ in sent if v.is_baseline("mini-batch"))
+    several = len({variant for variant, _ in sent if variant.family == "mini-batch"}) > 1
+    found: dict[str, Saving] = {}
+    if section.baseline and any(full_of(section, sent, parts) for _, parts in sent):
+        found[section.baseline.method] = of_full
+    if batches and several:
+        found[", ".join(batches)] = of_batches
+    return found
 
 
 def baseline_of(sent: Values, variant: Variant, parts: int) -> Variant | None:
     """Return the variant of the baseline of mini-batches that is most like another in its options."""
     found = [other for other in _of(sent, parts) if other.is_baseline("mini-batch")]
     return max(found, key=lambda other: (_shared(variant, other), sent[other, parts].mean), default=None)
-
-
-def saving(sent: Values, variant: Variant, parts: int) -> float | None:
-    """Return 1 - own bytes / those of `baseline_of`; None if one of them is not in `sent`."""
-    base = baseline_of(sent, variant, parts)
-    if base is None or (variant, parts) not in sent or not sent[base, parts].mean:
-        return None
-    return 1 - sent[variant, parts].mean / sent[base, parts].mean
 
 
 def _of(keys: Values | set[tuple[Variant, int]], parts: int) -> list[Variant]:

@@ -79,6 +79,10 @@ def every(section: Section, name: str) -> str:
     return f" every {low if low == high else f'{low} to {high}'} s"
 
 
+ABOVE = "peak_above_base_bytes"
+WITHOUT_BASE = "without what interpreter and libraries held before any data was read"
+
+
 class MemoryView(ReportView):
     """Peak memory of a rank, by each source that measured it, and by the memory model."""
 
@@ -95,14 +99,13 @@ class MemoryView(ReportView):
         name = heading(section.metric_of("peak_memory_bytes"), unit)
         columns = {name: column(section, peaks, size, highest=False)}
         rule = ""
-        if above := values_of(section, "peak_above_base_bytes"):
-            columns[heading(section.metric_of("peak_above_base_bytes"), unit)] = column(
-                section, above, size, highest=False
-            )
-            rule = " Above base: without what interpreter and libraries held before any data was read."
+        if above := values_of(section, ABOVE):
+            columns[heading(section.metric_of(ABOVE), unit)] = column(section, above, size, highest=False)
+            rule = f" Above base: {WITHOUT_BASE}."
         if baseline := section.baseline:
-            rule += f" Relative: mean / that of {baseline.label} at equal P."
-            columns["Relative (%)"] = ratios(section, peaks, baseline, lambda base, own: 100 * own / base, 1)
+            rule += f" Relative: mean{' above base' if above else ''} / that of {baseline.label} at equal P."
+            held = above or peaks
+            columns["Relative (%)"] = ratios(section, held, baseline, lambda base, own: 100 * own / base, 1)
         source = join_unique(section.ok["peak_memory_source"]) or "not recorded"
         return grid(
             section,
@@ -115,12 +118,15 @@ class MemoryView(ReportView):
     def figure(self) -> Plot | None:
         """Return peak memory, and below it how much less it is than the baseline's, grouped by number of parts."""
         section = self.section
-        peaks = values_of(section, "peak_memory_bytes")
+        above = values_of(section, ABOVE)
+        peaks = above or values_of(section, "peak_memory_bytes")
         if not peaks:
             return None
         size, unit = byte_unit(max(stat.mean for stat in peaks.values()))
-        shown = [BarRow(f"Peak memory of a rank ({unit})", peaks, size)]
+        shown = [BarRow(f"Peak memory of a rank{' above base' if above else ''} ({unit})", peaks, size)]
         caption = f"The numbers of the table above; {MEANS}. Lower is better."
+        if above:
+            caption += f" Above base: {WITHOUT_BASE}."
         if section.baseline and (less := against_baseline(section, peaks, lambda own, base: 100 * (1 - own / base))):
             name = section.baseline.method
             shown.append(BarRow(f"Reduction against {name} (%)", less, base=0.0))

@@ -29,8 +29,8 @@ def exchanged(section: Section) -> Values:
     return {(variant, parts): stat for (variant, parts), stat in sent.items() if parts > 1}
 
 
-def baseline_of(section: Section, values: Values, parts: int) -> Stat | None:
-    """Return the value of the baseline at a number of parts; None if there is none, or it is 0."""
+def full_of(section: Section, values: Values, parts: int) -> Stat | None:
+    """Return the value of full-graph methods' baseline at a number of parts; None if there is none, or it is 0."""
     stat = values.get((section.baseline, parts)) if section.baseline else None
     return stat if stat and stat.mean > 0 else None
 
@@ -54,7 +54,7 @@ class SamplingView(ReportView):
         places = max(1, min(3, common_places(stat.mean / size for stat in sent.values() if stat.mean)))
 
         def cells(variant: Variant, parts: int) -> Sequence[Cell]:
-            key, base = (variant, parts), baseline_of(section, sent, parts)
+            key, base = (variant, parts), full_of(section, sent, parts)
             return [
                 Cell(f"{asked[key].mean:,.0f}") if key in asked else NOT_TOLD,
                 *(Cell(f"{100 * found[key].mean:.1f}") if key in found else NOT_TOLD for found in shares.values()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from harness.report.bars import stacked_bars
 from harness.report.palette import PURPOSES
@@ -10,7 +10,7 @@ from harness.report.plot import Plot
 from harness.report.sections import Section, Values, Variant, components, largest_total, values_of
 from harness.report.table import Cell, Table, components_table, missing
 from harness.report.views import ReportView, variants_table
-from harness.report.views.batches import baseline_name, exchanges, saving
+from harness.report.views.batches import ALIKE, Saving, exchanges, savings_of
 from harness.results.text import byte_unit, fixed, join_unique
 
 
@@ -32,27 +32,31 @@ class TrafficView(ReportView):
             f"evaluation excluded; 1 {unit} = {size:,.0f} bytes. Purposes without any byte are left out."
         )
         sent = exchanges(section)
-        if sent:
-            caption += (
-                f" Exchanged: all but model and swap. Saved: 1 - own / that of {baseline_name(section)}, at "
-                "equal P, of several variants the one most like it in its options; below 0: more is sent."
-            )
+        savings = savings_of(section, sent)
+        if savings:
+            caption += " Exchanged: all but model and swap. Saved: 1 - own / that of the method named, at equal P"
+            caption += f"; {ALIKE}" if len(savings) > 1 or not section.baseline else ""
+            caption += "; below 0: more is sent."
 
         def exchanged(variant: Variant, parts: int, places: int) -> Cell:
             found = sent.get((variant, parts))
             return Cell(fixed(found.mean / size, places)) if found else Cell()
 
-        def saved(variant: Variant, parts: int, _: int) -> Cell:
-            share = saving(sent, variant, parts)
-            return Cell() if share is None else Cell(f"{100 * share:,.1f}")
+        def shares(saving: Saving) -> Callable[[Variant, int, int], Cell]:
+            def cell(variant: Variant, parts: int, _: int) -> Cell:
+                share = saving(variant, parts)
+                return Cell() if share is None else Cell(f"{100 * share:,.1f}")
 
+            return cell
+
+        saved = {f"Saved of {name} (%)": shares(saving) for name, saving in savings.items()}
         return components_table(
             section,
             purposes,
             size,
             f"Traffic ({unit} per epoch, all ranks)",
             caption,
-            more={"Exchanged": exchanged, "Saved (%)": saved} if sent else {},
+            more={"Exchanged": exchanged} | saved if saved else {},
         )
 
     def figure(self) -> Plot | None:
