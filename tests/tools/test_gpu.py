@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tools.gpu import page
+from tools.gpu import measure, page
 from tools.gpu.checks import checks, model_ratio, twin_rows
 from tools.gpu.evidence import Evidence, Outcome, Setting, Step, TimeUp, Turn
 from tools.gpu.goals import GOALS, moved_bytes, summary
-from tools.gpu.steps import STEPS, counts_of, find, gpu_tests
+from tools.gpu.steps import STEPS, counts_of, find, gpu_tests, measured
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"name": "sage", "layers": 2, "hidden": 8, "norm": "layer", "dropout": 0.5}
@@ -99,6 +101,30 @@ def test_files_of_tests_that_have_ended_are_not_run_again(evidence: Evidence) ->
     (place / "test_two.py").write_text("def test_d(): pass")  # cut twice before
     (evidence.home / "tests" / "test_two.cut").write_bytes(b"..")
     assert "test_two.py did not end in 2 turns" in evidence.take(Step("tests", "", gpu_tests), soon()).reason
+
+
+def test_what_begins_anew_in_each_turn_is_given_up(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.gpu.evidence.GRACE_S", 0.2)
+    slow = Path(evidence.root, "false-python")
+    slow.write_text("#!/bin/sh\nsleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr("tools.gpu.steps.PYTHON", str(slow))
+    step = Step("kernels", "", partial(measured, "kernels"))
+    assert evidence.take(step, time.monotonic()).state == "left"  # no time at all is no turn
+    assert [evidence.take(step, time.monotonic() + 0.7).state for _ in range(3)] == ["left", "left", "failed"]
+    ended = evidence.ended("kernels")
+    assert ended is not None
+    assert ended["reason"] == "did not end in 2 turns"
+    evidence.forget("kernels")
+    assert evidence.take(step, time.monotonic() + 0.7).state == "left"
+
+
+def test_long_work_is_measured_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "LONGEST_S", 0.05)
+    done = []
+    assert measure.seconds_of(lambda: done.append(time.sleep(0.04)), torch.device("cpu"), 50) >= 0.04
+    assert 3 <= len(done) <= 4  # two before, and those that began in time
+    assert measure.seconds_of(lambda: done.append(None), torch.device("cpu"), 5) < 0.04
 
 
 def test_counts_of_a_report(tmp_path: Path) -> None:
