@@ -29,7 +29,6 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
-from harness.runtime.evaluation import evaluate
 from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
@@ -129,7 +128,7 @@ def outcome(trainer: Trainer) -> RankOutcome:
         rows.append(trainer.train_epoch(epoch))
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
     with trainer.usage.evaluation():
-        scores = evaluate(worker.model, worker.eval_view, worker.comm, worker.job.config.train.evaluation_mib)
+        scores = trainer.scores()
     trainer.integrity.unchanged(worker.model, EVALUATION)
     trainer.method.close()
     broken, traffic = trainer.integrity.broken, worker.traffic.rows()

@@ -191,6 +191,11 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         """Whether a GPU draws by these options itself, from a copy of the graph."""
         return False
 
+    @property
+    def reads_from_host(self) -> bool:
+        """See `Method`."""
+        return bool(self.options.storage == "host")
+
     @abstractmethod
     def make_sampler(self, source: Source) -> Sampler:
         """Return the sampler for a view: the training view, or that of evaluations."""

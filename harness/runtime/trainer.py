@@ -25,6 +25,7 @@ from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
 from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec, TuningRun
 from harness.runtime.step import Loss, Step
+from harness.runtime.strips import evaluate_in_strips
 from harness.runtime.usage import Usage
 from harness.runtime.wire import Wire
 
@@ -191,7 +192,7 @@ class Trainer:
         worker = self.worker
         if self.spec.scored:
             with worker.meters.paused():
-                self._scores()
+                self.scores()
                 if self.spec.sampled_eval:
                     self.method.sampled_scores()
         worker.model.train()
@@ -425,7 +426,7 @@ class Trainer:
         start, spans = time.perf_counter(), self.worker.spans
         with self.usage.evaluation(), self.worker.meters.paused(), self.worker.apart():
             with spans("eval"):
-                scores = self._scores()
+                scores = self.scores()
             with spans("sampled eval"):
                 sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
                 sampled = {split: score for split, score in sampled.items() if split in self.splits}
@@ -442,9 +443,12 @@ class Trainer:
         if row["val_score"] is not None:
             self.schedule.evaluated(row["val_score"])
 
-    def _scores(self) -> dict[str, float | None]:
+    def scores(self) -> dict[str, float | None]:
+        """Return the exact score of each split; every rank must call."""
         worker = self.worker
-        return evaluate(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib, self.splits)
+        in_strips = worker.device.type != "cpu" and self.method.reads_from_host
+        exact = evaluate_in_strips if in_strips else evaluate
+        return exact(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib, self.splits)
 
     def check_replicas(self, epoch: int) -> str:
         """Compare a checksum of the weights across ranks; returns it.

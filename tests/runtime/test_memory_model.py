@@ -16,7 +16,7 @@ from harness.data.registry import generators
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.cost_models import MemoryCase, PartSize
+from harness.runtime.cost_models import IN_STRIPS, MemoryCase, PartSize
 from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
 
@@ -218,6 +218,19 @@ def test_a_gpu_that_draws_neighbours_has_the_graph() -> None:
     clustered = components("clustergcn", gpu, clusters=10, per_batch=2)
     assert clustered["graph"] == found["graph"]
     assert clustered["sampling"] == 4 * 200 + 48 * 412  # a fifth of the edges, and METIS' 3 %
+
+
+def test_a_gpu_evaluates_in_strips_where_features_are_the_host_s() -> None:
+    options = {"fanouts": 3, "batch_size": 10}
+    large = replace(CASE, evaluated=PartSize(10**6, 10**5, 10**8, 10**7), cuda=True)
+    found = {
+        storage: components("graphsage", large, storage=storage, **options)["evaluation"]
+        for storage in ("sharded", "host")
+    }
+    assert found["host"] <= IN_STRIPS * 64 * 2**20 + 8 * 10**6
+    assert found["sharded"] > 4 * 10**8
+    on_cpu = components("graphsage", replace(large, cuda=False), storage="host", **options)
+    assert on_cpu["evaluation"] > 4 * 10**8
 
 
 def test_a_gpu_that_draws_layers_reads_whole_rows() -> None:

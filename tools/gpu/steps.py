@@ -67,10 +67,9 @@ def gpu_tests(turn: Turn) -> Outcome:
     counts, problems = Counter[str](), list[str]()
     for file in sorted((turn.root / "tests" / "gpu").glob("test_*.py")):
         report, cut = place / f"{file.stem}.xml", place / f"{file.stem}.cut"
-        if not report.is_file():
-            if not _run_tests(turn, file, report, cut):
-                problems.append(f"{file.name} did not end in {TURNS} turns")
-                continue
+        if not report.is_file() and not _run_tests(turn, file, report, cut):
+            problems.append(f"{file.name} did not end in {TURNS} turns")
+            continue
         if not report.is_file():
             problems.append(f"{file.name}: {turn.log_tail('tests.log')}")
             continue
