@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from tools.gpu import measure, page
 from tools.gpu.checks import checks, model_ratio, twin_rows
 from tools.gpu.evidence import Evidence, Outcome, Setting, Step, TimeUp, Turn
 from tools.gpu.goals import GOALS, moved_bytes, summary
-from tools.gpu.steps import STEPS, counts_of, find, gpu_tests, measured
+from tools.gpu.steps import PARTS, STEPS, TWIN, counts_of, find, gpu_tests, measured
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"name": "sage", "layers": 2, "hidden": 8, "norm": "layer", "dropout": 0.5}
@@ -182,6 +183,8 @@ def test_records_outside_the_bounds_are_told() -> None:
         record("dgs", 1, epoch_time_s=0.001, residue=0.5),
     ]
     records[2]["ranks"][1] = {"backend": "nccl"}
+    noisy = "load: noisy, others took 50% of the trial's cores (median) in 4 of 8 timed epochs"
+    records.append(record("roc", 1, residue=0.5) | {"flags": [noisy]})  # nobody knows whose time that was
     found = checks(records)
     assert {name: (each["of"], each["outside"]) for name, each in found.items()} == {
         "closure": (3, ["gpu-twin: roc P=1"]),
@@ -192,6 +195,16 @@ def test_records_outside_the_bounds_are_told() -> None:
     assert found["memory"]["most"] == pytest.approx(3)
     assert model_ratio(records[0]) == pytest.approx(1.2)
     assert checks([]).keys() == found.keys()
+
+
+def test_parts_are_made_that_the_suite_of_the_twin_asks_for() -> None:
+    """Else each trial would make them in its own time."""
+    suite = yaml.safe_load(TWIN.read_text())
+    asked = dict(zip(PARTS[:-1:2], PARTS[1::2], strict=True))
+    assert asked["--parts"] == ",".join(map(str, suite["partition"]["parts"]))
+    assert asked["--method"] == suite["partition"]["method"]
+    assert ("--transductive" in PARTS) is not suite["train"]["inductive"]
+    assert suite["datasets"] == [{"twin": {"of": "reddit", "scale": 1.0}}]
 
 
 def test_the_page_is_its_summarys() -> None:

@@ -19,6 +19,7 @@ from tools.gpu.evidence import Outcome, Step, TimeUp, Turn
 PYTHON = sys.executable
 TWIN = Path(__file__).with_name("twin.yaml")
 INTERRUPTED = 130
+PARTS = ("--parts", "1,2", "--method", "metis", "--transductive")  # as in twin.yaml
 TURNS = 2  # of what begins anew in each, before it is given up: it would go on for ever
 # Small sizes, to try the commands; lists are of `harness run`.
 QUICK = {
@@ -41,6 +42,14 @@ def measured(what: str, turn: Turn) -> Outcome:
         return Outcome("failed", f"did not end in {TURNS} turns")
     said = turn.log_tail(f"{what}.log")
     return Outcome("ok", found=json.loads(said)) if code == 0 else Outcome("failed", said)
+
+# A host's epochs of the full-size twin take minutes: two of them, in a turn's time, on the threads that there are.
+CPU = {
+    "gpu-twin": [
+        *("--set", "train.epochs=2", "--set", "train.threads=null"),
+        *("--set", "timeouts.trial_s=450", "--set", "timeouts.collective_s=400"),
+    ]
+}
 
 
 def in_turns(turn: Turn, command: Sequence[str | Path], log: str, cuts: Path) -> int | None:
@@ -104,17 +113,17 @@ def counts_of(report: Path) -> Counter[str]:
 
 
 def data(turn: Turn) -> Outcome:
-    """Make the twin and its parts, which the cache keeps: no trial's turn is cut for them."""
+    """Make the twin and the parts that its suite asks for, which the cache keeps: no trial's turn is cut for them."""
     scale = "0.01" if turn.setting.quick else "1.0"
     twin = ["twin", "-o", "of=reddit", "-o", f"scale={scale}"]
-    code = turn.command([PYTHON, "-m", "harness", "partition", *twin, "--parts", "1,2"], "data.log")
+    code = turn.command([PYTHON, "-m", "harness", "partition", *twin, *PARTS], "data.log")
     return Outcome("ok") if code == 0 else Outcome("failed", turn.log_tail("data.log"))
 
 
 def suite(name: str, file: str | Path, turn: Turn) -> Outcome:
     """Run a suite, or go on with it; every trial that has ended is kept."""
     setting = turn.setting
-    more: Sequence[str] = QUICK[name] if setting.quick else ()
+    more: Sequence[str] = QUICK[name] if setting.quick else CPU.get(name, ()) if setting.device == "cpu" else ()
     results: list[str | Path] = ["--results", turn.home / "results", "--device", setting.device, "--jobs", "1"]
     code = turn.command([PYTHON, "-m", "harness", "run", file, *results, *more], f"{name}.log")
     if code == INTERRUPTED:
