@@ -184,7 +184,7 @@ def test_records_outside_the_bounds_are_told() -> None:
     ]
     records[2]["ranks"][1] = {"backend": "nccl"}
     noisy = "load: noisy, others took 50% of the trial's cores (median) in 4 of 8 timed epochs"
-    records.append(record("roc", 1, residue=0.5) | {"flags": [noisy]})  # nobody knows whose time that was
+    records.append(record("cagnet", 1, residue=0.5) | {"flags": [noisy]})  # nobody knows whose time that was
     found = checks(records)
     assert {name: (each["of"], each["outside"]) for name, each in found.items()} == {
         "closure": (3, ["gpu-twin: roc P=1"]),

@@ -43,6 +43,7 @@ def measured(what: str, turn: Turn) -> Outcome:
     said = turn.log_tail(f"{what}.log")
     return Outcome("ok", found=json.loads(said)) if code == 0 else Outcome("failed", said)
 
+
 # A host's epochs of the full-size twin take minutes: two of them, in a turn's time, on the threads that there are.
 CPU = {
     "gpu-twin": [
