@@ -64,6 +64,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsaint nodes": ("graphsaint", {"size": 12, "sampler": "node", "cache": "degree"}),
     "graphsaint means": ("graphsaint", {"size": 12, "sampler": "mrw", "normalise": False, "clip": 2}),
     "graphsaint local": ("graphsaint", {"size": 6, "sampler": "node", "scope": "local"}),
+    "graphsaint local walks": (
+        "graphsaint",
+        {"size": 6, "sampler": "rw", "scope": "local", "normalise": False, "prefetch": 2},
+    ),
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
     "vrgcn cached": ("vrgcn", {"fanouts": 2, "batch_size": 4, "cache": "degree"}),
@@ -76,7 +80,7 @@ RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODE
 WORLDS = (1, 2)
 DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
-DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "graphsaint local", "dgs asking")
+DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "dgs asking")
 
 Waits = set[tuple[str, str]]
 COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them

@@ -259,8 +259,11 @@ def test_a_gpu_that_draws_otherwise_has_the_graph_and_what_it_reads() -> None:
     assert components("graphsaint", gpu, size=50)["probabilities"] == 4 * 2000 + 8 * 200
     assert components("graphsaint", gpu, size=50, sampler="node")["probabilities"] == 16 * 200
     assert components("skewed", gpu, base="saint", size=50)["probabilities"] == 16 * 200
-    for method, options in (("graphsaint", {"scope": "local", "size": 20}), ("dgs", {"topology": "owner"})):
-        assert "graph" not in components(method, gpu, **options)
+    part = components("graphsaint", gpu, scope="local", size=20)  # 100 nodes, 950 edges
+    assert (part["graph"], part["sampling"]) == (8 * 101 + 4 * 950 + 8 * 100, 4 * 100 + 48 * 950)
+    assert part["part"] == 3 * 8 * 100 + 8 * 100  # what it is to the whole, and owners and rows of the other nodes
+    assert part["probabilities"] == 4 * 950 + 8 * 100
+    assert "graph" not in components("dgs", gpu, topology="owner")
     assert components("psc-gcn", gpu)["sampling"] == 48 * gpu.train.edges
     assert "sampling" not in components("psc-gcn", gpu, rate=1.0)
     assert "sampling" not in components("psc-gcn", CASE)
