@@ -123,7 +123,7 @@ class GraphSAINTOptions(MiniBatchOptions):
         """Which option has nodes drawn on the host where a GPU does the rest; "" where it draws them, too."""
         if self.clip > 1:
             return f"clip {self.clip}"
-        return "" if self.sampler in ("node", "rw", "edge") else f"sampler {self.sampler}"
+        return "" if self.sampler in ("node", "rw", "mrw", "edge") else f"sampler {self.sampler}"
 
     def size_on(self, nodes: int, parts: int) -> int:
         """Return the nodes of a subgraph (-1: all) of a training graph of so many, in so many parts."""
@@ -147,9 +147,9 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     all edges between them are taken: frontier (Algorithms 2 to 4), rw and edge (Algorithm 5), mrw and
     forest-fire (section 3.3), node (ICLR 2020, section 3.4). `size` is the budget of all: rw has
     size // (length + 1) walks, edge draws size // 2 edges. With a `pool` so many subgraphs are drawn at once
-    by as many threads as the rank has, whenever none is left (Algorithm 8). On a GPU subgraphs are
-    induced and weighed there, from a copy of the graph or of the part; rw, edge and node draw there, too. The nodes of
-    the others, and with `clip`, the host draws one after the other.
+    by as many threads as the rank has, whenever none is left (Algorithm 8). On a GPU subgraphs are induced and weighed
+    there, from a copy of the graph or of the part; rw, mrw, edge and node draw there, too. The nodes of the others, and
+    with `clip`, the host draws one after the other.
 
     With `normalise` C subgraphs are drawn before the training, C size = `coverage` N, which count how often
     there are node v (C_v) and edge u -> v (C_uv): the edge counts A_vu C_v / C_uv, the loss of v C / C_v

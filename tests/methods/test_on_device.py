@@ -62,6 +62,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsaint edges": ("graphsaint", {"size": 12, "sampler": "edge", "coverage": 10, "prefetch": 2}),
     "graphsaint walks": ("graphsaint", {"size": 12, "sampler": "rw", "coverage": 10, "transpose": "counted"}),
     "graphsaint nodes": ("graphsaint", {"size": 12, "sampler": "node", "cache": "degree"}),
+    "graphsaint walkers": ("graphsaint", {"size": 12, "sampler": "mrw", "frontier": 4, "coverage": 10, "prefetch": 2}),
     "graphsaint means": ("graphsaint", {"size": 12, "sampler": "mrw", "normalise": False, "clip": 2}),
     "graphsaint local": ("graphsaint", {"size": 6, "sampler": "node", "scope": "local"}),
     "graphsaint local walks": (
@@ -113,6 +114,8 @@ SUBGRAPH = {  # the same of a subgraph
 NODES = {  # how many nodes a subgraph has
     ("nonzero", "harness/sampling/nodes.py:draw"),
     ("nonzero", "methods/graphsaint/node_samplers.py:_distinct"),
+    ("nonzero", "methods/graphsaint/node_samplers.py:nodes"),
+    ("_local_scalar_dense", "methods/graphsaint/node_samplers.py:full"),  # whether walkers have met as many
 }
 OWNED = ("copy to the host", "harness/runtime/owned.py:_move")  # rows of the topology that owners send
 EDGES = {  # all in a thread beside the training

@@ -232,7 +232,7 @@ def test_a_size_that_takes_the_whole_graph_is_foreseen() -> None:
     ("options", "why"),
     [
         ({"sampler": "rw"}, ""), ({"sampler": "node", "scope": "local"}, ""), ({"sampler": "edge"}, ""),
-        ({}, "sampler frontier"), ({"sampler": "mrw", "scope": "local"}, "sampler mrw"),
+        ({"sampler": "mrw"}, ""), ({"scope": "local"}, "sampler frontier"),
         ({"sampler": "forest-fire"}, "sampler forest-fire"), ({"sampler": "rw", "clip": 4}, "clip 4"),
     ],
 )  # fmt: skip
