@@ -33,6 +33,7 @@ from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
+from harness.runtime.resuming import keep, resume
 from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec, TuningRun
 from harness.runtime.trainer import Trainer, set_up
 from harness.runtime.worker import Worker
@@ -112,10 +113,11 @@ def resumed(rank: int, world: int, case: Case, cut: int) -> list[RankOutcome]:
     first.begin()
     for epoch in range(cut):
         first.report.epochs.append(first.train_epoch(epoch))
-    first.keep(cut)
+    assert first.checkpoints is not None
+    keep(first, first.checkpoints, cut)
     first.method.close()
     second = case.trainer(rank, world)
-    second.resume()
+    resume(second)
     return [outcome(second)]
 
 
