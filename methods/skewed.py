@@ -190,8 +190,9 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     @classmethod
     def foreseen(cls, options: SkewedOptions, case: MemoryCase) -> list[str]:
-        """See `whole_subgraphs`."""
-        return whole_subgraphs(options.size, case.nodes) if options.base == "saint" else []
+        """See `whole_subgraphs`, and `MiniBatchMethod`."""
+        whole = whole_subgraphs(options.size, case.nodes) if options.base == "saint" else []
+        return whole + super().foreseen(options, case)
 
     @classmethod
     def memory(cls, options: SkewedOptions, case: MemoryCase) -> dict[str, int]:

@@ -29,11 +29,11 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from harness.check.graphs import OnDisk
 from harness.models.spec import ModelSpec
 from harness.runtime.checkpoint import CheckpointPlace
-from harness.runtime.evaluation import evaluate
 from harness.runtime.integrity import EVALUATION
 from harness.runtime.job import Job, patient_threads
 from harness.runtime.method import METHODS
 from harness.runtime.report import RankReport
+from harness.runtime.resuming import keep, resume
 from harness.runtime.spec import MethodSpec, RunConfig, Timing, TrainSpec, TuningRun
 from harness.runtime.trainer import Trainer, set_up
 from harness.runtime.worker import Worker
@@ -113,10 +113,11 @@ def resumed(rank: int, world: int, case: Case, cut: int) -> list[RankOutcome]:
     first.begin()
     for epoch in range(cut):
         first.report.epochs.append(first.train_epoch(epoch))
-    first.keep(cut)
+    assert first.checkpoints is not None
+    keep(first, first.checkpoints, cut)
     first.method.close()
     second = case.trainer(rank, world)
-    second.resume()
+    resume(second)
     return [outcome(second)]
 
 
@@ -129,7 +130,7 @@ def outcome(trainer: Trainer) -> RankOutcome:
         rows.append(trainer.train_epoch(epoch))
     gradients = {name: p.grad.cpu().numpy().copy() for name, p in worker.model.named_parameters() if p.grad is not None}
     with trainer.usage.evaluation():
-        scores = evaluate(worker.model, worker.eval_view, worker.comm, worker.job.config.train.evaluation_mib)
+        scores = trainer.scores()
     trainer.integrity.unchanged(worker.model, EVALUATION)
     trainer.method.close()
     broken, traffic = trainer.integrity.broken, worker.traffic.rows()

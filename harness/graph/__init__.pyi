@@ -27,6 +27,8 @@ from .partition import Halo as Halo
 from .partition import Partition as Partition
 from .partition import View as View
 from .random_on_device import below_on_device as below_on_device
+from .random_on_device import bits_at as bits_at
 from .random_on_device import node_uniforms as node_uniforms
 from .random_on_device import stream_bits as stream_bits
+from .random_on_device import streams as streams
 from .random_on_device import uniform_on_device as uniform_on_device

@@ -168,14 +168,24 @@ class Partition:
         part = np.zeros(self.num_inner + self.num_boundary, np.int32)
         column = np.arange(part.size, dtype=np.int32)
         widths, halos = list[int](), list[Halo]()
-        for k in range(count):
-            received, recv_counts = _share(self.boundary_ptr, k, count)
+        for k, (received, halo) in enumerate(self.shares(count)):
             first = 0 if k else self.num_inner
             part[self.num_inner + received] = k
             column[self.num_inner + received] = np.arange(first, first + received.size)
             widths.append(first + received.size)
-            halos.append(self.halo(*_share(self.send_ptr, k, count), recv_counts))
+            halos.append(halo)
         return list(zip(self._held_or_read().split_columns(part, column, widths), halos, strict=True))
+
+    def shares(self, count: int) -> list[tuple[Ints, Halo]]:
+        """Return for each of `count` equal shares of each owner's boundary nodes which they are, and their exchange.
+
+        They are positions in `boundary`, int64, ascending. All ranks must ask for equally many.
+        """
+        shares = []
+        for k in range(count):
+            received, recv_counts = _share(self.boundary_ptr, k, count)
+            shares.append((received, self.halo(*_share(self.send_ptr, k, count), recv_counts)))
+        return shares
 
     def _whole(self) -> CSR:
         """Return all in-edges, on the device; they are read anew where nothing is trained on them."""
@@ -231,6 +241,10 @@ class View:
     def features(self) -> Tensor:
         """Read the features [n_in, F] of the inner nodes from the memory-mapped data set."""
         return torch.from_numpy(self._graph.features[self._nodes]).to(self._device, self._dtype)
+
+    def features_of(self, rows: slice) -> Tensor:
+        """Read the features [rows, F] of some inner nodes, on the host."""
+        return torch.from_numpy(self._graph.features[self._nodes[rows]]).to(self._dtype)
 
     @cached_property
     def labels(self) -> Tensor:

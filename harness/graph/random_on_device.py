@@ -23,8 +23,12 @@ def streams(seed: int, indices: Tensor) -> Tensor:
 
 def stream_bits(seed: int, indices: Tensor, count: int) -> Tensor:
     """Return the first numbers of the streams `indices` (int64 [n]) of a seed in [0, 2^63): int64 [count, n]."""
-    steps = torch.arange(1, count + 1, device=indices.device) * _signed(_GOLDEN)
-    return _mix(streams(seed, indices) + steps.unsqueeze(1))
+    return bits_at(streams(seed, indices), torch.arange(1, count + 1, device=indices.device).unsqueeze(1))
+
+
+def bits_at(starts: Tensor, places: Tensor) -> Tensor:
+    """Return the numbers at `places` (int64, from 1) of streams that start at `starts` (see `streams`): int64."""
+    return _mix(starts + places * _signed(_GOLDEN))
 
 
 def uniform_on_device(bits: Tensor) -> Tensor:

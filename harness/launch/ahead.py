@@ -65,16 +65,14 @@ def _compile_ahead(
         full = number * WIDTH // len(missing)
         bar = "█" * full + "░" * (WIDTH - full)
         tell(f"compiling kernels, once on this machine {bar} {number}/{len(missing)} {trial.method.name}")
-        try:
-            with scratch() as folder:
-                why = run(tiny(trial), folder, inputs).reason
-                if why is None:
-                    notes[key] = _union([_read(path) or {} for path in folder.glob("kernels*.json")])
-                    noted.mkdir(parents=True, exist_ok=True)
-                    (noted / key).write_text(json.dumps(notes[key]))
-        except Exception as error:  # the trial may run all the same
-            why = str(error)
-        if why is not None:
+        why, called = _called(tiny(trial), run, inputs)
+        if why is not None and (usual := with_usual_numbers(trial)) != trial:  # too large for a tiny graph, perhaps
+            why, called = _called(tiny(usual), run, inputs)
+        if why is None:
+            notes[key] = called
+            noted.mkdir(parents=True, exist_ok=True)
+            (noted / key).write_text(json.dumps(called))
+        else:
             failed += 1
             tell(f"{trial.method.name} is not compiled ahead: {why}")
     if missing:
@@ -83,6 +81,32 @@ def _compile_ahead(
     known = [note for note in notes.values() if note is not None]
     preload(_union(known) if len(known) == len(notes) and len(own) == len(trials) else None)
     return len(missing), failed
+
+
+def _called(trial: TrialConfig, run: Run, inputs: InputCache) -> tuple[str | None, Versions]:
+    """Run a trial; return why it failed, or None, and the kernels that it called."""
+    try:
+        with scratch() as folder:
+            why = run(trial, folder, inputs).reason
+            return why, _union([_read(path) or {} for path in folder.glob("kernels*.json")])
+    except Exception as error:  # the trial may run all the same
+        return str(error), {}
+
+
+def with_usual_numbers(trial: TrialConfig) -> TrialConfig:
+    """Return the trial with the method's defaults for its numbers, which is of the same `shape`."""
+    defaults = METHODS.load(trial.method.name).Options.option_defaults()
+    own = trial.method.options
+    usual = {
+        key: defaults[key]
+        for key, value in own.items()
+        if _is_number(value) and _is_number(defaults.get(key)) and type(value) is type(defaults[key])
+    }
+    return trial.model_copy(update={"method": trial.method.model_copy(update={"options": own | usual})})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _read(path: Path) -> Versions | None:
@@ -151,7 +175,7 @@ def _without_numbers(value: Any) -> Any:
         return {key: _without_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_without_numbers(inner) for inner in value]
-    return type(value).__name__ if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return type(value).__name__ if _is_number(value) else value
 
 
 @cache

@@ -101,18 +101,38 @@ class GNN(Architecture, nn.Module):
     ) -> Tensor:
         """Return the logits [num_dst of the last block, classes]; see `Step` for the arguments."""
         x = self._drop(h)
-        for i, (layer, own) in enumerate(self.by_layer(blocks)):
-            first = i * layer.hops
+        for i, (_, own) in enumerate(self.by_layer(blocks)):
             given = None if i or aggregated is None else self._drop(aggregated)
-
-            def fetch(rows: Tensor, hop: int, *, first: int = first) -> Tensor:
-                return rows if exchange is None else exchange(rows, first + hop)
-
-            early = transform_first and self.transforms_first(first, backward=torch.is_grad_enabled())
-            x = self._between(i, x, layer.run(own, x, fetch, transform_first=early, aggregated=given), own)
-        for i, linear in enumerate(self.linear_layers, start=self.spec.layers):
-            x = self._between(i, x, linear(x))
+            x = self.behind(i, x, own, exchange, transform_first=transform_first, aggregated=given)
+        for i in range(self.spec.layers, self.spec.layers + self.spec.linear_layers):
+            x = self.behind(i, x)
         return x
+
+    def behind(
+        self,
+        index: int,
+        x: Tensor,
+        blocks: Sequence[Block] = (),
+        exchange: Exchange | None = None,
+        *,
+        transform_first: bool = False,
+        aggregated: Tensor | None = None,
+    ) -> Tensor:
+        """Return what comes behind the layer `index`: the next one's input, or the logits.
+
+        `x` is its input, dropped out already; `blocks` are a graph layer's own; else as of `forward`.
+        """
+        if index >= self.spec.layers:
+            return self._between(index, x, self.linear_layers[index - self.spec.layers](x))
+        layer = self._layers[index]
+        first = index * layer.hops
+
+        def fetch(rows: Tensor, hop: int) -> Tensor:
+            return rows if exchange is None else exchange(rows, first + hop)
+
+        early = transform_first and self.transforms_first(first, backward=torch.is_grad_enabled())
+        out = layer.run(blocks, x, fetch, transform_first=early, aggregated=aggregated)
+        return self._between(index, x, out, blocks)
 
     @property
     def _rate(self) -> float:

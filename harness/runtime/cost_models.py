@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Bytes = dict[str, int]
 """Bytes sent in an epoch by all ranks together, by purpose; a purpose that is not named has none."""
 
+IN_STRIPS = 4.0  # times `evaluation_mib`, what `Strips` have on the device at once: 3.0 was the most measured
+
 
 @dataclass(frozen=True)
 class BytesCase:
@@ -278,7 +280,9 @@ class MemoryCase:
             }
             if ahead or pool:
                 components["batches ahead"] = ahead * (sampled + blocks[0].src * row) + max(0, pool - 1) * sampled
-        return components | {"weights and optimizer": self._weights()} | self._evaluation(peak, stored=False)
+        in_strips = self.cuda and options is not None and options.storage == "host"
+        evaluation = self._evaluation(peak, stored=False, in_strips=in_strips)
+        return components | {"weights and optimizer": self._weights()} | evaluation
 
     def drawn(
         self, options: NodeBatchOptions, drawn: int | list[int], key: str, *, each: bool, layers: Layers = "nested"
@@ -386,14 +390,18 @@ class MemoryCase:
     def _weights(self) -> int:
         return (2 + self.moments) * self.itemsize * self.model.num_weights
 
-    def _evaluation(self, training: int, *, stored: bool) -> Components:
+    def _evaluation(self, training: int, *, stored: bool, in_strips: bool = False) -> Components:
         """What an evaluation needs beyond the training that it interrupts, whose layers are free by then.
 
         It receives boundary rows piece by piece (`WholeBlock`), and reads all edges anew unless they are `stored`.
+        `in_strips`: the device has some rows and edges at a time (`Strips`), and the labels of all splits.
         """
         part = self.evaluated
         if part is None:
             return {}
+        if in_strips:
+            at_once = min(round(IN_STRIPS * self.evaluation_mib * 2**20), self.evaluation_values * self.itemsize)
+            return {"evaluation": max(0, at_once - training * self.itemsize) + self._labels(part.inner)}
         own = 0 if stored and self._pieces(part) == 1 else self.matrices(part.block, transposed=False)
         labels = self._labels(part.inner) if self.inductive else 0
         return {"evaluation": max(0, self.evaluation_values - training) * self.itemsize + own + labels}

@@ -145,6 +145,11 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """
         return []
 
+    @property
+    def reads_from_host(self) -> bool:
+        """Whether features wait in the host's memory, so that nothing may have all of a rank's on its device."""
+        return False
+
     def foreseen_here(self) -> list[str]:
         """Return `foreseen` of this rank, from its real sizes."""
         return self.foreseen(self.options, case_of(self.worker))

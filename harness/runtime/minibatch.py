@@ -21,7 +21,7 @@ from harness.models.functional import drop_values
 from harness.runtime.batches import SCORED, Batch, Loader, node_batches
 from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
-from harness.runtime.cost_models import Bytes, BytesCase
+from harness.runtime.cost_models import Bytes, BytesCase, MemoryCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.method import Method, MethodOptions
@@ -190,6 +190,18 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     def device_draws(cls, options: MiniBatchOptionsT) -> bool:
         """Whether a GPU draws by these options itself, from a copy of the graph."""
         return False
+
+    @classmethod
+    def foreseen(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:
+        """See `Method`: whether the host draws for a GPU."""
+        if not case.cuda or cls.device_draws(options):
+            return []
+        return ["the host draws the batches, with these options: blocks are copied to the GPU"]
+
+    @property
+    def reads_from_host(self) -> bool:
+        """See `Method`."""
+        return bool(self.options.storage == "host")
 
     @abstractmethod
     def make_sampler(self, source: Source) -> Sampler:

@@ -23,6 +23,7 @@ import torch
 from harness.runtime.job import Job, join_group
 from harness.runtime.moves import STACKS
 from harness.runtime.report import RankReport
+from harness.runtime.resuming import resume
 from harness.runtime.trainer import import_first, set_up
 from harness.runtime.usage import Usage
 from harness.runtime.worker import Worker
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> int:
         usage = Usage(job.cores, report.flag)  # before a plugin's module runs
         imported_s = import_first(job.config)
         trainer = set_up(Worker(job, rank, world, report.stage), report, usage, imported_s)
-        trainer.resume()
+        resume(trainer)
         trainer.run()
         del store  # the group, which used it, is done
     return report.exit_code

@@ -23,8 +23,10 @@ from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP,
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
+from harness.runtime.resuming import keep
 from harness.runtime.spec import IN_PHASES, RunConfig, Timing, TrainSpec, TuningRun
 from harness.runtime.step import Loss, Step
+from harness.runtime.strips import evaluate_in_strips
 from harness.runtime.usage import Usage
 from harness.runtime.wire import Wire
 
@@ -191,7 +193,7 @@ class Trainer:
         worker = self.worker
         if self.spec.scored:
             with worker.meters.paused():
-                self._scores()
+                self.scores()
                 if self.spec.sampled_eval:
                     self.method.sampled_scores()
         worker.model.train()
@@ -235,7 +237,8 @@ class Trainer:
             )
             if self.progress.stopped:
                 break
-            self._keep(epoch + 1)
+            if self.checkpoints is not None and epoch + 1 < spec.epochs and self.checkpoints.due(epoch + 1):
+                keep(self, self.checkpoints, epoch + 1)
         self.method.close()
         self._flag_late_kernels()
         sent = self.look_back()
@@ -247,60 +250,6 @@ class Trainer:
         }
         self.report.finish(summary, self.eval_s, usage=self.usage.report(), wire=sent)
         self.report.progress(event="done")
-
-    def resume(self) -> None:
-        """Go on from the last checkpoint, if there is one, as if there had been no other process; every rank must call.
-
-        What was drawn, sent and measured since set-up began is forgotten.
-        """
-        if self.checkpoints is None or (found := self.checkpoints.last(self.report.stage)) is None:
-            return
-        done, state = found
-        self.method.restore(state["method"], done)
-        with torch.no_grad():
-            self.flat.values.copy_(state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.integrity.resumed(state["broken"])
-        self.report.restore(state["report"], done)
-        for number, row in enumerate(self.report.epochs, start=1):
-            if self.spec.evaluates(row["epoch"]):
-                self._take_scores(row, self.report.epochs[:number])
-        self.trained_s, self.eval_s = state["trained_s"], state["eval_s"]
-        self.usage.restore(state["usage"])
-        self.wire.restore(state["wire"])
-        self.worker.comm.barrier()
-        self.worker.restore(state["worker"])
-
-    def _keep(self, done: int) -> None:
-        """Write a checkpoint if one is due after `done` epochs, which are not all; every rank must call."""
-        if self.checkpoints is not None and done < self.spec.epochs and self.checkpoints.due(done):
-            self.keep(done)
-
-    def keep(self, done: int) -> None:
-        """Write a checkpoint after `done` epochs; where it cannot be written, training goes on without."""
-        assert self.checkpoints is not None
-        worker = self.worker
-        with worker.spans("checkpoint"), worker.meters.paused(), self.usage.besides(), self.wire.besides():
-            self.method.synchronize()
-            try:
-                self.checkpoints.write(done, self.state())
-            except OSError as error:
-                self.report.flag("checkpoint", f"could not be written: {error.strerror or error}")
-
-    def state(self) -> dict[str, Any]:
-        """Return all that the epochs to come, and the report, follow from; see `resume`."""
-        return {
-            "weights": self.flat.values,
-            "optimizer": self.optimizer.state_dict(),
-            "broken": self.integrity.broken,
-            "trained_s": self.trained_s,
-            "eval_s": self.eval_s,
-            "method": self.method.state(),
-            "report": self.report.state(),
-            "usage": self.usage.state(),
-            "wire": self.wire.state(),
-            "worker": self.worker.state(),
-        }
 
     def _follow_seconds(self, row: dict[str, Any], *, evaluated: bool) -> None:
         """Tell all ranks alike how long the slowest has trained, where somebody asks; evaluate if that was the end."""
@@ -425,7 +374,7 @@ class Trainer:
         start, spans = time.perf_counter(), self.worker.spans
         with self.usage.evaluation(), self.worker.meters.paused(), self.worker.apart():
             with spans("eval"):
-                scores = self._scores()
+                scores = self.scores()
             with spans("sampled eval"):
                 sampled = self.method.sampled_scores() if self.spec.sampled_eval else {}
                 sampled = {split: score for split, score in sampled.items() if split in self.splits}
@@ -434,17 +383,20 @@ class Trainer:
         self.eval_s += row["eval_s"]
         row |= {f"{split}_score": score for split, score in scores.items()}
         row |= {f"sampled_{split}_score": score for split, score in sampled.items()}
-        self._take_scores(row, self.report.epochs)
+        self.take_scores(row, self.report.epochs)
 
-    def _take_scores(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
+    def take_scores(self, row: dict[str, Any], epochs: list[dict[str, Any]]) -> None:
         """Take in the scores of `row`, the last of `epochs`."""
         self.progress.evaluated(row, epochs)
         if row["val_score"] is not None:
             self.schedule.evaluated(row["val_score"])
 
-    def _scores(self) -> dict[str, float | None]:
+    def scores(self) -> dict[str, float | None]:
+        """Return the exact score of each split; every rank must call."""
         worker = self.worker
-        return evaluate(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib, self.splits)
+        in_strips = worker.device.type != "cpu" and self.method.reads_from_host
+        exact = evaluate_in_strips if in_strips else evaluate
+        return exact(worker.model, worker.eval_view, worker.comm, self.spec.evaluation_mib, self.splits)
 
     def check_replicas(self, epoch: int) -> str:
         """Compare a checksum of the weights across ranks; returns it.

@@ -86,12 +86,16 @@ class DeviceNodes(Protocol):
 class SubgraphsOnDevice:
     """Draws what `Subgraphs` does; nodes that the device cannot draw itself are the host's, and uploaded.
 
-    `symmetric`: False: forget that a matrix equals its transpose.
+    `symmetric`: False: forget that a matrix equals its transpose. `change` is made to their layers, as the `changes` of
+    a `Subgraphs`.
     """
 
-    def __init__(self, host: Subgraphs, device: torch.device, *, symmetric: bool = True) -> None:
+    def __init__(
+        self, host: Subgraphs, device: torch.device, *, symmetric: bool = True,
+        change: Callable[[LayerOnDevice], LayerOnDevice] | None = None,
+    ) -> None:  # fmt: skip
         graph = GraphOnDevice.of(host.topology, device)
-        self._graph, self._symmetric, sampler = graph, symmetric, host.sampler
+        self._graph, self._symmetric, self._change, sampler = graph, symmetric, change, host.sampler
         self._weigh = host.normaliser.on_device(graph)
         on_host: Callable[[int], Tensor] = lambda seed: upload(sampler.sample(seed), device)  # noqa: E731
         self._draw = sampler.draws_on_device(graph) if isinstance(sampler, DeviceNodes) else on_host
@@ -100,4 +104,6 @@ class SubgraphsOnDevice:
         """See `Subgraphs.sample`."""
         nodes = self._draw(seed)
         batch = self._weigh(nodes, induced_on_device(self._graph, nodes))
+        if self._change is not None:
+            batch = replace(batch, layer=self._change(batch.layer))
         return batch if self._symmetric else replace(batch, layer=replace(batch.layer, symmetric=False))

@@ -313,6 +313,12 @@ class DGS(MiniBatchMethod[DGSOptions]):
         super().close()
 
     @classmethod
+    def foreseen(cls, options: DGSOptions, case: MemoryCase) -> list[str]:
+        """See `MiniBatchMethod`; explanations are of a copy of the model on the host."""
+        told = ["the host trains the masks of explanations, beside the GPU"] if case.cuda else []
+        return told + super().foreseen(options, case)
+
+    @classmethod
     def bytes_per_epoch(cls, options: DGSOptions, case: BytesCase) -> Bytes | None:
         """See `BytesCase.mini_batch`, all columns; no metric tells how many travel once a rank is guided."""
         if case.count("guided_steps"):

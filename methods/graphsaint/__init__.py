@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness import Bytes, BytesCase, MemoryCase, Metric, MiniBatchMethod, MiniBatchOptions, Sampler, Source, Step
+from harness import (
+    Bytes,
+    BytesCase,
+    LayerSample,
+    MemoryCase,
+    Metric,
+    MiniBatchMethod,
+    MiniBatchOptions,
+    Sampler,
+    Source,
+    Step,
+)
 from harness import numpy as np
 from harness.graph import Topology
 from harness.runtime import (
@@ -38,7 +49,7 @@ from harness.sampling import (
     clusters,
 )
 
-from .subgraphs import Change, CountedChances, Counts, PresentMean, count, make_node_sampler, part_of, saved_counts
+from .subgraphs import CountedChances, Counts, Part, PresentMean, count, make_node_sampler, saved_counts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,6 +118,13 @@ class GraphSAINTOptions(MiniBatchOptions):
             raise ValueError("cache: scope 'local' reads no remote node; leave cache at 'none'")
         return self
 
+    @property
+    def nodes_of_host(self) -> str:
+        """Which option has nodes drawn on the host where a GPU does the rest; "" where it draws them, too."""
+        if self.clip > 1:
+            return f"clip {self.clip}"
+        return "" if self.sampler in ("node", "rw", "mrw", "edge") else f"sampler {self.sampler}"
+
     def size_on(self, nodes: int, parts: int) -> int:
         """Return the nodes of a subgraph (-1: all) of a training graph of so many, in so many parts."""
         return subgraph_size(self.size, SIZE, nodes if self.scope == "global" else nodes // parts)
@@ -129,8 +147,9 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
     all edges between them are taken: frontier (Algorithms 2 to 4), rw and edge (Algorithm 5), mrw and
     forest-fire (section 3.3), node (ICLR 2020, section 3.4). `size` is the budget of all: rw has
     size // (length + 1) walks, edge draws size // 2 edges. With a `pool` so many subgraphs are drawn at once
-    by as many threads as the rank has, whenever none is left (Algorithm 8). On a GPU, with `scope: global`, subgraphs
-    are induced and weighed there, from a copy of the graph; rw, edge and node draw there, too.
+    by as many threads as the rank has, whenever none is left (Algorithm 8). On a GPU subgraphs are induced and weighed
+    there, from a copy of the graph or of the part; rw, mrw, edge and node draw there, too. The nodes of the others, and
+    with `clip`, the host draws one after the other.
 
     With `normalise` C subgraphs are drawn before the training, C size = `coverage` N, which count how often
     there are node v (C_v) and edge u -> v (C_uv): the edge counts A_vu C_v / C_uv, the loss of v C / C_v
@@ -188,13 +207,13 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
         Its counts are kept in the directory `keep`, if there is one.
         """
-        part, in_whole = part_of(source.topology, nodes, source.tables)
-        return self._subgraphs(source, part, Tables(nodes.size), keep, self.worker.rank, in_whole)
+        part = Part.of(source.topology, nodes, source.tables)
+        return self._subgraphs(source, part.topology, Tables(nodes.size), keep, self.worker.rank, part)
 
     def _subgraphs(
-        self, source: Source, topology: Topology, tables: Tables, keep: Path | None, rank: int, *changes: Change
+        self, source: Source, topology: Topology, tables: Tables, keep: Path | None, rank: int, part: Part | None = None
     ) -> SubgraphSampler:
-        """Return what draws subgraphs of a graph, with `changes` of their layers.
+        """Return what draws subgraphs of a graph, which is that of the `part` if there is one.
 
         `rank` is the counts' seed, that of the trial is not: trials on one graph share them.
         """
@@ -214,11 +233,13 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
             normaliser = CountedChances(topology, self._counts(source, topology, sampler, tables, keep, rank))
         if source.device.type != "cpu":
             drawn = Subgraphs(topology, sampler, normaliser, tables)
-            on_device = SubgraphsOnDevice(drawn, source.device, symmetric=options.transpose == "auto")
+            change = None if part is None else part.on_device(source.device)
+            on_device = SubgraphsOnDevice(drawn, source.device, symmetric=options.transpose == "auto", change=change)
             return SubgraphSampler(on_device, source.depth)
+        changes: list[Callable[[LayerSample], LayerSample]] = [] if part is None else [part]
         if options.transpose != "auto":  # forget that values are symmetric, or that the structure is
             symmetric = "structure" if options.transpose == "permuted" else "no"
-            changes = (*changes, partial(replace, symmetric=symmetric))
+            changes.append(partial(replace, symmetric=symmetric))
         return SubgraphSampler(Subgraphs(topology, sampler, normaliser, tables, changes), source.depth)
 
     def _counts(
@@ -292,8 +313,8 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
     @classmethod
     def device_draws(cls, options: GraphSAINTOptions) -> bool:
-        """See `MiniBatchMethod`: subgraphs of the whole graph."""
-        return options.scope == "global"
+        """See `MiniBatchMethod`: subgraphs of the whole graph, or of the rank's part."""
+        return True
 
     @property
     def samples_targets(self) -> bool:
@@ -307,8 +328,11 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
     @classmethod
     def foreseen(cls, options: GraphSAINTOptions, case: MemoryCase) -> list[str]:
-        """See `whole_subgraphs`."""
-        return whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
+        """See `whole_subgraphs`; what a GPU leaves to the host."""
+        told = whole_subgraphs(options.size, case.train.inner if options.scope == "local" else case.nodes)
+        if case.cuda and (why := options.nodes_of_host):
+            told.append(f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest")
+        return told + super().foreseen(options, case)
 
     @classmethod
     def memory(cls, options: GraphSAINTOptions, case: MemoryCase) -> dict[str, int]:
@@ -319,14 +343,16 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         """
         size = options.size_on(case.nodes, case.parts)
         components = case.subgraphs(options, size, chances=options.sampler == "node")
-        if cls.device_draws(options) and case.cuda:
-            components |= case.drawn_on_device(0 if case.least else case.edges, options)
+        inner, edges = case.train.inner, case.train.edges - case.train.cut
+        if case.cuda:
+            graph = case if options.scope == "global" else replace(case, nodes=inner, edges=edges)
+            components |= graph.drawn_on_device(0 if case.least else graph.edges, options)
             counted = options.normalise and options.sampler != "node"
-            components["probabilities"] = (4 * case.edges + 8 * case.nodes) if counted else 16 * case.nodes
+            components["probabilities"] = (4 * graph.edges + 8 * graph.nodes) if counted else 16 * graph.nodes
         if options.scope == "local":
-            inner, edges = case.train.inner, case.train.edges - case.train.cut
+            places = 0 if options.storage == "host" else 8 * (case.nodes - inner)  # of other parts' nodes
             entry = 4 + (4 if case.weighted else 0) + (4 if options.normalise else 0)
-            components["part"] = 0 if case.cuda else 8 * 4 * inner + entry * edges
+            components["part"] = 3 * 8 * inner + places if case.cuda else 8 * 4 * inner + entry * edges
         if options.reshuffle and options.storage == "sharded":
             row = case.model.widths[0][0] * case.itemsize
             components["reshuffled features"] = case.train.inner * row + 4 * case.nodes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import UserError, numba, torch
 from harness import numpy as np
-from harness.graph import Topology, below, below_on_device, next_u64, stream, stream_bits, uniform
+from harness.graph import Topology, below, below_on_device, bits_at, next_u64, stream, stream_bits, streams, uniform
 from harness.sampling import GraphOnDevice, Pool
 
 if TYPE_CHECKING:
@@ -240,6 +240,7 @@ def _select(row, last, queue, end, state, bits, words):  # type: ignore[no-untyp
 
 
 STEPS_A_NODE = 32  # of all walkers, before what is missing is filled with any nodes
+UNSEEN = 1024  # nodes that a device tries at once for those that are missing
 PATIENCE = 32  # a walker's steps over nodes drawn before, until it starts anew
 
 
@@ -290,7 +291,78 @@ class MultiWalkSampler(KernelSampler):
     def __init__(self, topology: Topology, size: int, *, walkers: int = 1000) -> None:
         if size < 1 or walkers < 1:
             raise ValueError(f"size and walkers are at least 1, not {size} and {walkers}")
-        super().__init__(topology, _walk_on, min(size, topology.num_nodes), walkers)
+        self._size, self._walkers = min(size, topology.num_nodes), walkers
+        super().__init__(topology, _walk_on, self._size, walkers)
+
+    def draws_on_device(self, graph: GraphOnDevice) -> Callable[[int], Tensor]:
+        """See `DeviceNodes`: the same nodes as on the host, which waits for their number after each turn of all.
+
+        In the first turns there cannot be enough: it does not ask.
+        """
+        return partial(_walk_on_device, graph, self._size, self._walkers)
+
+
+def _walk_on_device(graph: GraphOnDevice, size: int, walkers: int, seed: int) -> Tensor:
+    """Return what `_walk_on` does: a turn of all walkers is a few operations, numbers are found by their places."""
+    starts, degrees, device = graph.indptr[:-1], graph.indptr.diff(), graph.indptr.device
+    picked = _Picked(degrees.numel(), size, device)
+    numbers, turn = _Numbers(seed, device), torch.arange(walkers, device=device)
+    at, idle = torch.zeros_like(turn), torch.zeros_like(turn)
+    anew = torch.ones_like(turn, dtype=torch.bool)
+    for number in range(-(-STEPS_A_NODE * size // walkers)):
+        roots = below_on_device(numbers.next(anew.cumsum(0)), degrees.numel())
+        at, idle = torch.where(anew, roots, at), torch.where(anew, 0, idle)
+        idle = (idle + 1) * ~picked.pick(at)
+        if (number + 1) * walkers >= size and picked.full():
+            return picked.nodes()
+        degree = degrees[at]
+        entries = starts[at] + below_on_device(numbers.next(turn + 1), degree)
+        moved = graph.indices[entries.clamp(max=max(graph.indices.numel() - 1, 0))].long()
+        at, anew = torch.where(degree > 0, moved, at), (degree == 0) | (idle == PATIENCE)
+    while not picked.full():
+        picked.pick(below_on_device(numbers.next(torch.arange(1, UNSEEN + 1, device=device)), degrees.numel()))
+    return picked.nodes()
+
+
+class _Numbers:
+    """The numbers of a seed's first stream, in their order."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._start = streams(seed, torch.zeros(1, dtype=torch.int64, device=device))
+        self._used = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def next(self, places: Tensor) -> Tensor:
+        """Return the numbers at `places` from here on (from 1, not descending), which are used up to the last one."""
+        found = bits_at(self._start, self._used + places)
+        self._used = self._used + places[-1]
+        return found
+
+
+class _Picked:
+    """Up to `size` distinct nodes of a graph, as they come."""
+
+    def __init__(self, num_nodes: int, size: int, device: torch.device) -> None:
+        self._met = torch.zeros(num_nodes, dtype=torch.uint8, device=device)
+        self._size, self._count = size, torch.zeros((), dtype=torch.int64, device=device)
+
+    def pick(self, nodes: Tensor) -> Tensor:
+        """Take nodes (int64 [n]) in their order, as far as there is room; return which were new, bool [n]."""
+        ordered, order = nodes.sort(stable=True)
+        first = torch.ones_like(ordered, dtype=torch.bool)
+        first[1:] = ordered[1:] != ordered[:-1]
+        new = torch.empty_like(first).scatter_(0, order, first) & (self._met[nodes] == 0)
+        taken = new & (self._count + new.cumsum(0) <= self._size)
+        self._met.scatter_reduce_(0, nodes, taken.byte(), "amax")
+        self._count = self._count + taken.sum()
+        return new
+
+    def full(self) -> bool:
+        """Return whether there are `size`; the host waits."""
+        return int(self._count) == self._size
+
+    def nodes(self) -> Tensor:
+        """Return them, int64, ascending; the host waits for their number."""
+        return self._met.nonzero().squeeze(1)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -20,6 +20,7 @@ from harness.sampling import (
     GraphOnDevice,
     Induced,
     InducedOnDevice,
+    LayerOnDevice,
     NodeSampler,
     Normaliser,
     SubgraphBatch,
@@ -215,25 +216,42 @@ class PresentMean(Normaliser):
         return weigh
 
 
-Change = Callable[[LayerSample], LayerSample]
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of a graph on the distinct, ascending `nodes`: all edges between them.
 
-
-def part_of(whole: Topology, nodes: NDArray[np.int64], tables: Tables) -> tuple[Topology, Change]:
-    """Return the part of a graph on the distinct, ascending `nodes`: all edges between them.
-
-    What is returned with it puts a layer of the part into the whole graph: the sources become the whole's
+    What it is called with are layers of the part, which it puts into the whole graph: the sources become the whole's
     nodes, and what edges to other parts would count goes to those within the part, in proportion.
-
-    Takes time linear in the sum of the nodes' degrees.
     """
-    part = as_graph(whole, induced(whole, nodes, tables, places=whole.weights is not None))
-    missing = missing_degree(whole, nodes, part)
 
-    def in_whole(layer: LayerSample) -> LayerSample:
-        scale = missing[layer.sources] * (1.0 if layer.dst_scale is None else layer.dst_scale)
-        return replace(layer, sources=nodes[layer.sources], dst_scale=scale)
+    whole: Topology
+    nodes: NDArray[np.int64]
+    topology: Topology
+    missing: NDArray[np.float64]  # [nodes], what a node's edges within the part are to be multiplied by
 
-    return part, in_whole
+    @classmethod
+    def of(cls, whole: Topology, nodes: NDArray[np.int64], tables: Tables) -> Part:
+        """Find the part, in time linear in the sum of the nodes' degrees."""
+        part = as_graph(whole, induced(whole, nodes, tables, places=whole.weights is not None))
+        return cls(whole, nodes, part, missing_degree(whole, nodes, part))
+
+    def __call__(self, layer: LayerSample) -> LayerSample:
+        """Put a layer into the whole graph."""
+        scale = self.missing[layer.sources] * (1.0 if layer.dst_scale is None else layer.dst_scale)
+        return replace(layer, sources=self.nodes[layer.sources], dst_scale=scale)
+
+    def on_device(self, device: torch.device) -> Callable[[LayerOnDevice], LayerOnDevice]:
+        """Return what does so on a device, whose layers have their degrees with them."""
+        nodes, missing, degree = (
+            torch.from_numpy(each).to(device) for each in (self.nodes, self.missing, self.whole.degree(self.nodes))
+        )
+
+        def in_whole(layer: LayerOnDevice) -> LayerOnDevice:
+            at = layer.sources
+            scale = missing[at] if layer.dst_scale is None else missing[at] * layer.dst_scale
+            return replace(layer, sources=nodes[at], degree=degree[at], dst_scale=scale)
+
+        return in_whole
 
 
 def make_node_sampler(options: GraphSAINTOptions, topology: Topology, size: int) -> NodeSampler:

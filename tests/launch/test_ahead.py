@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.launch import ahead, fork_server
-from harness.launch.ahead import compile_ahead, everything, shape, tiny
+from harness.launch.ahead import compile_ahead, everything, shape, tiny, with_usual_numbers
 from harness.launch.inputs import InputCache
 from harness.launch.local import GroupResult, RankFailure
 from harness.launch.runner import OneMachine
@@ -111,6 +111,23 @@ def test_a_shape_that_fails_is_told_and_tried_again() -> None:
     assert told[3] == "kernels are compiled for 1 of 2 shapes of trials"
     assert compile_ahead(trials(["full", "pipegcn"]), ranks, told.append) == (1, 1)
     assert [trial.method.name for trial in ranks.ran] == ["full", "pipegcn", "full"]
+
+
+def test_numbers_that_are_too_large_for_a_tiny_graph_are_left_at_their_defaults() -> None:
+    (trial,) = trials([{"clustergcn": {"clusters": 1500, "per_batch": 20, "degrees": "batch"}}])
+
+    class TooMany(Ranks):
+        def __call__(self, trial: TrialConfig, out: Path, inputs: InputCache) -> GroupResult:
+            self.failing = ("clustergcn",) if trial.method.options["clusters"] > 300 else ()
+            return super().__call__(trial, out, inputs)
+
+    ranks, told = TooMany(), []
+    assert compile_ahead([trial], ranks, told.append) == (1, 0)
+    assert told[1:] == ["kernels are compiled for 1 of 1 shapes of trials"]
+    asked, usual = (ran.method.options for ran in ranks.ran)
+    assert (asked["clusters"], usual["clusters"], usual["per_batch"], usual["degrees"]) == (1500, 50, 5, "batch")
+    assert shape(with_usual_numbers(trial)) == shape(trial)
+    assert compile_ahead([trial], ranks, told.append) == (0, 0)
 
 
 def test_servers_load_what_the_trials_called(tmp_path: Path) -> None:

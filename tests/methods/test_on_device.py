@@ -62,8 +62,13 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsaint edges": ("graphsaint", {"size": 12, "sampler": "edge", "coverage": 10, "prefetch": 2}),
     "graphsaint walks": ("graphsaint", {"size": 12, "sampler": "rw", "coverage": 10, "transpose": "counted"}),
     "graphsaint nodes": ("graphsaint", {"size": 12, "sampler": "node", "cache": "degree"}),
+    "graphsaint walkers": ("graphsaint", {"size": 12, "sampler": "mrw", "frontier": 4, "coverage": 10, "prefetch": 2}),
     "graphsaint means": ("graphsaint", {"size": 12, "sampler": "mrw", "normalise": False, "clip": 2}),
     "graphsaint local": ("graphsaint", {"size": 6, "sampler": "node", "scope": "local"}),
+    "graphsaint local walks": (
+        "graphsaint",
+        {"size": 6, "sampler": "rw", "scope": "local", "normalise": False, "prefetch": 2},
+    ),
     "clustergcn": ("clustergcn", {"clusters": 8, "per_batch": 2}),
     "vrgcn": ("vrgcn", {"fanouts": 2, "batch_size": 4}),
     "vrgcn cached": ("vrgcn", {"fanouts": 2, "batch_size": 4, "cache": "degree"}),
@@ -76,7 +81,7 @@ RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODE
 WORLDS = (1, 2)
 DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
-DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "graphsaint local", "dgs asking")
+DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "dgs asking")
 
 Waits = set[tuple[str, str]]
 COUNTS = ("copy to the host", "harness/runtime/comm.py:exchange_counts")  # how many rows come: memory is made for them
@@ -109,6 +114,8 @@ SUBGRAPH = {  # the same of a subgraph
 NODES = {  # how many nodes a subgraph has
     ("nonzero", "harness/sampling/nodes.py:draw"),
     ("nonzero", "methods/graphsaint/node_samplers.py:_distinct"),
+    ("nonzero", "methods/graphsaint/node_samplers.py:nodes"),
+    ("_local_scalar_dense", "methods/graphsaint/node_samplers.py:full"),  # whether walkers have met as many
 }
 OWNED = ("copy to the host", "harness/runtime/owned.py:_move")  # rows of the topology that owners send
 EDGES = {  # all in a thread beside the training

@@ -16,7 +16,7 @@ from harness.data.registry import generators
 from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.cost_models import MemoryCase, PartSize
+from harness.runtime.cost_models import IN_STRIPS, MemoryCase, PartSize
 from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
 
@@ -220,6 +220,19 @@ def test_a_gpu_that_draws_neighbours_has_the_graph() -> None:
     assert clustered["sampling"] == 4 * 200 + 48 * 412  # a fifth of the edges, and METIS' 3 %
 
 
+def test_a_gpu_evaluates_in_strips_where_features_are_the_host_s() -> None:
+    options = {"fanouts": 3, "batch_size": 10}
+    large = replace(CASE, evaluated=PartSize(10**6, 10**5, 10**8, 10**7), cuda=True)
+    found = {
+        storage: components("graphsage", large, storage=storage, **options)["evaluation"]
+        for storage in ("sharded", "host")
+    }
+    assert found["host"] <= IN_STRIPS * 64 * 2**20 + 8 * 10**6
+    assert found["sharded"] > 4 * 10**8
+    on_cpu = components("graphsage", replace(large, cuda=False), storage="host", **options)
+    assert on_cpu["evaluation"] > 4 * 10**8
+
+
 def test_a_gpu_that_draws_layers_reads_whole_rows() -> None:
     gpu, options = replace(CASE, cuda=True), {"sizes": 3, "batch_size": 10}
     for method, others in (("ladies", {"topology": "owner"}), ("skewed", {"topology": "owner"}), ("fastgcn", None)):
@@ -246,8 +259,11 @@ def test_a_gpu_that_draws_otherwise_has_the_graph_and_what_it_reads() -> None:
     assert components("graphsaint", gpu, size=50)["probabilities"] == 4 * 2000 + 8 * 200
     assert components("graphsaint", gpu, size=50, sampler="node")["probabilities"] == 16 * 200
     assert components("skewed", gpu, base="saint", size=50)["probabilities"] == 16 * 200
-    for method, options in (("graphsaint", {"scope": "local", "size": 20}), ("dgs", {"topology": "owner"})):
-        assert "graph" not in components(method, gpu, **options)
+    part = components("graphsaint", gpu, scope="local", size=20)  # 100 nodes, 950 edges
+    assert (part["graph"], part["sampling"]) == (8 * 101 + 4 * 950 + 8 * 100, 4 * 100 + 48 * 950)
+    assert part["part"] == 3 * 8 * 100 + 8 * 100  # what it is to the whole, and owners and rows of the other nodes
+    assert part["probabilities"] == 4 * 950 + 8 * 100
+    assert "graph" not in components("dgs", gpu, topology="owner")
     assert components("psc-gcn", gpu)["sampling"] == 48 * gpu.train.edges
     assert "sampling" not in components("psc-gcn", gpu, rate=1.0)
     assert "sampling" not in components("psc-gcn", CASE)

@@ -126,7 +126,7 @@ def test_an_evaluation_lowers_the_rate_of_a_training(tmp_path: Path, monkeypatch
         epochs=6, lr=0.01, schedule={"plateau": {"factor": 0.5, "patience": 0}}, eval_every=2, threads=1
     )  # fmt: skip
     trainer = trainer_of(spec, tmp_path)
-    monkeypatch.setattr(trainer, "_scores", lambda: {"train": 0.5, "val": 0.5, "test": 0.5})  # never better
+    monkeypatch.setattr(trainer, "scores", lambda: {"train": 0.5, "val": 0.5, "test": 0.5})  # never better
     with trainer.report.concluding():
         trainer.report.setup(trainer.worker, trainer.method, {}, {})
         trainer.run()

@@ -1,18 +1,21 @@
-"""What ranks of the tests of exact evaluations do: look at logits, at rows received, and at tensors held."""
+"""What ranks of the tests of exact evaluations do: look at logits, rows received, tensors held."""
 
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from support.fake_device import in_place_of_cuda, memory, register
 from torch import Tensor
 
 from harness.check.training import Case
 from harness.runtime.comm import Communicator
 from harness.runtime.evaluation import WholeBlock, evaluate, inference
+from harness.runtime.strips import Strips, evaluate_in_strips
 
 
 def logits_in_pieces(rank: int, world: int, cases: list[Case], limits: list[float]) -> list[dict[str, Any]]:
@@ -97,3 +100,56 @@ def sizes(rank: int, world: int, case: Case) -> dict[str, int]:
         "labelled": sum(len(rows) for rows in worker.view.rows.values()),
         "sent": int(np.asarray(partition.send_ptr)[-1]),
     }
+
+
+def in_strips(
+    rank: int, world: int, cases: list[Case], limits: list[float]
+) -> list[list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any], dict[str, Any], int, int]]]:
+    """Return for each case and limit logits and scores of `evaluate` and in strips, and how many strips and tiles."""
+    found = []
+    for case in cases:
+        worker = case.trainer(rank, world).worker
+        model, view, comm, own = worker.model, worker.eval_view, worker.comm, []
+        with inference(model, comm):
+            block = WholeBlock(comm, view.partition, model.widest_evaluated, 64)
+            whole = model([block.at(layer) for layer in range(model.depth)], view.features(), transform_first=True)
+        for limit in limits:
+            with inference(model, comm):
+                strips = Strips(model, view, comm, limit)
+                logits = strips.logits()
+            scores = evaluate(model, view, comm), evaluate_in_strips(model, view, comm, limit)
+            own.append((whole.numpy(), logits.numpy(), *scores, len(strips._bounds), len(strips._tiles)))
+        found.append(own)
+    return found
+
+
+def most_on_device(
+    rank: int, world: int, case: Case, limit: float
+) -> tuple[dict[str, int], dict[str, dict[str, float | None]]]:
+    """Return the most bytes of the fake device in an evaluation, beyond those before; what stays; and the scores."""
+    register()
+    scores, most = {"cpu": case.trainer(rank, world).scores()}, {}
+    with in_place_of_cuda() as device:
+        trainer = replace(case, device="cuda", train=case.train.model_copy(update={"evaluation_mib": limit})).trainer(
+            rank, world
+        )
+        worker = trainer.worker
+        assert worker.device == device
+        worker.view.scored_labels()
+        for name, work in (
+            ("strips", trainer.scores),
+            ("whole", lambda: evaluate(worker.model, worker.eval_view, worker.comm, limit)),
+        ):
+            gc.collect()
+            before, seen, adopt = memory.bytes(), [0], type(memory).adopt
+
+            def watched(self: Any, host: Any, seen: list[int] = seen, adopt: Any = adopt) -> Any:
+                storage = adopt(self, host)
+                seen[0] = max(seen[0], memory.bytes())
+                return storage
+
+            with mock.patch.object(type(memory), "adopt", watched):
+                scores[name] = work()
+            gc.collect()
+            most[name], most[f"after {name}"] = seen[0] - before, memory.bytes() - before
+    return most, scores

@@ -7,16 +7,19 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import yaml
 
-from tools.gpu import page
+from tools.gpu import measure, page
 from tools.gpu.checks import checks, model_ratio, twin_rows
 from tools.gpu.evidence import Evidence, Outcome, Setting, Step, TimeUp, Turn
 from tools.gpu.goals import GOALS, moved_bytes, summary
-from tools.gpu.steps import STEPS, counts_of, find, gpu_tests
+from tools.gpu.steps import PARTS, STEPS, TWIN, counts_of, find, gpu_tests, measured
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"name": "sage", "layers": 2, "hidden": 8, "norm": "layer", "dropout": 0.5}
@@ -101,6 +104,30 @@ def test_files_of_tests_that_have_ended_are_not_run_again(evidence: Evidence) ->
     assert "test_two.py did not end in 2 turns" in evidence.take(Step("tests", "", gpu_tests), soon()).reason
 
 
+def test_what_begins_anew_in_each_turn_is_given_up(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.gpu.evidence.GRACE_S", 0.2)
+    slow = Path(evidence.root, "false-python")
+    slow.write_text("#!/bin/sh\nsleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr("tools.gpu.steps.PYTHON", str(slow))
+    step = Step("kernels", "", partial(measured, "kernels"))
+    assert evidence.take(step, time.monotonic()).state == "left"  # no time at all is no turn
+    assert [evidence.take(step, time.monotonic() + 0.7).state for _ in range(3)] == ["left", "left", "failed"]
+    ended = evidence.ended("kernels")
+    assert ended is not None
+    assert ended["reason"] == "did not end in 2 turns"
+    evidence.forget("kernels")
+    assert evidence.take(step, time.monotonic() + 0.7).state == "left"
+
+
+def test_long_work_is_measured_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "LONGEST_S", 0.05)
+    done = []
+    assert measure.seconds_of(lambda: done.append(time.sleep(0.04)), torch.device("cpu"), 50) >= 0.04
+    assert 3 <= len(done) <= 4  # two before, and those that began in time
+    assert measure.seconds_of(lambda: done.append(None), torch.device("cpu"), 5) < 0.04
+
+
 def test_counts_of_a_report(tmp_path: Path) -> None:
     report = tmp_path / "r.xml"
     report.write_text('<testsuites><testsuite tests="9" failures="2" errors="1" skipped="3"/></testsuites>')
@@ -156,6 +183,8 @@ def test_records_outside_the_bounds_are_told() -> None:
         record("dgs", 1, epoch_time_s=0.001, residue=0.5),
     ]
     records[2]["ranks"][1] = {"backend": "nccl"}
+    noisy = "load: noisy, others took 50% of the trial's cores (median) in 4 of 8 timed epochs"
+    records.append(record("cagnet", 1, residue=0.5) | {"flags": [noisy]})  # nobody knows whose time that was
     found = checks(records)
     assert {name: (each["of"], each["outside"]) for name, each in found.items()} == {
         "closure": (3, ["gpu-twin: roc P=1"]),
@@ -166,6 +195,16 @@ def test_records_outside_the_bounds_are_told() -> None:
     assert found["memory"]["most"] == pytest.approx(3)
     assert model_ratio(records[0]) == pytest.approx(1.2)
     assert checks([]).keys() == found.keys()
+
+
+def test_parts_are_made_that_the_suite_of_the_twin_asks_for() -> None:
+    """Else each trial would make them in its own time."""
+    suite = yaml.safe_load(TWIN.read_text())
+    asked = dict(zip(PARTS[:-1:2], PARTS[1::2], strict=True))
+    assert asked["--parts"] == ",".join(map(str, suite["partition"]["parts"]))
+    assert asked["--method"] == suite["partition"]["method"]
+    assert ("--transductive" in PARTS) is not suite["train"]["inductive"]
+    assert suite["datasets"] == [{"twin": {"of": "reddit", "scale": 1.0}}]
 
 
 def test_the_page_is_its_summarys() -> None:

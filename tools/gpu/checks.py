@@ -31,8 +31,13 @@ LEAST_S = 0.02  # shorter epochs are told, and not held: a Python call between t
 
 
 def residue(record: Record) -> float | None:
-    """Return the share of a mean epoch that no named phase covers; None of epochs below 20 ms."""
+    """Return the share of a mean epoch that no named phase covers; None of epochs below 20 ms.
+
+    None, too, where the record says that others used the cores: they took their part between any two phases.
+    """
     result = record["result"]
+    if any(flag.startswith("load: noisy") for flag in record.get("flags", ())):
+        return None
     long = (result.get("epoch_time_s") or 0) >= LEAST_S
     return float(result["residue"]) if long and result.get("residue") is not None else None
 

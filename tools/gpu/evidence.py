@@ -152,8 +152,9 @@ class Evidence:
         return outcome
 
     def forget(self, name: str) -> None:
-        """Have a step done anew."""
+        """Have a step done anew, and its turns counted anew."""
         self._file(name).unlink(missing_ok=True)
+        (self.home / f"{name}.cut").unlink(missing_ok=True)
 
     def _seconds(self, name: str) -> float:
         path = self._file(name)

@@ -19,7 +19,8 @@ from tools.gpu.evidence import Outcome, Step, TimeUp, Turn
 PYTHON = sys.executable
 TWIN = Path(__file__).with_name("twin.yaml")
 INTERRUPTED = 130
-TURNS = 2  # of a file of tests that does not end in one
+PARTS = ("--parts", "1,2", "--method", "metis", "--transductive")  # as in twin.yaml
+TURNS = 2  # of what begins anew in each, before it is given up: it would go on for ever
 # Small sizes, to try the commands; lists are of `harness run`.
 QUICK = {
     "quickstart": ["--only", "dataset=digits,method=full|bns-gcn|graphsage", "--set", "train.epochs=4"],
@@ -36,9 +37,37 @@ QUICK = {
 def measured(what: str, turn: Turn) -> Outcome:
     """Run `tools.gpu.measure` and keep what it prints."""
     more = ["--quick"] if turn.setting.quick else []
-    code = turn.command([PYTHON, "-m", "tools.gpu.measure", what, turn.setting.device, *more], f"{what}.log")
+    command = [PYTHON, "-m", "tools.gpu.measure", what, turn.setting.device, *more]
+    if (code := in_turns(turn, command, f"{what}.log", turn.home / f"{what}.cut")) is None:
+        return Outcome("failed", f"did not end in {TURNS} turns")
     said = turn.log_tail(f"{what}.log")
     return Outcome("ok", found=json.loads(said)) if code == 0 else Outcome("failed", said)
+
+
+# A host's epochs of the full-size twin take minutes: two of them, in a turn's time, on the threads that there are.
+CPU = {
+    "gpu-twin": [
+        *("--set", "train.epochs=2", "--set", "train.threads=null"),
+        *("--set", "timeouts.trial_s=450", "--set", "timeouts.collective_s=400"),
+    ]
+}
+
+
+def in_turns(turn: Turn, command: Sequence[str | Path], log: str, cuts: Path) -> int | None:
+    """Run a command that begins anew in each turn; return its exit code, None without a run after `TURNS` turns.
+
+    `cuts` is the file that counts those in which it was cut off.
+    """
+    if cuts.is_file() and cuts.stat().st_size >= TURNS:
+        return None
+    if turn.left_s <= 0:
+        raise TimeUp  # that is no turn
+    try:
+        return turn.command(command, log)
+    except TimeUp:
+        with cuts.open("ab") as counted:
+            counted.write(b".")
+        raise
 
 
 def gpu_tests(turn: Turn) -> Outcome:
@@ -48,11 +77,9 @@ def gpu_tests(turn: Turn) -> Outcome:
     counts, problems = Counter[str](), list[str]()
     for file in sorted((turn.root / "tests" / "gpu").glob("test_*.py")):
         report, cut = place / f"{file.stem}.xml", place / f"{file.stem}.cut"
-        if not report.is_file():
-            if cut.is_file() and cut.stat().st_size >= TURNS:
-                problems.append(f"{file.name} did not end in {TURNS} turns")
-                continue
-            _run_tests(turn, file, report, cut)
+        if not report.is_file() and not _run_tests(turn, file, report, cut):
+            problems.append(f"{file.name} did not end in {TURNS} turns")
+            continue
         if not report.is_file():
             problems.append(f"{file.name}: {turn.log_tail('tests.log')}")
             continue
@@ -62,21 +89,17 @@ def gpu_tests(turn: Turn) -> Outcome:
     return Outcome("failed" if problems else "ok", "; ".join(problems), dict(counts))
 
 
-def _run_tests(turn: Turn, file: Path, report: Path, cut: Path) -> None:
-    """Run a file of tests; its report is there only if it came to its end."""
+def _run_tests(turn: Turn, file: Path, report: Path, cut: Path) -> bool:
+    """Run a file of tests; its report is there only if it came to its end. Returns whether it had a turn."""
     # Each test of training starts processes of its own; what meters read is of one test alone.
     many = "test_training" in file.name and importlib.util.find_spec("xdist") and turn.setting.device == "cuda"
     beside = ["-n", str(min(4, os.cpu_count() or 1))] if many else []
     part = report.with_suffix(".part")
     command = [PYTHON, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *beside]
-    try:
-        turn.command([*command, f"--junit-xml={part}", file], "tests.log")
-    except TimeUp:
-        with cut.open("ab") as turns:
-            turns.write(b".")
-        raise
+    code = in_turns(turn, [*command, f"--junit-xml={part}", file], "tests.log", cut)
     if part.is_file():
         part.rename(report)
+    return code is not None
 
 
 def counts_of(report: Path) -> Counter[str]:
@@ -91,17 +114,17 @@ def counts_of(report: Path) -> Counter[str]:
 
 
 def data(turn: Turn) -> Outcome:
-    """Make the twin and its parts, which the cache keeps: no trial's turn is cut for them."""
+    """Make the twin and the parts that its suite asks for, which the cache keeps: no trial's turn is cut for them."""
     scale = "0.01" if turn.setting.quick else "1.0"
     twin = ["twin", "-o", "of=reddit", "-o", f"scale={scale}"]
-    code = turn.command([PYTHON, "-m", "harness", "partition", *twin, "--parts", "1,2"], "data.log")
+    code = turn.command([PYTHON, "-m", "harness", "partition", *twin, *PARTS], "data.log")
     return Outcome("ok") if code == 0 else Outcome("failed", turn.log_tail("data.log"))
 
 
 def suite(name: str, file: str | Path, turn: Turn) -> Outcome:
     """Run a suite, or go on with it; every trial that has ended is kept."""
     setting = turn.setting
-    more: Sequence[str] = QUICK[name] if setting.quick else ()
+    more: Sequence[str] = QUICK[name] if setting.quick else CPU.get(name, ()) if setting.device == "cpu" else ()
     results: list[str | Path] = ["--results", turn.home / "results", "--device", setting.device, "--jobs", "1"]
     code = turn.command([PYTHON, "-m", "harness", "run", file, *results, *more], f"{name}.log")
     if code == INTERRUPTED:

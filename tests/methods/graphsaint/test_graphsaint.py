@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,23 @@ def test_a_size_that_takes_the_whole_graph_is_foreseen() -> None:
     ):  # fmt: skip
         said = [f"size {whole} is no less than the {whole} nodes there are: every subgraph is the whole graph"]
         assert GraphSAINT.foreseen(GraphSAINT.Options.model_validate(options), case) == (said if whole else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"sampler": "rw"}, ""), ({"sampler": "node", "scope": "local"}, ""), ({"sampler": "edge"}, ""),
+        ({"sampler": "mrw"}, ""), ({"scope": "local"}, "sampler frontier"),
+        ({"sampler": "forest-fire"}, "sampler forest-fire"), ({"sampler": "rw", "clip": 4}, "clip 4"),
+    ],
+)  # fmt: skip
+def test_a_plan_says_what_the_host_draws_for_a_gpu(options: dict[str, Any], why: str) -> None:
+    model = GNN(MODEL, FEATURES, CLASSES, seed=0, dtype=torch.float32)
+    case = MemoryCase(PartSize(500, 20, 5000, 50), None, 40, 1000, 10_000, model, parts=2)
+    asked = GraphSAINT.Options.model_validate(options)
+    said = f"{why}: the host draws the nodes of subgraphs, one after the other; the GPU does the rest"
+    assert GraphSAINT.foreseen(asked, replace(case, cuda=True)) == ([said] if why else [])
+    assert GraphSAINT.foreseen(asked, case) == []
 
 
 @pytest.mark.parametrize(

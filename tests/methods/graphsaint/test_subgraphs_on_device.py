@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from harness_methods.graphsaint.frontier import FrontierSampler
-from harness_methods.graphsaint.node_samplers import EdgeEndsSampler, WalkSampler
+from harness_methods.graphsaint.node_samplers import EdgeEndsSampler, MultiWalkSampler, WalkSampler
 from harness_methods.graphsaint.subgraphs import CountedChances, Counts, PresentMean
 from scipy import stats
 
@@ -43,6 +43,10 @@ SAMPLERS: dict[str, Callable[[Topology], NodeSampler]] = {
     "rw": lambda topology: WalkSampler(topology, 40, length=3),
     "one root": lambda topology: WalkSampler(topology, 1, length=5),
     "no step": lambda topology: WalkSampler(topology, 30, length=0),
+    "mrw": lambda topology: MultiWalkSampler(topology, 40, walkers=7),
+    "one walker": lambda topology: MultiWalkSampler(topology, 12, walkers=1),
+    "many walkers": lambda topology: MultiWalkSampler(topology, 12, walkers=200),
+    "walkers to all": lambda topology: MultiWalkSampler(topology, NODES, walkers=3),
     "edge": lambda topology: EdgeEndsSampler(with_neighbours(topology), 30),
     "node": lambda topology: ImportanceSubgraphs(topology, MEAN, Tables(NODES), 25).sampler,
     "all": lambda topology: ImportanceSubgraphs(topology, MEAN, Tables(NODES), -1).sampler,
@@ -62,6 +66,17 @@ def test_nodes_are_those_of_the_kernel(name: str, degree: float) -> None:
         nodes = draw(seed)
         assert nodes.dtype == torch.int64
         np.testing.assert_array_equal(nodes.numpy(), sampler.sample(seed))
+
+
+@pytest.mark.parametrize("walkers", [1, 2, 50])
+def test_walkers_that_meet_no_new_node_start_anew_as_on_the_host(walkers: int) -> None:
+    """Pairs of nodes: a walker has seen all after a step; then any nodes fill up what is missing."""
+    pairs = Topology(np.arange(NODES + 1), (np.arange(NODES) ^ 1).astype(np.int32))
+    for size in (30, NODES):
+        sampler = MultiWalkSampler(pairs, size, walkers=walkers)
+        draw = sampler.draws_on_device(GraphOnDevice.of(pairs, CPU))
+        for seed in range(20):
+            np.testing.assert_array_equal(draw(seed).numpy(), sampler.sample(seed))
 
 
 def test_edges_are_as_likely_where_some_nodes_have_no_neighbours() -> None:
