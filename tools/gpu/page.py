@@ -26,9 +26,12 @@ the last one stopped. `make gpu-bundle` makes a folder to take to one without a 
     make gpu                                           # again, until it says that nothing is left
     python -m tools.gpu --step kernels                 # one step anew
     python -m tools.gpu --device cpu --quick           # small sizes without a GPU: tries the commands, judges no goal
+    python -m tools.gpu --device cpu                   # full sizes without a GPU: two epochs a method, over an hour
     python -m tools.gpu.page gpu-evidence/cuda/summary.json
 
-The exit code is 0 when all steps have ended well, 1 when one failed (the others go on), 3 when some are left.
+A step that begins anew in each call, and did not end in two, has failed. Closure of phases is not asked of trials whose
+record says that others used their cores. The exit code is 0 when all steps have ended well, 1 when one failed (the
+others go on), 3 when some are left.
 
 Ranks that share a GPU talk through gloo and the host's memory, because NCCL refuses two ranks on one device; with a
 GPU for each rank of a machine they talk through NCCL. Bytes are the same either way, seconds are not.

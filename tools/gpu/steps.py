@@ -45,12 +45,7 @@ def measured(what: str, turn: Turn) -> Outcome:
 
 
 # A host's epochs of the full-size twin take minutes: two of them, in a turn's time, on the threads that there are.
-CPU = {
-    "gpu-twin": [
-        *("--set", "train.epochs=2", "--set", "train.threads=null"),
-        *("--set", "timeouts.trial_s=450", "--set", "timeouts.collective_s=400"),
-    ]
-}
+CPU = {"gpu-twin": ["--set", "train.epochs=2", "--set", "train.threads=null", "--set", "timeouts.collective_s=400"]}
 
 
 def in_turns(turn: Turn, command: Sequence[str | Path], log: str, cuts: Path) -> int | None:
