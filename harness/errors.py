@@ -60,7 +60,7 @@ _OF_SYSTEM = {
     **dict.fromkeys((errno.ENOLCK, errno.ENOSYS), "name a place on a file system with locks"),
     **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV), "the disk, or its server, failed: try again"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise `ulimit -n`"),
-    errno.EFBIG: "raise `ulimit -f`, or name a place on a file system with larger files",
+    errno.EFBIG: "raise `ulimit -f`, or name a place whose files may be larger",
     errno.ELOOP: "a link is not followed there: remove it",
 }
 
@@ -77,7 +77,7 @@ def of_system(error: OSError) -> UserError | None:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Name the place that is written to, if there is no room: the system names none when a write fails."""
+    """Name the place that is written to, if its disk or the file is full: the system names none when a write fails."""
     try:
         yield
     except OSError as error:

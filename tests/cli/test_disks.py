@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,16 @@ def test_a_report_on_a_full_disk(home: Path, small_disk: Path, capsys: pytest.Ca
     fill(small_disk)
     said = one_line(capsys, "report", "results", "--out", str(small_disk / "out"))
     assert "No space left on device (make room there, or name another place)" in said
+
+
+def test_files_that_may_not_grow(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (127, hard))
+    try:
+        said = one_line(capsys, "run", "tiny.yaml", *SMALL)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert said.startswith(f"error: {Path('results', 'tiny', 'suite.json')}: File too large (raise `ulimit -f`, or ")
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT])
