@@ -63,7 +63,7 @@ sbom: $(VENV)/.ready-run  ## Write sbom.json, a CycloneDX bill of what is instal
 audit:  ## Look constraints.txt up among known vulnerabilities: asks PyPI of each package, needs the network.
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
-	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 constraints:  ## Renew constraints.txt: a fresh resolution, on Python 3.11 and Linux x86-64.
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \

@@ -139,11 +139,6 @@ def test_file_systems_without_locks_are_used_as_they_are(
 def test_what_the_system_says() -> None:
     told = errors.of_system(OSError(errno.ENOSPC, "No space left on device", "/x/y"))
     assert str(told) == "/x/y: No space left on device (make room there, or name another place)"
-    with pytest.raises(OSError, match="File too large") as limited, errors.writing(Path("/x/z")):
-        raise OSError(errno.EFBIG, "File too large")  # `ulimit -f`; the system names no file
-    told = errors.of_system(limited.value)
-    assert told is not None
-    assert str(told) == "/x/z: File too large (raise `ulimit -f`, or name a place on a file system with larger files)"
     told = errors.of_system(OSError("Error writing: No space left on device"))  # as pyarrow raises it
     assert told is not None
     assert errors.of_system(FileNotFoundError(errno.ENOENT, "No such file", "/x")) is None  # ours: with a traceback
