@@ -128,7 +128,8 @@ class Registry(Generic[T]):
             return Found(value, source_of(value, name))
         points = self._points()
         if name not in points:
-            raise UserError(f"unknown {self.kind} '{name}'", fix=nearest(name, self.names(plugins)))
+            of_file = f"its name, and the file by --plugin {name}" if name.endswith(".py") else None
+            raise UserError(f"unknown {self.kind} '{name}'", fix=of_file or nearest(name, self.names(plugins)))
         point = points[name]
         value = self._import(point.value, name)
         return Found(value, None if point.package == DISTRIBUTION else source_of(value, point.value))

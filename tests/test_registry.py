@@ -156,3 +156,8 @@ def test_installed_packages_break_nothing_but_themselves(tmp_path: Path, monkeyp
         METHODS.load("absent")
     # The same file by the option: what one does who has installed it, editable.
     assert find_plugins([str(tmp_path / "installed_mine.py")]).keys() == {("method", "mine")}
+
+
+def test_a_file_in_place_of_a_name_is_told_how_to_be_named() -> None:
+    with pytest.raises(UserError, match=r"unknown method 'mine\.py' \(its name, and the file by --plugin mine\.py\)"):
+        METHODS.load("mine.py")
