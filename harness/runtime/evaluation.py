@@ -56,13 +56,7 @@ class WholeBlock(Block):
 
     def multiply(self, x: Tensor) -> Tensor:
         """See `Block.multiply`; every rank must call."""
-        total: Tensor | None = None
-        for matrix, rows in self._received(x):
-            found = self.engine.multiply(matrix, rows)
-            total = found if total is None else total.add_(found)
-            del matrix, rows, found  # or they would be there beside the next piece's
-        assert total is not None
-        return total
+        return summed(self, self._received(x))
 
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
         """See `Block.attention`; every rank must call."""
@@ -98,6 +92,17 @@ class WholeBlock(Block):
             exact=True,
         )
         return rows
+
+
+def summed(block: Block, received: Iterator[tuple[CSR, Tensor]]) -> Tensor:
+    """Return the sum of a block's products of pieces, each a matrix and its source rows; one is there at a time."""
+    total: Tensor | None = None
+    for matrix, rows in received:
+        found = block.engine.multiply(matrix, rows)
+        total = found if total is None else total.add_(found)
+        del matrix, rows, found  # or they would be there beside the next piece's
+    assert total is not None
+    return total
 
 
 def pieces(rows: int, row_bytes: int, limit_mib: float) -> int:

@@ -13,7 +13,7 @@ from harness.graph.csr import CSR
 from harness.graph.devices import upload
 from harness.graph.partition import SPLITS, View
 from harness.runtime.comm import Communicator
-from harness.runtime.evaluation import inference, pieces, score_counts, scores_of_all
+from harness.runtime.evaluation import inference, pieces, score_counts, scores_of_all, summed
 from harness.runtime.spec import EVALUATION_MIB
 
 if TYPE_CHECKING:
@@ -64,13 +64,7 @@ class Strip(Block):
 
     def multiply(self, x: Tensor) -> Tensor:
         """See `Block.multiply`."""
-        total: Tensor | None = None
-        for matrix, rows in self._read(x):
-            found = self.engine.multiply(matrix, rows)
-            total = found if total is None else total.add_(found)
-            del matrix, rows, found  # or they would be there beside the next tile's
-        assert total is not None
-        return total
+        return summed(self, self._read(x))
 
     def attention(self, z: Tensor, to_key: Tensor, query: Tensor) -> Sums:
         """See `Block.attention`."""
