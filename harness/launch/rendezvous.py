@@ -158,8 +158,10 @@ def connect(cluster: Cluster) -> StoreClient:
                 stop_store(process)
                 raise
         return _joined(cluster, address, secret)  # another was the first to come here
-    _wait_for(cluster)
-    return _joined(cluster, cluster.host, secret)
+    # a machine's own name is often the loopback to itself alone, and the coordinator may be this machine's
+    host = own_address(cluster.host) if is_here(cluster.host) else cluster.host
+    _wait_for(cluster, host)
+    return _joined(cluster, host, secret)
 
 
 def _joined(cluster: Cluster, host: str, secret: bytes, process: subprocess.Popen[bytes] | None = None) -> StoreClient:
@@ -201,11 +203,11 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _wait_for(cluster: Cluster) -> None:
+def _wait_for(cluster: Cluster, host: str) -> None:
     deadline = time.monotonic() + cluster.rdzv_timeout_s
     while True:
         try:
-            socket.create_connection((cluster.host, cluster.port), timeout=2).close()
+            socket.create_connection((host, cluster.port), timeout=2).close()
             return
         except OSError as error:
             if time.monotonic() > deadline:

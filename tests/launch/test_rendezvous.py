@@ -145,6 +145,20 @@ def test_the_store_is_not_reached_at_another_address(clients: tuple[StoreClient,
         socket.create_connection(("127.0.0.2", clients[0].cluster.port), timeout=5)
 
 
+def test_a_second_node_of_the_machine_finds_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine's name is the loopback to itself, and the store does not listen there."""
+    monkeypatch.setattr(rendezvous, "is_here", lambda host: True)
+    monkeypatch.setattr(rendezvous, "own_address", lambda host: "127.0.0.2")
+    first = connect(replace(cluster, coordinator=True))
+    try:
+        second = connect(replace(cluster, coordinator=False))
+        second.put("x", 1)
+        second.close()
+        assert first.get("x") == 1
+    finally:
+        first.close()
+
+
 def test_a_node_with_another_secret(
     cluster: Cluster, clients: tuple[StoreClient, StoreClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
