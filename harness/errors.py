@@ -30,7 +30,7 @@ class UserError(Exception):
         where = "" if self.file is None else f"{self.file}{f':{self.line}' if self.line else ''}: "
         key = f"{self.key}: " if self.key else ""
         fix = f" ({self.fix})" if self.fix else ""
-        return printable(f"{where}{key}{self.message}{fix}")
+        return printable(where + shortened(f"{key}{self.message}{fix}"))
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -104,6 +104,11 @@ class DataUnavailable(Exception):  # noqa: N818 - absent data is a state, not an
 def printable(text: str) -> str:
     """Return a text in one line and without control characters: what a file says must not drive a terminal."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def shortened(text: str) -> str:
+    """Return a text in which no word is longer than 1,000 characters: a value may be anything, a line must be read."""
+    return re.sub(r"\S{1001,}", lambda word: f"{word[0][:400]}...{word[0][-400:]}", text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

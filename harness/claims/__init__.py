@@ -274,16 +274,17 @@ def evaluate(
 
 
 def _verdict(claim: Claim, results: Results, trials: Sequence[TrialConfig], declared: Sequence[Metric]) -> Verdict:
-    unit = unit_of(claim, declared)
+    unit = ""
     try:
+        unit = unit_of(claim, declared)
         pairs = list(pairs_of(claim, trials))
-    except UserError as error:
-        why = f"{error.key}: {error.message}"
+        sureness = Sureness.of(Formula.parse(claim.metric), declared, len(pairs))
+    except UserError as error:  # a metric of a plugin that is not here is among the reasons
+        why = f"{error.key}: {error.message}" if error.key else error.message
         twin = all(trial.dataset.name == TWIN for trial in trials)
         return Verdict(claim, expectation(claim, unit), "", (), "not measured", why, twin)
     labels = differences([flatten(cell[0].model_dump(mode="json")) for cell, _ in pairs])
     named = zip(pairs, labels, strict=True)
-    sureness = Sureness.of(Formula.parse(claim.metric), declared, len(pairs))
     rows = tuple(replace(_finding(claim, row, results, unit, sureness), label=label) for (_, row), label in named)
     state = worst(row.state for row in rows)
     twin = any(TWIN in (trial.dataset.name, results.origin(trial)) for cell, _ in pairs for trial in cell)

@@ -143,6 +143,15 @@ def test_trials_without_a_partner_leave_the_others_their_verdict() -> None:
     assert (verdict.state, verdict.why) == ("not measured", "over: selects no trial of the suite")
 
 
+def test_a_metric_of_a_plugin_that_is_not_here() -> None:
+    figures = by_method("epoch_time_s", whole=[2.0], sampled=[1.0])
+    for metric in ("goodness", "goodness / epoch_time_s"):
+        verdict = judged(claim(metric, {"at_least": 1.5}, WHOLE), figures)
+        assert (verdict.state, verdict.why) == ("not measured", "'goodness' is no metric of a trial")
+        verdict = judged(claim(metric, {"at_least": 1.5}, WHOLE, over=SAMPLED), figures)
+        assert (verdict.state, verdict.why) == ("not measured", "'goodness' is no metric of a trial")
+
+
 def test_only_seeds_that_both_sides_have_are_compared() -> None:
     figures = by_method("best_val", whole=[0.5, 0.7, 0.9], sampled=[0.4, 0.6])
     one = claim("best_val", {"at_most": 0}, SAMPLED, over=WHOLE, by="difference")

@@ -31,6 +31,13 @@ def test_what_a_file_says_does_not_break_a_line_or_drive_the_terminal(odd: str) 
     assert error.lines == (str(error),)
 
 
+def test_a_value_of_any_length_leaves_a_line_that_can_be_read() -> None:
+    error = UserError(f"unknown {'9' * 5000}", file=f"/{'d' * 2000}/s.yaml", key="9" * 5000, fix=f"not {'9' * 5000}")
+    assert len(str(error)) < 2050 + 3 * 820
+    assert str(error).startswith(f"/{'d' * 2000}/s.yaml: 999")
+    assert str(UserError("9" * 1000)) == "9" * 1000
+
+
 def test_printable_leaves_what_can_be_printed() -> None:
     assert printable("é 漢字 'x'\t") == "é 漢字 'x'\\t"
 
