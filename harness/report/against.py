@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from harness.metrics import Metric
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section
+from harness.report.variants import Variant
 from harness.results.contrast import Pairs, against_best, moment, needed
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from harness.report.sections import Section, Variant, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table
+from harness.report.values import values_of
+from harness.report.variants import Variant
 from harness.report.views.sampling import exchanged, full_of
 from harness.results.frames import RecordKey, ResultInputs
 from harness.results.record import flatten

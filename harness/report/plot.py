@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol, TypeVar
 import pandas as pd
 
 from harness.report.palette import Dash, Style
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section
+from harness.report.variants import Variant
 from harness.results.text import Stat
 
 

@@ -1,4 +1,4 @@
-"""Trials that may be compared: sections, their method variants, and values over seeds."""
+"""Trials that may be compared, in sections."""
 
 from __future__ import annotations
 
@@ -6,176 +6,23 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from harness.metrics import SUMS, Metric, find_metric
-from harness.report.columns import DERIVED, MODEL, MODEL_SUFFIX, record_values
+from harness.metrics import Metric, find_metric
+from harness.report.columns import DERIVED, record_values
 from harness.report.courses import curve_of, trial_course
-from harness.report.palette import PHASES, PURPOSES, Style, variant_styles
-from harness.results.frames import ResultInputs, declared_by, declared_metrics, declared_of, is_baseline
-from harness.results.record import Json, Record, flatten, of_workload, own_settings
-from harness.results.text import Stat, numbers, over_seeds, show_value, text
+from harness.report.variants import Variant, as_mapping, find_variants, of_a_search, variant_keys, without_target
+from harness.results.frames import ResultInputs, declared_metrics
+from harness.results.record import Record, flatten, of_workload, own_settings
+from harness.results.text import show_value, text
 from harness.results.tuned import Tuning
-from harness.spec import of_presets
-from harness.suite.schema import FEW, LATER
-
-MOST = 3  # options that a label shows also where they are the defaults
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A method with its options; `label` shows those that tell it from others, `common` what these share.
-
-    `family`: the method's; `baseline`: whether those of its family are compared with it; `plain`: options at
-    which the method leaves out what is its own, see `Method`.
-    """
-
-    key: str
-    method: str
-    label: str
-    style: Style
-    common: str = ""
-    family: str = ""
-    baseline: bool = False
-    plain: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    def is_baseline(self, family: str) -> bool:
-        """Return whether methods of a family are compared with it."""
-        return self.baseline and self.family == family
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """All of the method's options; its key holds them, so that a variant can be one."""
-        return dict(json.loads(self.key)[1])
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def variant_key(method: object, options: object, own: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return what tells variants apart as canonical JSON: method and options, and what it sets itself if given."""
-    parts = [str(method), _mapping(options), *([dict(own)] if own else [])]
-    return json.dumps(parts, sort_keys=True, default=str)
-
-
-RecordOf = Callable[[Mapping[Any, Any]], Record | None]
-
-
-def _variant_keys(results: pd.DataFrame, record_of: RecordOf) -> list[str]:
-    """Return the key of each row's variant.
-
-    What a method sets itself (`per_method`) is part of it only where trials of one data set have several such settings:
-    on several data sets it is one variant.
-    """
-    rows = results.to_dict("records")
-    records = [record_of(row) for row in rows]
-    own = [own_settings(record.config) if record else {} for record in records]
-    plain = [variant_key(row["method"], row["options"]) for row in rows]
-    found: dict[str, dict[str, set[str]]] = {}
-    for key, record, settings in zip(plain, records, own, strict=True):
-        if record is not None:
-            alike = of_workload(record.config) | {"seed": None, "repeat": None, "data": None}
-            place = json.dumps([_of_a_search(record.config), _without_target(alike)], sort_keys=True, default=str)
-            found.setdefault(key, {}).setdefault(place, set()).add(json.dumps(settings, sort_keys=True))
-    several = {key for key, places in found.items() if any(len(kinds) > 1 for kinds in places.values())}
-    return [
-        variant_key(row["method"], row["options"], settings) if key in several else key
-        for key, row, settings in zip(plain, rows, own, strict=True)
-    ]
-
-
-def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
-    numbers = value if isinstance(value, list | tuple) else (value,)
-    if all(isinstance(number, int | float) for number in numbers):
-        return 0, tuple(float(number) for number in numbers), ""
-    return 1, (), str(value)
-
-
-def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
-    """Name and colour every method variant of a report; `record_of`: the record of a row of `results`, if there is one.
-
-    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before true
-    and smaller numbers before larger ones. See `variant_styles` for colours. Shown are the options that vary among a
-    method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
-    everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
-    The default of an option that a preset decides is the preset's. What a method sets itself of the training is in the
-    label where it tells variants apart.
-    """
-    found: dict[str, tuple[str, dict[str, Any], Json]] = {}
-    shown: dict[str, set[str]] = {}
-    for key, row in zip(_variant_keys(results, record_of), results.to_dict("records"), strict=True):
-        method, options, record = str(row["method"]), _mapping(row["options"]), record_of(row)
-        said = declared_by(record) if record else declared_of(method)
-        own = _mapping(record.config["method"].get("options")) if record else options
-        found[key] = method, options, said
-        shown.setdefault(method, set()).update(_labelled(own, said))
-    common: dict[str, str] = {}
-    for method, names in shown.items():
-        mine = [options for own, options, _ in found.values() if own == method]
-        said = next(said for own, _, said in found.values() if own == method)
-        usual = [_defaults(options, said) for options in mine]
-        unsaid = {k for k in usual[0] if all(o.get(k) == u[k] for o, u in zip(mine, usual, strict=True))}
-        varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)} - unsaid
-        if len(names | varying) > MOST:
-            names -= unsaid
-            if varying:
-                common[method] = _listed(mine[0], names - varying)
-                names &= varying
-        names |= varying
-
-    def order(key: str) -> tuple[object, ...]:
-        method, options, said = found[key]
-        values = [_sort_key(options.get(name)) for name in sorted(shown[method])]
-        return not is_baseline(said, options, "full-graph"), method, values, key
-
-    variants, keys = {}, sorted(found, key=order)
-    colours = {method: str(said.get("colour") or "") for method, _, said in found.values()}
-    styles = variant_styles([found[key][0] for key in keys], colours)
-    for key, style in zip(keys, styles, strict=True):
-        method, options, said = found[key]
-        own = {name.partition(".")[2]: value for name, value in _own_of(key).items()}
-        label = variant_label(method, options | own, shown[method] | own.keys())
-        family = str(said.get("family", ""))
-        base, plain = is_baseline(said, options, family), said.get("plain") or {}
-        variants[key] = Variant(key, method, label, style, common.get(method, ""), family, base, plain)
-    return variants
-
-
-def _own_of(key: str) -> Json:
-    """Return what the variant of a key sets itself, as far as it is part of the key."""
-    parts = json.loads(key)
-    return dict(parts[2]) if len(parts) > 2 else {}
-
-
-def _labelled(options: Mapping[str, Any], declared: Json) -> set[str]:
-    """Return the options that a label names: what is not the default, and numbers where they are few."""
-    defaults = _defaults(options, declared)
-    numbers = [name for name in declared.get("numbers") or () if name in options]
-    if len(numbers) > FEW:
-        numbers = []
-    return {name for name in options if name in numbers or name not in defaults or defaults[name] != options[name]}
-
-
-def _defaults(options: Mapping[str, Any], declared: Json) -> dict[str, Any]:
-    return _mapping(declared.get("defaults")) | of_presets(_mapping(declared.get("presets")), options)
-
-
-def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
-    """Return a method's name with the options that are to be `shown`, of those it has."""
-    inside = _listed(options, shown)
-    return f"{method} ({inside})" if inside else method
-
-
-def _listed(options: Mapping[str, Any], names: set[str]) -> str:
-    return ", ".join(f"{name}={show_value(options[name])}" for name in sorted(names) if name in options)
+from harness.suite.schema import LATER
 
 
 @dataclass(frozen=True)
@@ -311,27 +158,14 @@ def _setting(inputs: ResultInputs, row: Mapping[Any, Any], ignoring: str) -> dic
     setting: dict[str, Any] = {key: text(row.get(key)) for key in columns}
     setting["data"], setting["partition.content"] = inputs.data(row)
     setting["traffic"] = text(config.get("traffic", LATER["traffic"]))
-    setting["search"] = "settings" if _of_a_search(config) else None
-    for key, value in flatten(_without_target(of_workload(dict(config)))).items():
+    setting["search"] = "settings" if of_a_search(config) else None
+    for key, value in flatten(without_target(of_workload(dict(config)))).items():
         is_default = key in LATER and value == LATER[key]  # older records do not have these keys
         shared = key.split(".")[0] in ("dataset", "model", "train", "partition") and key != "partition.parts"
         if shared and not is_default:
             setting[key] = value
     setting.pop(ignoring, None)
     return _of_one_part(setting) if row["parts"] == 1 else setting
-
-
-def _of_a_search(config: Mapping[str, Any]) -> bool:
-    """Return whether a trial is one of a search of settings; what was chosen is trained by others."""
-    return bool(config.get("tuning"))
-
-
-def _without_target(config: Json) -> Json:
-    """Return a configuration without the score whose time is asked for, unless training stops there."""
-    train = config.get("train") or {}
-    if train.get("stop_at_target"):
-        return config
-    return config | {"train": {key: value for key, value in train.items() if key != "target"}}
 
 
 def _once(inputs: ResultInputs, results: pd.DataFrame) -> pd.DataFrame:
@@ -342,7 +176,7 @@ def _once(inputs: ResultInputs, results: pd.DataFrame) -> pd.DataFrame:
     kinds = []
     for row in results.to_dict("records"):
         config = inputs.config(row)
-        same = [_without_target(dict(config)), inputs.data(row)] if config else [row["suite"], row["trial"]]
+        same = [without_target(dict(config)), inputs.data(row)] if config else [row["suite"], row["trial"]]
         kinds.append(json.dumps(same, sort_keys=True, default=str))
     keys = zip(results["suite"], results["trial"], strict=True)
     order = results.assign(kind=kinds, own=[key not in inputs.stored for key in keys])
@@ -381,7 +215,7 @@ def make_sections(inputs: ResultInputs, ignoring: str = "") -> list[Section]:
     """
     variants = find_variants(inputs.results, inputs.record)
     results = inputs.results.reset_index(drop=True)
-    results["variant"] = _variant_keys(results, inputs.record)
+    results["variant"] = variant_keys(results, inputs.record)
     own = pd.DataFrame([record_values(inputs.record(row)) for row in results.to_dict("records")])
     results = _once(inputs, results.join(own)).reset_index(drop=True)
     groups = _group(replace(inputs, results=results), ignoring)
@@ -484,7 +318,7 @@ def _to_one_target(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _tuning(inputs: ResultInputs, suites: Sequence[str], records: Iterable[Record]) -> Tuning | None:
     """Return what is known of the searches of a section's settings."""
-    names = {_mapping(record.config.get("dataset")).get("name") for record in records}
+    names = {as_mapping(record.config.get("dataset")).get("name") for record in records}
     found = [inputs.tunings[suite] for suite in suites if suite in inputs.tunings]
     methods = tuple(each for tuning in found for each in tuning.methods if each.dataset in names)
     return found[0].model_copy(update={"methods": methods}) if methods else None
@@ -527,77 +361,3 @@ def _own_settings(
         for key, own in found.items()
         if own
     ]
-
-
-Values = dict[tuple[Variant, int], Stat]
-
-
-def values_of(section: Section, column: str) -> Values:
-    """Return the statistics over seeds of a column, for each variant and number of parts that has any."""
-    if column not in section.ok:
-        return {}
-    values = numbers(section.ok[column])
-    return {cell: stat for cell, rows in section.cells.items() if (stat := over_seeds(values[rows]))}
-
-
-def named_columns(section: Section, prefix: str, suffix: str) -> dict[str, str]:
-    """Return the columns `prefix<name>suffix` with any figure, by name, as they come."""
-    return {
-        column[len(prefix) : len(column) - len(suffix)]: column
-        for column in section.ok.columns
-        if column.startswith(prefix) and column.endswith(suffix) and section.ok[column].notna().any()
-    }
-
-
-def numbered(section: Section, prefix: str, suffix: str = "") -> list[Values]:
-    """Return the statistics of the columns `prefix<number>suffix` with any figure, by rising number."""
-    found = named_columns(section, prefix, suffix)
-    return [values_of(section, found[number]) for number in sorted(found, key=int)]
-
-
-# Prefix and suffix of the columns of each kind of component, and the usual order of their names (() as they come).
-_COMPONENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "phase": ("time_", "_s", tuple(PHASES)),
-    "sum": ("sum_", "_s", tuple(SUMS)),
-    "purpose": ("bytes_", "", tuple(PURPOSES)),
-    "model": (MODEL, MODEL_SUFFIX, ()),
-}
-Component = Literal["phase", "sum", "purpose", "model"]
-
-
-def component_columns(section: Section, kind: Component) -> dict[str, str]:
-    """Return the columns of the components that any trial has some of, by name, in the usual order.
-
-    Phases of an epoch and the papers' sums of them (seconds), purposes of traffic, components of the memory model
-    (bytes). Names that are not known (of a method of a user's) come before the last known one.
-    """
-    prefix, suffix, known = _COMPONENTS[kind]
-    there = named_columns(section, prefix, suffix)
-    there = {name: column for name, column in there.items() if (section.ok[column].fillna(0) != 0).any()}
-    if not known:
-        return there
-    there = {name: column for name, column in there.items() if not name.startswith("to_target")}  # no phases
-    names = [*known[:-1], *sorted(there.keys() - set(known)), known[-1]]
-    return {name: there[name] for name in names if name in there}
-
-
-def components(section: Section, kind: Component) -> dict[str, Values]:
-    """Return the statistics of `component_columns` by name."""
-    return {name: values_of(section, column) for name, column in component_columns(section, kind).items()}
-
-
-Key = TypeVar("Key")
-
-
-def totals(values: Mapping[str, Mapping[Key, Stat]]) -> dict[Key, float]:
-    """Return the sum of the components that are there, for each variant and number of parts, say."""
-    totals: dict[Key, float] = {}
-    for found in values.values():
-        for key, stat in found.items():
-            totals[key] = totals.get(key, 0.0) + stat.mean
-    return totals
-
-
-def largest_total(values: dict[str, Values]) -> float | None:
-    """Return the largest sum of components, None if there is none."""
-    return max(totals(values).values(), default=None)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from harness.claims import Finding, Judged, State, Verdict
 from harness.claims.text import subject
 from harness.report.against import Field, by_seed, counted_units
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table
+from harness.report.values import Values, values_of
+from harness.report.variants import Variant
 from harness.report.views.answer import AnswerView
 from harness.results.text import byte_unit, join_unique, percent, significant, trials
 

@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 
 from harness.report.palette import Style
-from harness.report.sections import Section, Variant, make_sections, variant_label
+from harness.report.sections import Section, make_sections
+from harness.report.variants import Variant, variant_label
 from harness.results.frames import ResultInputs
 from harness.results.projection import base_of, compare_counterparts, counterparts, network_label, network_of
 from harness.results.record import Record, flatten

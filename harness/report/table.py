@@ -10,7 +10,9 @@ from types import MappingProxyType
 
 from harness.metrics import Metric
 from harness.report.columns import WHY
-from harness.report.sections import Section, Values, Variant, totals, values_of
+from harness.report.sections import Section
+from harness.report.values import Values, totals, values_of
+from harness.report.variants import Variant
 from harness.results.text import (
     MISSING,
     UNAVAILABLE,

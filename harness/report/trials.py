@@ -13,8 +13,9 @@ from harness.metrics import METRICS, Metric
 from harness.report.columns import DERIVED
 from harness.report.embedding import SHAPES, in_element, rounded
 from harness.report.palette import on_dark
-from harness.report.sections import Section, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, heading, scale_of
+from harness.report.values import values_of
 from harness.results.text import MISSING, common_places, numbers, time_unit
 
 POINTS = 100  # of a curve; of more every second, third, ...

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from harness.report.sections import Section, Variant, told_suites
+from harness.report.sections import Section, told_suites
+from harness.report.variants import Variant
 from harness.results.text import join_unique
 
 MADE = {"twin", "generated"}  # origins of data that are like real ones at most

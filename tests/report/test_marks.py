@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from harness.report.drawing import Drawing, mark, mark_panel, with_attributes
 from harness.report.palette import variant_styles
-from harness.report.sections import Variant
+from harness.report.variants import Variant
 
 HOSTILE = Variant("[]", "a\"><script>alert('1')</script>", 'x "y" <&> (p=1)', variant_styles(["mine"])[0])
 

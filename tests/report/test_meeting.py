@@ -11,7 +11,8 @@ from report.measured import change
 
 from harness.report import write_report
 from harness.report.page import make_report
-from harness.report.sections import Section, make_sections, values_of, with_needed_baselines
+from harness.report.sections import Section, make_sections, with_needed_baselines
+from harness.report.values import values_of
 from harness.report.views.answer import AnswerView
 from harness.report.workloads import find_workloads
 from harness.results.frames import load_inputs

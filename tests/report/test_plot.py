@@ -13,7 +13,8 @@ from harness.report import printing
 from harness.report.embedding import embedded_plot
 from harness.report.palette import variant_styles
 from harness.report.plot import Axis, Mark, Panel, Plot, amount_axis, cost_axis, line_entries, places_of, value_axis
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section
+from harness.report.variants import Variant
 
 HOSTILE = Variant("[]", "</script><b>", '</script>"x"', variant_styles(["mine"])[0])
 OTHER = Variant("[1]", "other", "other", variant_styles(["mine", "other"])[1])

@@ -14,7 +14,8 @@ import harness
 from harness.errors import UserError
 from harness.report.courses import trial_curve
 from harness.report.palette import COLOURS, variant_styles
-from harness.report.sections import find_variants, make_sections
+from harness.report.sections import make_sections
+from harness.report.variants import find_variants
 from harness.report.views.convergence import mean_curve
 from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_inputs

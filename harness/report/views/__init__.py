@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Literal
 from harness.errors import UserError
 from harness.registry import Registered, Registry
 from harness.report.plot import Picture, Plot
-from harness.report.sections import Section, Values, Variant
+from harness.report.sections import Section
 from harness.report.sweeps import Networks, Swept
 from harness.report.table import Cell, Group, Table, by_parts, metrics_table
+from harness.report.values import Values
+from harness.report.variants import Variant
 from harness.report.workloads import Workloads
 
 Kind = Literal["section", "sweep", "networks", "workloads"]

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from harness.report.plot import Axis, Plot, line_row, make_plot
-from harness.report.sections import Variant, values_of
 from harness.report.table import Cell, Table, bold_best, column
+from harness.report.values import values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.targets import NEVER
 from harness.results.censored import Ahead, Times, compare

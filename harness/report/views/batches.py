@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.report.plot import Plot
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Table, missing
+from harness.report.values import Values, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.sampling import full_of, score_against, score_plot
 from harness.results.text import common_places, fixed, percent, show_value

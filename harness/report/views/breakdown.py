@@ -6,9 +6,10 @@ from harness.metrics import SUMS
 from harness.report.bars import stacked_bars
 from harness.report.palette import PHASES
 from harness.report.plot import Plot
-from harness.report.sections import Section, components, largest_total
+from harness.report.sections import Section
 from harness.report.sweeps import Swept
 from harness.report.table import Table, components_table
+from harness.report.values import components, largest_total
 from harness.report.views import ReportView
 from harness.results.text import time_unit
 

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Sequence
 
 from harness.report.plot import Axis, Panel, Plot, line_row, make_plot
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Table
+from harness.report.values import Values, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.convergence import hit_curve
 from harness.results.text import byte_unit, fixed, percent

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
-from harness.report.sections import Section, Variant, values_of
+from harness.report.sections import Section
 from harness.report.table import Table, column, grid, seeds_note
+from harness.report.values import values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.results.text import byte_unit
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.sections import Variant, values_of
 from harness.report.table import Cell, Table
+from harness.report.values import values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.results.text import significant
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section
 from harness.report.table import Cell, Group, Table, by_parts, missing
+from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.results.text import common_places, fixed, over_seeds
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.plot import Axis, Mark, Plot, amount_axis, guide, line_row, make_plot
-from harness.report.sections import Section, Variant, numbered, values_of
+from harness.report.sections import Section
 from harness.report.sweeps import LAYERS
 from harness.report.table import Cell, Table
+from harness.report.values import numbered, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, SweptView, variants_table
 
 

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from harness.report.against import Field, by_seed, counted_units
 from harness.report.plot import Plot, make_plot
-from harness.report.sections import Variant, values_of
 from harness.report.table import Cell, Group, Row, Table, heading, mark_best, missing, scale_of
+from harness.report.values import values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.report.views.answer import AnswerView
 from harness.report.views.pareto import cost_panel, costs, entries_of, fronts

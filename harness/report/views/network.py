@@ -10,8 +10,8 @@ import pandas as pd
 
 from harness.report.palette import Style
 from harness.report.plot import DOTTED, Axis, Entry, Mark, Panel, Plot, guide, line_entries, make_plot
-from harness.report.sections import Variant
 from harness.report.table import Cell, Group, Row, Table
+from harness.report.variants import Variant
 from harness.report.views import NetworksView
 from harness.results.projection import LOOPBACK, project
 from harness.results.record import Record

@@ -8,9 +8,10 @@ from dataclasses import replace
 from harness.metrics import Metric
 from harness.report.palette import DASHES, Dash
 from harness.report.plot import Axis, Entry, Mark, Panel, Plot, amount_axis, guide, make_plot, value_axis
-from harness.report.sections import Section, Values, values_of
+from harness.report.sections import Section
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of
+from harness.report.values import Values, values_of
 from harness.report.views import ReportView
 from harness.results.text import Stat, common_places, percent, scaled, show_value
 

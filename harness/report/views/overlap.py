@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 from harness.report.palette import DASHES, Dash
 from harness.report.plot import Axis, Entry, Mark, Panel, Plot, guide, line_entries, make_plot
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section
 from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Table, missing
+from harness.report.values import Values, values_of
+from harness.report.variants import Variant
 from harness.report.views import NetworksView, ReportView, variants_table
 from harness.results.text import decimals, fixed, time_unit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 
-from harness.report.sections import values_of
 from harness.report.table import Table, metrics_table
+from harness.report.values import values_of
 from harness.report.views import VIEWS, ReportView
 
 

@@ -9,8 +9,10 @@ import pandas as pd
 
 from harness.metrics import Metric
 from harness.report.plot import Axis, Entry, Mark, Panel, Plot, cost_axis, guide, line_entries, make_plot
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Table, scale_of
+from harness.report.values import Values, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.sampling import score_mark
 from harness.results.text import common_places, percent

@@ -10,8 +10,9 @@ import numpy as np
 
 from harness.report.columns import Matrix
 from harness.report.plot import WIDE, Axis, Mark, Panel, Plot, make_plot
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section
 from harness.report.table import Cell, Table
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.results.text import byte_unit, common_places, fixed
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.report.plot import DOTTED, Mark, Plot, amount_axis, line_row, make_plot, value_axis
-from harness.report.sections import Variant
 from harness.report.sweeps import THREADS
 from harness.report.table import Cell, Group, Table, by_parts
+from harness.report.variants import Variant
 from harness.report.views import SweptView
 from harness.results.text import common_places, fixed, show_value
 

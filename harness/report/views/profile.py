@@ -6,8 +6,9 @@ import math
 from functools import cached_property
 
 from harness.report.plot import Axis, Mark, Panel, Plot, make_plot
-from harness.report.sections import Section, Variant
+from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, bold_best
+from harness.report.variants import Variant
 from harness.report.views import WorkloadsView
 from harness.report.views.answer import AnswerView
 from harness.report.views.targets import NEVER

@@ -6,7 +6,7 @@ import pandas as pd
 
 from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.plot import Plot
-from harness.report.sections import Section, components, largest_total, values_of
+from harness.report.sections import Section
 from harness.report.table import (
     Cell,
     Table,
@@ -19,6 +19,7 @@ from harness.report.table import (
     scale_of,
     seeds_note,
 )
+from harness.report.values import components, largest_total, values_of
 from harness.report.views import ReportView
 from harness.results.text import byte_unit, join_unique
 

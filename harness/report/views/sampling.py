@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.report.plot import DASHED, Axis, Mark, Panel, Plot, cost_axis, guide, line_entries, make_plot, whiskers
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section
 from harness.report.sweeps import sweep
 from harness.report.table import Cell, Table, missing
+from harness.report.values import Values, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.results.text import Stat, byte_unit, common_places, fixed, percent
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.report.plot import Axis, Mark, Panel, Plot, amount_axis, guide, make_plot
-from harness.report.sections import Section, Values, Variant, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Table, column, grid, seeds_note
+from harness.report.values import Values, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView
 
 

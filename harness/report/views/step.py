@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.report.plot import Mark, Panel, Plot, amount_axis, guide, make_plot, value_axis
-from harness.report.sections import Variant, component_columns, totals
 from harness.report.sweeps import THREADS, Swept
 from harness.report.table import Cell, Group, Row, Table, by_parts, parts_heading
+from harness.report.values import component_columns, totals
+from harness.report.variants import Variant
 from harness.report.views import SweptView
 from harness.results.stats import ENOUGH
 from harness.results.text import Stat, common_places, scaled, show_value, time_unit

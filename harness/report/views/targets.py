@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 
 from harness.report.plot import DOTTED, Axis, Mark, Plot, amount_axis, guide, line_row, make_plot
-from harness.report.sections import Section, Variant, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Group, Table, bold_best, by_parts
+from harness.report.values import values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.results.stats import time_to_score
 from harness.results.text import Stat, common_places, over_seeds, scaled, time_unit

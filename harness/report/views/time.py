@@ -9,8 +9,10 @@ from harness.report.bars import MEANS, BarRow, against_baseline, grouped_bars
 from harness.report.columns import RANK, RANK_SUFFIX
 from harness.report.notes import explain_flags, flag_marks
 from harness.report.plot import Plot
-from harness.report.sections import Section, Variant, numbered, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Table, column, grid, heading, missing, ratios, seeds_note
+from harness.report.values import numbered, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.results.text import common_places, join_unique, time_unit
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from harness.report.bars import stacked_bars
 from harness.report.palette import PURPOSES
 from harness.report.plot import Plot
-from harness.report.sections import Section, Values, Variant, components, largest_total, values_of
+from harness.report.sections import Section
 from harness.report.table import Cell, Table, components_table, missing
+from harness.report.values import Values, components, largest_total, values_of
+from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.batches import ALIKE, Saving, exchanges, savings_of
 from harness.results.text import byte_unit, fixed, join_unique

@@ -1,0 +1,183 @@
+"""The method variants of a report: their names, their order, their colours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from harness.report.palette import Style, variant_styles
+from harness.results.frames import declared_by, declared_of, is_baseline
+from harness.results.record import Json, Record, of_workload, own_settings
+from harness.results.text import show_value
+from harness.spec import of_presets
+from harness.suite.schema import FEW
+
+MOST = 3  # options that a label shows also where they are the defaults
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its options; `label` shows those that tell it from others, `common` what these share.
+
+    `family`: the method's; `baseline`: whether those of its family are compared with it; `plain`: options at
+    which the method leaves out what is its own, see `Method`.
+    """
+
+    key: str
+    method: str
+    label: str
+    style: Style
+    common: str = ""
+    family: str = ""
+    baseline: bool = False
+    plain: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def is_baseline(self, family: str) -> bool:
+        """Return whether methods of a family are compared with it."""
+        return self.baseline and self.family == family
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All of the method's options; its key holds them, so that a variant can be one."""
+        return dict(json.loads(self.key)[1])
+
+
+def as_mapping(value: object) -> dict[str, Any]:
+    """Return a mapping as a dictionary, and an empty one for anything else: records hold what they hold."""
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def variant_key(method: object, options: object, own: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return what tells variants apart as canonical JSON: method and options, and what it sets itself if given."""
+    parts = [str(method), as_mapping(options), *([dict(own)] if own else [])]
+    return json.dumps(parts, sort_keys=True, default=str)
+
+
+RecordOf = Callable[[Mapping[Any, Any]], Record | None]
+
+
+def variant_keys(results: pd.DataFrame, record_of: RecordOf) -> list[str]:
+    """Return the key of each row's variant.
+
+    What a method sets itself (`per_method`) is part of it only where trials of one data set have several such settings:
+    on several data sets it is one variant.
+    """
+    rows = results.to_dict("records")
+    records = [record_of(row) for row in rows]
+    own = [own_settings(record.config) if record else {} for record in records]
+    plain = [variant_key(row["method"], row["options"]) for row in rows]
+    found: dict[str, dict[str, set[str]]] = {}
+    for key, record, settings in zip(plain, records, own, strict=True):
+        if record is not None:
+            alike = of_workload(record.config) | {"seed": None, "repeat": None, "data": None}
+            place = json.dumps([of_a_search(record.config), without_target(alike)], sort_keys=True, default=str)
+            found.setdefault(key, {}).setdefault(place, set()).add(json.dumps(settings, sort_keys=True))
+    several = {key for key, places in found.items() if any(len(kinds) > 1 for kinds in places.values())}
+    return [
+        variant_key(row["method"], row["options"], settings) if key in several else key
+        for key, row, settings in zip(plain, rows, own, strict=True)
+    ]
+
+
+def _sort_key(value: object) -> tuple[int, tuple[float, ...], str]:
+    numbers = value if isinstance(value, list | tuple) else (value,)
+    if all(isinstance(number, int | float) for number in numbers):
+        return 0, tuple(float(number) for number in numbers), ""
+    return 1, (), str(value)
+
+
+def find_variants(results: pd.DataFrame, record_of: RecordOf = lambda row: None) -> dict[str, Variant]:
+    """Name and colour every method variant of a report; `record_of`: the record of a row of `results`, if there is one.
+
+    The baseline of full-graph methods comes first, then the methods by name; of one method, false comes before true
+    and smaller numbers before larger ones. See `variant_styles` for colours. Shown are the options that vary among a
+    method's variants, those that are not the default, and a few numbers. Of more than `MOST` not those that are
+    everywhere the default, nor, where there are several variants, what these have in common: `common` has that.
+    The default of an option that a preset decides is the preset's. What a method sets itself of the training is in the
+    label where it tells variants apart.
+    """
+    found: dict[str, tuple[str, dict[str, Any], Json]] = {}
+    shown: dict[str, set[str]] = {}
+    for key, row in zip(variant_keys(results, record_of), results.to_dict("records"), strict=True):
+        method, options, record = str(row["method"]), as_mapping(row["options"]), record_of(row)
+        said = declared_by(record) if record else declared_of(method)
+        own = as_mapping(record.config["method"].get("options")) if record else options
+        found[key] = method, options, said
+        shown.setdefault(method, set()).update(_labelled(own, said))
+    common: dict[str, str] = {}
+    for method, names in shown.items():
+        mine = [options for own, options, _ in found.values() if own == method]
+        said = next(said for own, _, said in found.values() if own == method)
+        usual = [_defaults(options, said) for options in mine]
+        unsaid = {k for k in usual[0] if all(o.get(k) == u[k] for o, u in zip(mine, usual, strict=True))}
+        varying = {k for options in mine for k in options if any(o.get(k) != options[k] for o in mine)} - unsaid
+        if len(names | varying) > MOST:
+            names -= unsaid
+            if varying:
+                common[method] = _listed(mine[0], names - varying)
+                names &= varying
+        names |= varying
+
+    def order(key: str) -> tuple[object, ...]:
+        method, options, said = found[key]
+        values = [_sort_key(options.get(name)) for name in sorted(shown[method])]
+        return not is_baseline(said, options, "full-graph"), method, values, key
+
+    variants, keys = {}, sorted(found, key=order)
+    colours = {method: str(said.get("colour") or "") for method, _, said in found.values()}
+    styles = variant_styles([found[key][0] for key in keys], colours)
+    for key, style in zip(keys, styles, strict=True):
+        method, options, said = found[key]
+        own = {name.partition(".")[2]: value for name, value in _own_of(key).items()}
+        label = variant_label(method, options | own, shown[method] | own.keys())
+        family = str(said.get("family", ""))
+        base, plain = is_baseline(said, options, family), said.get("plain") or {}
+        variants[key] = Variant(key, method, label, style, common.get(method, ""), family, base, plain)
+    return variants
+
+
+def _own_of(key: str) -> Json:
+    """Return what the variant of a key sets itself, as far as it is part of the key."""
+    parts = json.loads(key)
+    return dict(parts[2]) if len(parts) > 2 else {}
+
+
+def _labelled(options: Mapping[str, Any], declared: Json) -> set[str]:
+    """Return the options that a label names: what is not the default, and numbers where they are few."""
+    defaults = _defaults(options, declared)
+    numbers = [name for name in declared.get("numbers") or () if name in options]
+    if len(numbers) > FEW:
+        numbers = []
+    return {name for name in options if name in numbers or name not in defaults or defaults[name] != options[name]}
+
+
+def _defaults(options: Mapping[str, Any], declared: Json) -> dict[str, Any]:
+    return as_mapping(declared.get("defaults")) | of_presets(as_mapping(declared.get("presets")), options)
+
+
+def variant_label(method: str, options: Mapping[str, Any], shown: set[str]) -> str:
+    """Return a method's name with the options that are to be `shown`, of those it has."""
+    inside = _listed(options, shown)
+    return f"{method} ({inside})" if inside else method
+
+
+def _listed(options: Mapping[str, Any], names: set[str]) -> str:
+    return ", ".join(f"{name}={show_value(options[name])}" for name in sorted(names) if name in options)
+
+
+def of_a_search(config: Mapping[str, Any]) -> bool:
+    """Return whether a trial is one of a search of settings; what was chosen is trained by others."""
+    return bool(config.get("tuning"))
+
+
+def without_target(config: Json) -> Json:
+    """Return a configuration without the score whose time is asked for, unless training stops there."""
+    train = config.get("train") or {}
+    if train.get("stop_at_target"):
+        return config
+    return config | {"train": {key: value for key, value in train.items() if key != "target"}}
