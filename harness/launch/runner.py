@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import time
@@ -438,6 +439,7 @@ def run_suite(
         queue = TrialQueue(store, leases, Seats(options.jobs, options.together), request, trials, on.nodes)
         shown.suite_started(len(trials), len(trials) - len(queue.left))
         inputs = InputCache(options.data_dir, options.cache, apart=True)
+        gc.freeze()  # what is known of the suite stays, so that a collection looks through little
         try:
             reference = Reference(store.directory)
             runner = TrialRunner(suite, store, inputs, collect() if queue.left else {}, on, leases, reference)
@@ -446,6 +448,8 @@ def run_suite(
                 reference.after(queue.seats.quiet())
         except KeyboardInterrupt:
             return INTERRUPTED
+        finally:
+            gc.unfreeze()
     statuses = store.finished()
     return exit_code({trial.id: statuses[trial.id] for trial in trials if trial.id in statuses})
 
@@ -482,6 +486,7 @@ def _run_queue(queue: TrialQueue, runner: TrialRunner, progress: TrialProgress, 
                 if record := runner.run(turn, progress):
                     del queue.left[turn.trial.id]
                     progress.trial_finished(number, record)
+                gc.collect()  # JSON's writers are cycles, which Python lets pile up to a quarter of all there is
             known = len(queue.left)
         if turn is None and queue.left:
             waits = queue.waits()
