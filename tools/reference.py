@@ -28,7 +28,9 @@ from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.spec import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.schema import Claim, DatasetSettings, Expect, MethodSettings, NetworkSpec, OwnModel, Suite, Timeouts
+from harness.suite.claim import Claim, Expect
+from harness.suite.network import NetworkSpec
+from harness.suite.schema import DatasetSettings, MethodSettings, OwnModel, Suite, Timeouts
 from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"

@@ -23,7 +23,8 @@ from harness.results.record import Record, flatten
 from harness.results.stats import Interval
 from harness.results.store import KeptSuite, kept, kept_suites
 from harness.results.text import join_unique, text
-from harness.suite.schema import Claim, Expect, TrialConfig
+from harness.suite.claim import Claim, Expect
+from harness.suite.schema import TrialConfig
 from harness.suite.select import Cell, Row, pairs_of
 
 Run = tuple[int, int]  # a seed, and which of its repeats

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from harness.metrics import Formula, Metric, find_metric
 from harness.results.stats import Interval
 from harness.results.text import byte_unit, show_value, significant, time_unit
-from harness.suite.schema import Claim
+from harness.suite.claim import Claim
 
 By = Literal["ratio", "difference"]
 _SIGNS = {"increasing": " < ", "decreasing": " > "}

@@ -116,7 +116,7 @@ def _warm_start() -> Check:
 
 def _networks() -> list[Check]:
     from harness.launch.network import why_not
-    from harness.suite.schema import NetworkSpec
+    from harness.suite.network import NetworkSpec
 
     rate, latency = why_not(NetworkSpec(rate="1gbit")), why_not(NetworkSpec(latency="1ms"))
     return [

@@ -59,7 +59,7 @@ def project(
     """
     from harness.results.frames import load_inputs
     from harness.results.projection import parse_link, why_not
-    from harness.suite.schema import parse_latency
+    from harness.suite.network import parse_latency
 
     links = [parse_link(name.strip(), "--network") for name in network.split(",")]
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.launch.process import Placement, placements_of
 from harness.results.leases import start_time
-from harness.suite.schema import NetworkSpec
+from harness.suite.network import NetworkSpec
 
 INTERFACE = "eth0"
 ADDRESSES = ipaddress.ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere

@@ -17,7 +17,8 @@ from harness.runtime.method import METHODS
 from harness.runtime.spec import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.expand import takes_list
-from harness.suite.schema import NetworkSpec, OwnModel, Suite, named_in
+from harness.suite.network import NetworkSpec
+from harness.suite.schema import OwnModel, Suite, named_in
 
 Json = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -17,18 +17,10 @@ from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import PartitionSpec, Spec
 from harness.suite import document
+from harness.suite.claim import Claim, Expect
 from harness.suite.document import KeyPath, SuiteSource, dotted, explain
-from harness.suite.schema import (
-    Claim,
-    DatasetSettings,
-    Expect,
-    MethodSettings,
-    NetworkSpec,
-    OwnModel,
-    OwnSettings,
-    Suite,
-    Timeouts,
-)
+from harness.suite.network import NetworkSpec
+from harness.suite.schema import DatasetSettings, MethodSettings, OwnModel, OwnSettings, Suite, Timeouts
 from harness.suite.size import all_values, least_factors, too_many, unstorable
 from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
 

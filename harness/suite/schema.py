@@ -1,4 +1,4 @@
-"""What a suite file says, its networks and claims among it, and the trials that it becomes."""
+"""What a suite file says and the trials that it becomes."""
 
 from __future__ import annotations
 
@@ -6,183 +6,23 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import operator
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from harness.errors import UserError
-from harness.metrics import Formula
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
 from harness.runtime.spec import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
+from harness.suite.claim import Claim
 from harness.suite.document import SuiteSource
+from harness.suite.network import NetworkSpec
 from harness.suite.size import MOST_TRIALS, axis, variants_size
 from harness.suite.tuning import TuningSpec
-
-Selector = dict[str, Any]  # as an entry of `exclude`: a trial must match all keys; a list allows several values
-
-
-def _readable(text: str) -> str:
-    Formula.parse(text)
-    return text
-
-
-def _not_empty(selector: Selector) -> Selector:
-    if not selector:
-        raise ValueError("selects every trial: name some of them, e.g. {method: full}")
-    return selector
-
-
-Selection = Annotated[Selector, AfterValidator(_not_empty)]
-
-
-class Expect(Spec):
-    """One of four expectations: a lower bound, an upper bound, both, or an order of trials."""
-
-    at_least: float | None = Field(None, description="the value is this or more")
-    at_most: float | None = Field(None, description="the value is this or less")
-    between: tuple[float, float] | None = Field(None, description="the value is in this range, ends included")
-    order: tuple[Selection, ...] | None = Field(
-        None, min_length=2, description="trials whose values rise or fall in this order"
-    )
-    direction: Literal["increasing", "decreasing"] | None = Field(None, description="of `order`")
-    tolerance: float | None = Field(
-        None, ge=0, lt=1, description="of `order`: how far a step may go the wrong way, as a share of the value before"
-    )
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Expect:
-        kinds = ("at_least", "at_most", "between", "order")
-        said = [kind for kind in kinds if getattr(self, kind) is not None]
-        if len(said) != 1:
-            raise ValueError(f"write one of {', '.join(kinds)}" + (f", not {len(said)}" if said else ""))
-        if self.between is not None and self.between[0] > self.between[1]:
-            raise ValueError("the range of `between` is empty: write the smaller number first")
-        if self.order is not None and self.direction is None:
-            raise ValueError("`order` needs `direction: increasing` or `direction: decreasing`")
-        if self.order is None and (self.direction is not None or self.tolerance is not None):
-            raise ValueError("`direction` and `tolerance` belong to `order`")
-        return self
-
-
-class Claim(Spec):
-    """A sentence that the suite's results make true or false.
-
-    `of` selects trials. Without `over` and `order` each one's value must be as expected. With `over` each is
-    compared with the trial that matches `over` and is like it in all that `over` does not name (options of
-    the method only if it is the same method): their ratio, or difference, must be as expected. With `order`
-    every trial of `of` that matches the first item begins a row, continued in the same way by the items
-    after it. Seeds are repetitions: values are means over those of the suite, or that a selector names.
-    """
-
-    name: str = Field(min_length=1, max_length=200, description="the claim as a sentence")
-    source: str = Field(min_length=1, max_length=200, description="paper and table, metric or section; or whose it is")
-    metric: Annotated[str, AfterValidator(_readable)] = Field(
-        description="a column of load_results or stat_<name>; sums and one quotient: `a + b / c`"
-    )
-    of: Selection = Field(description="the trials that it is about, keys as for `exclude`")
-    over: Selection | None = Field(None, description="what they are compared with: only what differs")
-    by: Literal["ratio", "difference"] | None = Field(
-        None, description="how they are compared; default ratio where there is `over`"
-    )
-    expect: Expect = Field(description="what is expected of the metric, see below")
-
-    @model_validator(mode="after")
-    def _fits(self) -> Claim:
-        if self.over is None and self.by is not None:
-            raise ValueError("`by` needs `over`: what to compare with")
-        if self.over is not None and self.expect.order is not None:
-            raise ValueError("`order` compares trials with each other: remove `over`")
-        return self
-
-
-UNLIMITED = "unlimited"
-_BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9, "tbit": 10**12}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.ASCII)
-
-
-def parse_rate(text: str) -> float:
-    """Return the bits a second of "100mbit", "2.5gbit" (decimal units, as tc writes them) or "unlimited".
-
-    ValueError for anything else.
-    """
-    if text == UNLIMITED:
-        return math.inf
-    return _parse(text, _BITS, "write a rate as 100mbit, 1gbit or unlimited")
-
-
-def parse_latency(text: str) -> float:
-    """Return the seconds of "50us", "0.5ms" or "0s"; ValueError for anything else."""
-    if text == "0":
-        return 0.0
-    return _parse(text, _SECONDS, "write a latency as 50us or 0.5ms")
-
-
-def rate_text(bits_s: float) -> str:
-    """Write a rate in the largest unit that leaves a number of at least 1: "1gbit"."""
-    return UNLIMITED if math.isinf(bits_s) else _text(bits_s, _BITS)
-
-
-def latency_text(seconds: float) -> str:
-    """Write a latency in the largest unit that leaves a number of at least 1: "500us"."""
-    return "0" if seconds == 0 else _text(seconds, _SECONDS)
-
-
-def _parse(text: str, units: dict[str, Any], fix: str) -> float:
-    found = _NUMBER.fullmatch(str(text).strip().lower())
-    if found is None or found[2] not in units:
-        raise ValueError(f"'{text}' is not understood: {fix}")
-    return float(found[1]) * float(units[found[2]])
-
-
-def _text(value: float, units: dict[str, Any]) -> str:
-    fitting = [unit for unit, size in units.items() if value >= size * (1 - 1e-9)]
-    unit = fitting[-1] if fitting else next(iter(units))
-    return f"{float(f'{value / units[unit]:.6g}'):g}{unit}"
-
-
-def _rate(value: Any) -> str:
-    text = rate_text(parse_rate(str(value)))
-    if text == "0bit":
-        raise ValueError("a rate must be more than 0")
-    return text
-
-
-class NetworkSpec(Spec):
-    """A network that ranks are put on: a link of one rate and latency for each host, all to one switch."""
-
-    rate: Annotated[str, BeforeValidator(_rate)] = Field(
-        UNLIMITED, description="bits a second of a host's link, each direction, e.g. 1gbit; or unlimited"
-    )
-    latency: Annotated[str, BeforeValidator(lambda written: latency_text(parse_latency(str(written))))] = Field(
-        "0", description="delay added to each packet on its way between hosts, e.g. 50us"
-    )
-    ranks_per_host: int = Field(1, ge=1, description="ranks that share a host and its link")
-
-    @property
-    def bits_s(self) -> float:
-        """Bits a second of a host's link in each direction; infinite if unlimited."""
-        return parse_rate(self.rate)
-
-    @property
-    def latency_s(self) -> float:
-        """Seconds added to each packet."""
-        return parse_latency(self.latency)
-
-    @property
-    def label(self) -> str:
-        """The network in a few words, e.g. "1gbit+50us, 2 ranks a host"."""
-        delay = "" if self.latency == "0" else f"+{self.latency}"
-        shared = "" if self.ranks_per_host == 1 else f", {self.ranks_per_host} ranks a host"
-        return f"{self.rate}{delay}{shared}"
-
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # one path component on any file system, never hidden
 

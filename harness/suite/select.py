@@ -13,8 +13,9 @@ from harness.models.spec import ModelSpec
 from harness.runtime.spec import TrainSpec
 from harness.spec import RENAMED
 from harness.suite import document
+from harness.suite.claim import Claim, Selector
 from harness.suite.document import KeyPath
-from harness.suite.schema import Claim, Selector, Suite, TrialConfig
+from harness.suite.schema import Suite, TrialConfig
 
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
 NAMES = ("dataset", "model", "method", "partitioner")  # in them case, `-` and `_` tell no two apart

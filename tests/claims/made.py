@@ -10,7 +10,8 @@ import pandas as pd
 from harness.models.spec import ModelSpec
 from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.schema import Claim, TrialConfig
+from harness.suite.claim import Claim
+from harness.suite.schema import TrialConfig
 
 
 def trial(method: str, seed: int = 0, parts: int = 2, dataset: str = "digits", **options: Any) -> TrialConfig:

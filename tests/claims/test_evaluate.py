@@ -10,7 +10,8 @@ from scipy import stats as scipy_stats
 
 from harness.claims import NO_RATIO, Verdict, evaluate
 from harness.metrics import Metric
-from harness.suite.schema import Claim, TrialConfig
+from harness.suite.claim import Claim
+from harness.suite.schema import TrialConfig
 
 Figures = list[tuple[TrialConfig, dict[str, Any]]]
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}

@@ -14,9 +14,10 @@ from harness.claims import suite_of
 from harness.cli import main
 from harness.results.record import read_record
 from harness.results.store import KeptSuite, ResultStore, write_suite
+from harness.suite.claim import Claim
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.schema import Claim, TrialConfig
+from harness.suite.schema import TrialConfig
 
 SUITE = """\
 name: demo

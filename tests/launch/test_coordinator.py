@@ -23,7 +23,8 @@ from harness.results.record import Record, read_record
 from harness.results.store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.schema import NetworkSpec, Timeouts
+from harness.suite.network import NetworkSpec
+from harness.suite.schema import Timeouts
 
 pytestmark = pytest.mark.timeout(90)
 

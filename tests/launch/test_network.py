@@ -18,7 +18,8 @@ from harness.launch.runner import RunOptions, run_suite
 from harness.results.store import ResultStore, read_at
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.schema import NetworkSpec, Suite
+from harness.suite.network import NetworkSpec
+from harness.suite.schema import Suite
 
 pytestmark = pytest.mark.timeout(120)
 

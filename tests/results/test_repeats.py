@@ -17,8 +17,9 @@ from harness.results.frames import load_inputs, load_results
 from harness.results.record import Record
 from harness.results.repeats import unlike
 from harness.results.store import KeptSuite, ResultStore
+from harness.suite.claim import Claim
 from harness.suite.expand import expand
-from harness.suite.schema import Claim, Suite, TrialConfig
+from harness.suite.schema import Suite, TrialConfig
 
 HERE = {"machine": "aaaaaaaa", "threads": 2, "commit": "c0", "packages": {"torch": "2"}}
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
+from harness.suite.claim import Claim
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
-from harness.suite.schema import Claim, Suite
+from harness.suite.schema import Suite
 from harness.suite.select import rows_of
 
 pytestmark = pytest.mark.usefixtures("world")

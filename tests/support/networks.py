@@ -11,7 +11,8 @@ from harness.results.record import Record
 from harness.results.store import ResultStore
 from harness.runtime.spec import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.schema import NetworkSpec, TrialConfig
+from harness.suite.network import NetworkSpec
+from harness.suite.schema import TrialConfig
 
 EPOCHS = 10
 COMPUTE_S, SOFTWARE_S = 0.3, 0.02
