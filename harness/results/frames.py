@@ -31,7 +31,10 @@ def load_results(path: Path | str) -> pd.DataFrame:
     A copy of a trial's directory is no trial of its own: of several the one that started last counts, once.
     No records: no rows, all columns. UserError if the directory does not exist or a record is damaged.
     """
-    once = _read_once(Path(path))
+    return _results(_read_once(Path(path)))
+
+
+def _results(once: Mapping[Path, Record]) -> pd.DataFrame:
     found = sorted(
         zip(_at_middle(once), once, strict=True), key=lambda each: (each[0].suite, each[0].started, each[0].trial)
     )
@@ -41,7 +44,8 @@ def load_results(path: Path | str) -> pd.DataFrame:
     numbers = [column for column in frame.columns if column not in METRICS or METRICS[column].value == "number"]
     for row, (_, place) in zip(rows, found, strict=True):
         _check_numbers(row, numbers, place / "record.json")
-    return frame.assign(**{column: pd.to_numeric(frame[column]) for column in numbers}).copy()  # in one piece
+    are = frozenset(numbers)
+    return pd.DataFrame({c: pd.to_numeric(own) if c in are else own for c, own in frame.items()})
 
 
 def _check_numbers(row: Mapping[str, Any], numbers: Sequence[str], file: Path) -> None:
@@ -87,8 +91,12 @@ def load_epochs(path: Path | str) -> pd.DataFrame:
     (sent by this rank in this epoch), `loss`, `lr`, scores (NaN where not evaluated), and the method's own
     metrics as `stat_<name>`.
     """
+    return _epochs(_read_once(Path(path)))
+
+
+def _epochs(once: Mapping[Path, Record]) -> pd.DataFrame:
     frames = []
-    for place, record in _read_once(Path(path)).items():
+    for place, record in once.items():
         frame = read_epochs(place / "epochs.parquet")
         frame.insert(0, "suite", record.suite)
         frame.insert(1, "trial", record.trial)
@@ -311,8 +319,9 @@ def _averaged(inputs: ResultInputs) -> ResultInputs:
 def _load_one(place: Path) -> ResultInputs:
     if not place.is_dir():
         raise UserError("no such directory of results", file=place, fix="run `harness run SUITE` first")
-    results = load_results(place)
-    if results.empty:
+    once = _read_once(place)
+    if not once:
         raise UserError("holds no finished trial", file=place, fix="run `harness run SUITE` first")
-    records = {(record.suite, record.trial): record for record in _read_once(place).values()}
-    return ResultInputs(results, results, load_epochs(place), records, (place,))
+    results = _results(once)
+    records = {(record.suite, record.trial): record for record in once.values()}
+    return ResultInputs(results, results, _epochs(once), records, (place,))

@@ -23,17 +23,17 @@ from report.fake import METHODS as FAKE_METHODS
 from report.fake import write_results
 from support import raw_formats as raw
 
-from harness.claims import judge_directories
+from harness.claims import judge
 from harness.data.download import unpack
 from harness.data.formats import dgl_reddit, graphsaint, mislove, neutral, ogb, planetoid
 from harness.data.graph import GraphData, check_graph
 from harness.data.partition.partitioners import File
 from harness.launch.messages import packed
 from harness.launch.rendezvous import Cluster, NodeInfo, StoreClient, check_plan, expand_hosts
-from harness.results.frames import load_inputs
+from harness.results.frames import ResultInputs, load_epochs, load_inputs
 from harness.results.leases import Leases, Runners
 from harness.results.reference import measurements
-from harness.results.store import ResultStore, write_suite
+from harness.results.store import ResultStore, kept_suites, write_suite
 from harness.results.store import kept as kept_of
 from harness.results.tuned import kept_tunings
 from harness.spec import PartitionSpec
@@ -476,6 +476,10 @@ class EpochsTarget(ResultsTarget):
 
     name, files = "epochs", ("epochs.parquet",)
 
+    def read(self, folder: Path) -> object:
+        """See `Target`."""
+        return load_epochs(folder)
+
     def strategy(self, files: Files) -> st.SearchStrategy[tuple[str, bytes]]:
         """Tables with other columns and types."""
         victim = self.victims(files)[0]
@@ -508,13 +512,15 @@ class BesideTarget(ResultsTarget):
 
 
 class ClaimsTarget(ResultsTarget):
-    """`suite.json` with its claims, held against results."""
+    """`suite.json` with its claims, held against results, which stay as they are and are read once."""
 
     name, files = "claims", ("suite.json",)
+    _inputs: ResultInputs | None = None
 
     def read(self, folder: Path) -> object:
         """See `Target`."""
-        return judge_directories([folder])
+        self._inputs = known = self._inputs or load_inputs(folder)
+        return judge(known.runs, kept_suites([folder]), known.declared)
 
     def strategy(self, files: Files) -> st.SearchStrategy[tuple[str, bytes]]:
         """Other claims: metrics, selections, expectations."""
