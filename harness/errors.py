@@ -30,7 +30,10 @@ class UserError(Exception):
         where = "" if self.file is None else f"{self.file}{f':{self.line}' if self.line else ''}: "
         key = f"{self.key}: " if self.key else ""
         fix = f" ({self.fix})" if self.fix else ""
-        return printable(where + shortened(f"{key}{self.message}{fix}"))
+        where = printable(where)  # an option's text, where it is no path
+        return (where if isinstance(self.file, Path) else shortened(where)) + shortened(
+            printable(f"{key}{self.message}{fix}")
+        )
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -107,8 +110,12 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text in which no word is longer than 1,000 characters: a value may be anything, a line must be read."""
-    return re.sub(r"\S{1001,}", lambda word: f"{word[0][:400]}...{word[0][-400:]}", text)
+    """Return a text without the middles of words above 1,000 characters, and its own above 5,000.
+
+    A value may be anything; a line must be read.
+    """
+    words = re.sub(r"\S{1001,}", lambda word: f"{word[0][:400]}...{word[0][-400:]}", text)
+    return words if len(words) <= 5_000 else f"{words[:2500]} ... {words[-2400:]}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

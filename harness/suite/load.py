@@ -130,7 +130,7 @@ def _key(inner: Any, part: str, text: str, path: KeyPath) -> Any:
         return part
     if not isinstance(inner, list):
         raise UserError(f"'{dotted(path)}' is not a section", file=f"--set {text}")
-    if not part.isdecimal() or int(part) >= len(inner):
+    if not part.isdecimal() or len(part) > 9 or int(part) >= len(inner):
         what = f"'{dotted(path)}' is a list; '{part}' is not one of its items"
         raise UserError(what, file=f"--set {text}", fix=f"number them 0 to {len(inner) - 1}")
     return int(part)

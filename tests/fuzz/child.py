@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def run(name: str, first: int, count: int, home: Path) -> dict[str, Any]:
         place.fill(files)
         target.prepare(folder)
         target.read(folder)
+    tempfile.tempdir = str(home)  # what a reader unpacks for a while is its own
     watch = Watch(home)
     mutations = count - count // 2
     for number in range(first, first + mutations):

@@ -32,10 +32,16 @@ def test_what_a_file_says_does_not_break_a_line_or_drive_the_terminal(odd: str) 
 
 
 def test_a_value_of_any_length_leaves_a_line_that_can_be_read() -> None:
-    error = UserError(f"unknown {'9' * 5000}", file=f"/{'d' * 2000}/s.yaml", key="9" * 5000, fix=f"not {'9' * 5000}")
+    error = UserError(
+        f"unknown {'9' * 5000}", file=Path(f"/{'d' * 2000}/s.yaml"), key="9" * 5000, fix=f"not {'9' * 5000}"
+    )
     assert len(str(error)) < 2050 + 3 * 820
     assert str(error).startswith(f"/{'d' * 2000}/s.yaml: 999")
     assert str(UserError("9" * 1000)) == "9" * 1000
+    said = "--only " + "9" * 500 + "\u2028" + "\udc85" * 9000
+    option = UserError("\x85" * 5000, file=said, fix="a " * 9000)
+    assert len(str(option)) < 10_000
+    assert str(option).startswith("--only 999")
 
 
 def test_printable_leaves_what_can_be_printed() -> None:

@@ -167,6 +167,7 @@ def test_several_mistakes_are_several_lines_in_the_order_of_the_file(write) -> N
         ("methods.9.full.transform_before_exchange=1",
          "--set methods.9.full.transform_before_exchange=1: 'methods' is a list; '9' is not one of its items "
          "(number them 0 to 1)"),
+        (f"methods.{'9' * 5001}.full=1", "is a list; '999"),
         ("methods.full=1",
          "--set methods.full=1: 'methods' is a list; 'full' is not one of its items (number them 0 to 1)"),
         ("train.lr=[", "--set train.lr=[:1: while parsing a flow node, expected the node content, "
