@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from harness.launch.enter import NEWNS, NEWUSER, PLACE, libc
 _USER = "HARNESS_USER"
 _DUMPABLE, _SECUREBITS, _NO_NEW_PRIVILEGES = 4, 28, 38  # <linux/prctl.h>
 _KEEP_CAPABILITIES = 1 << 2  # <linux/securebits.h>: SECBIT_NO_SETUID_FIXUP
-_MOST_UIDS = 2**32 - 1  # this one means "leave it as it is"
+_NO_ID = 2**32 - 1  # it means "leave it as it is"
 _XDG = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
 
 
@@ -54,19 +55,21 @@ def chosen(environ: Mapping[str, str], uid: int) -> User | None:
 
 
 def _known(text: str, key: str, group: str | None = None) -> User:
+    uid = _number(text)
     try:
-        entry = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
-    except (KeyError, OverflowError, ValueError):
-        if not text.isascii() or not text.isdecimal() or int(text) >= _MOST_UIDS:
+        entry = pwd.getpwnam(text) if uid is None else pwd.getpwuid(uid)
+    except (KeyError, ValueError):
+        if uid is None:
             raise UserError(f"there is no user {text!r}", key=key, fix="name one, or root") from None
-        gid = _number(group, int(text))  # in a container users often have a number and nothing else
-        return User(text, int(text), gid, (gid,), "/")
-    gid = _number(group, entry.pw_gid)
+        gid = _number(group) or uid  # in a container users often have a number and nothing else
+        return User(text, uid, gid, (gid,), "/")
+    gid = _number(group) or entry.pw_gid
     return User(entry.pw_name, entry.pw_uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)), entry.pw_dir)
 
 
-def _number(text: str | None, otherwise: int) -> int:
-    return int(text) if text and text.isascii() and text.isdecimal() and int(text) < _MOST_UIDS else otherwise
+def _number(text: str | None) -> int | None:
+    plain = text is not None and re.fullmatch("[0-9]{1,10}", text) is not None
+    return int(text) if text and plain and int(text) < _NO_ID else None
 
 
 def give_up_root() -> None:
@@ -87,8 +90,8 @@ def give_up_root() -> None:
             os.environ[PLACE] = str(_make_place(user))
         except OSError as error:
             os.environ.pop(PLACE, None)
-            why_not = f"{error.filename or ''} {error.strerror}".strip()
-            _tell(f"no shaped networks for {user.name}: {why_not} ({_USER}=root runs all, ranks too, as root)")
+            fix = f"sysctl user.max_user_namespaces; {_USER}=root runs all of it as root, ranks too"
+            _tell(f"no shaped networks for {user.name}, which need user namespaces: {error.strerror} ({fix})")
     _become(user)
     _use_own_files(user)
 
