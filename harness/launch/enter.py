@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 PLACE = "HARNESS_NETWORKS"  # environment variable: number of the descriptor of the user's own place of networks
-NEWNS, NEWUSER = 0x00020000, 0x10000000  # <sched.h>
-_NEWNET = 0x40000000
+NEWNS, NEWUSER, NEWNET = 0x00020000, 0x10000000, 0x40000000  # <sched.h>
+HOME = "/run/netns/home"  # in a place: a network of its own, which `ip` leaves and comes back to
 _SLAVE, _RECURSIVE, _DETACH = 1 << 19, 1 << 14, 2  # <sys/mount.h>
 _GET_OWNER = 0xB701  # <linux/nsfs.h>: NS_GET_USERNS
 _CAPABILITIES = 0x20080522  # <linux/capability.h>: version 3
@@ -63,8 +63,7 @@ def enter(namespace: str, place: int | None) -> None:
     """
     if place is not None:
         _join(place)
-    with open(f"/run/netns/{namespace}") as handle:
-        libc("setns", handle.fileno(), _NEWNET)
+    _network(f"/run/netns/{namespace}")
     libc("unshare", NEWNS)
     libc("mount", b"", b"/", b"none", _SLAVE | _RECURSIVE, None)
     with suppress(OSError):  # what root had mounted cannot be uncovered: then it is covered
@@ -80,6 +79,11 @@ def _join(place: int) -> None:
     libc("setns", owner, NEWUSER)
     os.close(owner)
     libc("setns", place, NEWNS)
+
+
+def _network(path: str) -> None:
+    with open(path) as handle:
+        libc("setns", handle.fileno(), NEWNET)
 
 
 def _owner(place: int) -> int:
@@ -106,7 +110,7 @@ def main(arguments: list[str]) -> NoReturn:
             enter(namespace, int(number))
         else:
             _join(int(number))
-            libc("unshare", _NEWNET)  # `ip` goes back to where it was, which it may only in a network of the place
+            _network(HOME)
             _keep(1 << _NET_ADMIN | 1 << _SYS_ADMIN)
         os.close(int(number))
         os.chdir(directory)

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from harness.caches import keep_kernels_where_one_can_write
 from harness.errors import UserError
-from harness.launch.enter import NEWNS, NEWUSER, PLACE, libc
+from harness.launch.enter import HOME, NEWNET, NEWNS, NEWUSER, PLACE, libc
 
 _USER = "HARNESS_USER"
 _DUMPABLE, _SECUREBITS, _NO_NEW_PRIVILEGES = 4, 28, 38  # <linux/prctl.h>
 _KEEP_CAPABILITIES = 1 << 2  # <linux/securebits.h>: SECBIT_NO_SETUID_FIXUP
+_BIND = 1 << 12  # <sys/mount.h>
 _NO_ID = 2**32 - 1  # it means "leave it as it is"
 _XDG = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
 
@@ -116,7 +117,7 @@ def _why_not_run(user: User) -> str | None:
 
 
 def _make_place(user: User) -> int:
-    """Return a descriptor of a mount namespace whose /run/netns is empty, and whose user namespace belongs to `user`.
+    """Return a descriptor of a mount namespace with a /run/netns of its own, whose user namespace belongs to `user`.
 
     In it there are no ids but the user's. It ends, with all networks in it, when nobody has the descriptor or is in it.
     """
@@ -154,10 +155,12 @@ def _be_place(user: User, say: int, hear: int) -> None:
         os.setgid(user.gid)
         libc("prctl", _SECUREBITS, _KEEP_CAPABILITIES, 0, 0, 0)
         os.setuid(user.uid)
-        libc("unshare", NEWUSER | NEWNS)
+        libc("unshare", NEWUSER | NEWNS | NEWNET)
         os.write(say, said)
         os.read(hear, 1)
         libc("mount", b"none", b"/run/netns", b"tmpfs", 0, b"mode=755")
+        Path(HOME).touch()
+        libc("mount", b"/proc/self/ns/net", HOME.encode(), b"", _BIND, None)
     except OSError as error:
         said = str(error.strerror).encode()
     finally:

@@ -6,11 +6,13 @@ import ctypes
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import FullGraphMethod, FullGraphOptions
+import numpy as np
+
+from harness import FullGraphMethod, FullGraphOptions, Step, SyncExchange
 
 
 def _reached() -> list[str]:
@@ -55,3 +57,12 @@ class Nosy(FullGraphMethod[FullGraphOptions]):
 
     name = "nosy"
     Options = FullGraphOptions
+
+    def steps(self, epoch: int) -> Iterator[Step]:
+        worker = self.worker
+        yield Step(
+            blocks=[worker.partition.block(np.arange(worker.partition.num_boundary))] * worker.model.depth,
+            inputs=worker.features.inner,
+            exchange=SyncExchange(worker.comm, worker.partition.full_halo),
+            loss=worker.train_loss,
+        )
