@@ -68,19 +68,25 @@ def test_every_process_is_theirs_while_it_trains(
     command, user = theirs
     suite, results = write(command, network, 100_000), f"results-{network}{start}"
     runner = command.start("run", suite.name, "--results", results, start)
-    wait_until(lambda: trains(command.directory / results / "theirs"), runner, 200)
-    processes = psutil.Process(runner.pid).children(recursive=True)
-    ranks = [each for each in processes if each.environ().get("RANK") or each.name().startswith("harness-rank")]
-    assert len(ranks) == 2
-    assert {each.name()[:12] for each in ranks} == ({"harness-rank"} if start == "--warm" else {ranks[0].name()[:12]})
-    for process in (psutil.Process(runner.pid), *processes):
-        is_theirs(process, user)
-    networks = {os.readlink(f"/proc/{each.pid}/ns/net") for each in ranks} - {os.readlink("/proc/self/ns/net")}
-    assert len(networks) == (0 if network == "none" else 2)
-    runner.send_signal(signal.SIGTERM)
-    said = runner.communicate(timeout=60)
-    assert runner.returncode == 130, said
-    assert not [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    try:
+        wait_until(lambda: trains(command.directory / results / "theirs"), runner, 200)
+        processes = psutil.Process(runner.pid).children(recursive=True)
+        ranks = [each for each in processes if each.environ().get("RANK") or each.name().startswith("harness-rank")]
+        assert len(ranks) == 2
+        assert {each.name()[:12] for each in ranks} == (
+            {"harness-rank"} if start == "--warm" else {ranks[0].name()[:12]}
+        )
+        for process in (psutil.Process(runner.pid), *processes):
+            is_theirs(process, user)
+        networks = {os.readlink(f"/proc/{each.pid}/ns/net") for each in ranks} - {os.readlink("/proc/self/ns/net")}
+        assert len(networks) == (0 if network == "none" else 2)
+        runner.send_signal(signal.SIGTERM)
+        said = runner.communicate(timeout=60)
+        assert runner.returncode == 130, said
+        assert not [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    finally:
+        runner.kill()
+        runner.wait()
 
 
 def test_records_are_theirs_and_a_plugin_reaches_nothing_of_roots(theirs: tuple[CommandLine, struct_passwd]) -> None:

@@ -80,6 +80,7 @@ def apart(what: Callable[[], None]) -> tuple[int, str]:
 def as_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_USER", "nobody")
     monkeypatch.setattr(module, "_why_not_run", lambda user: None)
+    monkeypatch.setattr(module, "keep_kernels_where_one_can_write", lambda: None)
 
 
 def status() -> dict[str, str]:
