@@ -29,6 +29,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from harness.launch import enter
+
 if TYPE_CHECKING:
     from harness.graph.kernels import Versions
     from harness.launch.process import Placement
@@ -38,10 +40,8 @@ PER_RANK = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "G
 _NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIBLE_DEVICES"))
 _SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
-_NEWNET, _NEWNS, _SLAVE, _RECURSIVE, _DETACH = 0x40000000, 0x00020000, 1 << 19, 1 << 14, 2  # <sched.h>, <sys/mount.h>
 _MESSAGE_BYTES = 1 << 20
 _SHARING = frozenset(("harness.runtime.reference",))  # modules that make all that they time anew
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _TURN = threading.Lock()  # of the threads that run groups in this process: one asks, and reads what it asked for
 
 
@@ -76,7 +76,7 @@ class ForkServer:
                 stdin=wanted,
                 stdout=subprocess.DEVNULL,  # what libraries say when they are imported; ranks write to their logs
                 stderr=subprocess.DEVNULL,
-                pass_fds=(remote.fileno(),),
+                pass_fds=(remote.fileno(), *enter.passed()),
                 start_new_session=True,
             )
 
@@ -123,6 +123,7 @@ class ForkServer:
             NoWarmStart: the server cannot fork it.
         """
         where = {key: getattr(placement, key) for key in ("namespace", "cores", "own_pages")} | {"cwd": os.getcwd()}
+        where["place"] = enter.place()
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
             self.wait()
@@ -277,11 +278,7 @@ class _Server:
                 os.dup2(descriptor, number)
             for descriptor in descriptors:
                 os.close(descriptor)
-            if request["namespace"] is not None:
-                _enter(request["namespace"])
-            if request["cores"] is not None:
-                os.sched_setaffinity(0, request["cores"])
-            os.chdir(request["cwd"])
+            _go(request)
             os.environ.clear()
             os.environ.update(request["env"])
             if request["worker"] not in _SHARING:
@@ -301,6 +298,17 @@ class _Server:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+
+
+def _go(request: Mapping[str, Any]) -> None:
+    """Go where the rank is to run: its network, its cores, its directory."""
+    if request["namespace"] is not None:
+        enter.enter(request["namespace"], request["place"])
+    if request["place"] is not None:
+        os.close(request["place"])  # what the rank loads may not enter anything
+    if request["cores"] is not None:
+        os.sched_setaffinity(0, request["cores"])
+    os.chdir(request["cwd"])
 
 
 def _renew() -> None:
@@ -350,12 +358,6 @@ def _runs(entries: memoryview) -> Iterator[tuple[int, int, bool]]:
             yield int(first), int(last), kind[first] == 2
 
 
-def _libc(function: str, *arguments: Any) -> None:
-    """Call a function of libc; OSError if it fails."""
-    if getattr(_LIBC, function)(*arguments) != 0:
-        raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
-
-
 @contextmanager
 def _adopting() -> Iterator[None]:
     """Become the parent of orphans among this process's descendants, for as long as the context lasts."""
@@ -379,26 +381,16 @@ def _is_child(pid: int) -> bool:
 
 def _prctl(option: int, value: Any) -> None:
     try:
-        _libc("prctl", option, value, 0, 0, 0)
+        enter.libc("prctl", option, value, 0, 0, 0)
     except OSError as error:
         raise NoWarmStart(str(error)) from None
 
 
 def _advise(start: int, length: int, advice: int) -> None:
     try:
-        _libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
+        enter.libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
     except OSError as error:
         raise NoWarmStart(f"{error} (Linux 5.14 or newer fills pages ahead)") from None
-
-
-def _enter(namespace: str) -> None:
-    """Enter a network namespace and mount its /sys, as `ip netns exec` does."""
-    with open(f"/run/netns/{namespace}") as handle:
-        _libc("setns", handle.fileno(), _NEWNET)
-    _libc("unshare", _NEWNS)
-    _libc("mount", b"", b"/", b"none", _SLAVE | _RECURSIVE, None)
-    _libc("umount2", b"/sys", _DETACH)
-    _libc("mount", namespace.encode(), b"/sys", b"sysfs", 0, None)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.launch import enter
 from harness.launch.process import Placement, placements_of
 from harness.results.leases import start_time
 from harness.suite.network import NetworkSpec
@@ -67,7 +68,7 @@ def why_not(spec: NetworkSpec) -> str | None:
     """
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
         return f"network {spec.label} needs {' and '.join(missing)} (apt install iproute2)"
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and enter.place() is None:
         return f"network {spec.label} needs root, for network namespaces (run as root)"
     probe = namespace("probe")
     try:
@@ -182,13 +183,19 @@ def clean_namespaces() -> None:
 
 def remove_namespaces(names: Sequence[str]) -> None:
     """Remove those of `names` that exist. Raises UserError if one is still there afterwards."""
-    existing = [name for name in names if (NAMESPACES / name).exists()]
+    existing = sorted({*names} & _present())
     if not existing:
         return
     with suppress(UserError):  # another runner may remove the same ones at this moment
         batch("ip", [f"netns delete {name}" for name in existing], "-force")
-    if left := [name for name in existing if (NAMESPACES / name).exists()]:
+    if left := sorted({*existing} & _present()):
         raise UserError(f"cannot remove network namespace {left[0]}", fix=f"ip netns delete {left[0]}")
+
+
+def _present() -> set[str]:
+    if enter.place() is None:
+        return {path.name for path in NAMESPACES.iterdir()} if NAMESPACES.is_dir() else set()
+    return {line.split()[0] for line in _call(["ip", "netns", "list"]).splitlines()}  # its /run/netns is another
 
 
 def batch(tool: str, lines: Sequence[str], *options: str) -> None:
@@ -199,15 +206,22 @@ def batch(tool: str, lines: Sequence[str], *options: str) -> None:
     _call([tool, *options, "-batch", "-"], lines)
 
 
-def _call(command: Sequence[str], lines: Sequence[str] = ()) -> None:
-    """Run a command in a session of its own, which keeps a Ctrl-C from ending it half-way."""
+def _call(command: Sequence[str], lines: Sequence[str] = ()) -> str:
+    """Run a command in a session of its own, which keeps a Ctrl-C from ending it half-way; return what it says."""
     text = "".join(f"{line}\n" for line in lines)
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, start_new_session=True)
+        done = subprocess.run(
+            [*enter.command(None), *command],
+            input=text,
+            capture_output=True,
+            text=True,
+            pass_fds=enter.passed(),
+            start_new_session=True,
+        )
     except OSError as error:
         raise UserError(f"cannot run {command[0]}: {error.strerror}", fix="apt install iproute2") from error
     if done.returncode == 0:
-        return
+        return done.stdout
     said = done.stderr.strip()
     found = _FAILED_LINE.search(said)
     what = " ".join(command[: -2 if lines else None])

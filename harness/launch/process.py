@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from harness.launch import enter
 from harness.launch.rank_reports import is_plain_epoch
 
 if TYPE_CHECKING:
@@ -140,13 +141,15 @@ def start_rank(
     with log.open("ab") as stream:
         if server is not None:
             return RankProcess(placement.rank, server.fork(str(job), env, placement, stream.fileno(), stdin))
+        prefix = () if placement.namespace is None else enter.command(placement.namespace)
         with _pinned(placement.cores):
             popen = subprocess.Popen(
-                [*inside(placement.namespace), sys.executable, "-P", "-m", worker, str(job)],
+                [*prefix, sys.executable, "-P", "-m", worker, str(job)],
                 stdin=stdin,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=env,
+                pass_fds=() if placement.namespace is None else enter.passed(),
                 start_new_session=True,
             )
     return RankProcess(placement.rank, popen.pid, popen)
@@ -166,14 +169,10 @@ def _pinned(cores: tuple[int, ...] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def inside(namespace: str | None) -> tuple[str, ...]:
-    """Return the command prefix that starts a process in a network namespace, without a process between."""
-    return () if namespace is None else ("ip", "netns", "exec", namespace)
-
-
 def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     """Return the environment of a rank with torchrun's names, thread counts, and the interface of gloo and nccl."""
     env = dict(os.environ)
+    env.pop(enter.PLACE, None)
     env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world))
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
     env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))

@@ -27,6 +27,7 @@ class CommandLine:
     cache: Path
     variables: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, ...] = ()  # a command that starts the command, say in a network namespace
+    command: Path | None = COMMAND  # None: the prefix is all of it
 
     def run(self, *arguments: str, timeout_s: float = 120, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; fails the test if that takes longer than `timeout_s`."""
@@ -42,7 +43,7 @@ class CommandLine:
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start a command as the leader of a process group of its own, as a terminal does."""
         return subprocess.Popen(
-            [*self.prefix, COMMAND, *arguments],
+            [*self.prefix, *([self.command] if self.command else []), *arguments],
             cwd=self.directory,
             env=self._environment(variables),
             stdin=subprocess.DEVNULL,
@@ -57,6 +58,7 @@ class CommandLine:
         kept = {k: value for k, value in os.environ.items() if k == "HARNESS_LOCKS" or not k.startswith("HARNESS_")}
         ours = {"HARNESS_CACHE": str(self.cache), "PYTHONPATH": str(PLUGINS), "COLUMNS": "200"}
         ours["HARNESS_SECRET"] = "a secret that these tests share"
+        ours["HARNESS_USER"] = "root"  # tests that sudo runs stay root's
         return kept | ours | self.variables | variables
 
 

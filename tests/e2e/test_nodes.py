@@ -23,8 +23,8 @@ import pytest
 from e2e.cli import CommandLine, records, trains, wait_until
 
 import harness
+from harness.launch.enter import command as inside
 from harness.launch.network import batch, namespace, namespaces
-from harness.launch.process import inside
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 

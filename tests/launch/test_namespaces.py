@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
+from harness.launch.enter import command
 from harness.launch.network import NAMESPACES, batch, clean_namespaces, namespace, namespaces, remove_namespaces
-from harness.launch.process import inside
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.root, pytest.mark.timeout(60)]
@@ -120,6 +120,6 @@ def test_inside() -> None:
     name = namespace("inside")
     with namespaces([name]):
         assert (NAMESPACES / name).exists()
-        shown = subprocess.run([*inside(name), "cat", "/proc/net/dev"], capture_output=True, text=True)
+        shown = subprocess.run([*command(name), "cat", "/proc/net/dev"], capture_output=True, text=True)
     devices = [line.partition(":")[0].strip() for line in shown.stdout.splitlines()[2:]]
     assert devices == ["lo"]
