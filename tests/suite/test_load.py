@@ -167,7 +167,6 @@ def test_several_mistakes_are_several_lines_in_the_order_of_the_file(write) -> N
         ("methods.9.full.transform_before_exchange=1",
          "--set methods.9.full.transform_before_exchange=1: 'methods' is a list; '9' is not one of its items "
          "(number them 0 to 1)"),
-        (f"methods.{'9' * 5001}.full=1", "is a list; '999"),
         ("methods.full=1",
          "--set methods.full=1: 'methods' is a list; 'full' is not one of its items (number them 0 to 1)"),
         ("train.lr=[", "--set train.lr=[:1: while parsing a flow node, expected the node content, "
@@ -176,6 +175,10 @@ def test_several_mistakes_are_several_lines_in_the_order_of_the_file(write) -> N
 )  # fmt: skip
 def test_mistakes_in_overrides_golden(write, override: str, message: str) -> None:
     assert complaint(write(RICH), override) == message
+
+
+def test_the_number_of_an_item_has_any_number_of_digits(write) -> None:
+    assert "is not one of its items" in complaint(write(RICH), f"methods.{'9' * 5001}.full=1")
 
 
 def test_overrides_replace_add_and_reach_into_lists(write) -> None:
