@@ -20,6 +20,7 @@ from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
 from harness.runtime.evaluation import evaluate
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
+from harness.runtime.meters import give_back
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError
@@ -297,6 +298,7 @@ class Trainer:
         ):
             steps = iter(self.method.steps(epoch))
             while True:
+                step = None  # the next one is drawn and fetched where this one's rows were
                 with worker.clock.phase("sample"):
                     step = next(steps, None)
                 if step is None:
@@ -462,6 +464,7 @@ def set_up(worker: Worker, report: RankReport, usage: Usage | None = None, impor
             whole = trainer.rehearse()
             del trainer
             gc.collect()  # or there would be the memory of two methods
+            give_back()  # the heap keeps what is free, and what comes now need not fit into its holes
             worker.start_over()
             trainer = Trainer(worker, report, usage)
         trainer.kernels = loaded() if whole else None

@@ -45,10 +45,11 @@ def residue(record: Record) -> float | None:
 def model_ratio(record: Record) -> float | None:
     """Return the memory model's bytes over those measured: the allocator's peak, or the growth of a process.
 
-    None where the model says less than 256 MiB.
+    Mapped files are left out of the latter, as of the model. None where that says less than 256 MiB.
     """
     result = record["result"]
-    measured = result.get("allocator_peak_bytes") or result.get("peak_above_base_bytes")
+    grown = (result.get("peak_above_base_bytes") or 0) - (result.get("mapped_bytes") or 0)
+    measured = result.get("allocator_peak_bytes") or grown
     model = result.get("memory_model_bytes") or 0
     return float(model / measured) if model >= LEAST_BYTES and measured else None
 
