@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import resource
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from harness.deferred import torch
 from harness.graph.devices import kind_of
 from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
+from harness.runtime.heap import give_back
 from harness.runtime.load import Load
 from harness.runtime.spec import IN_PHASES, Timing
 
@@ -124,13 +124,6 @@ class ResidentPeak:
         except OSError:
             return False
         return True
-
-
-def give_back() -> None:
-    """Have the C library's heap return what is free in it to the kernel, where it is glibc's."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 class AllocatorPeak:
