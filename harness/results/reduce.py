@@ -277,7 +277,8 @@ def _memory(ranks: Sequence[Json]) -> Json:
     largest = max(
         (r for r in ranks if r.get("peak_memory_bytes")), key=lambda r: int(r["peak_memory_bytes"]), default={}
     )
-    result: Json = {key: largest.get(key) for key in ("peak_memory_bytes", "peak_memory_source", "base_memory_bytes")}
+    told = ("peak_memory_bytes", "peak_memory_source", "base_memory_bytes", "mapped_bytes")
+    result: Json = {key: largest.get(key) for key in told}
     peak, base = result["peak_memory_bytes"], result["base_memory_bytes"]
     result["peak_above_base_bytes"] = None if peak is None or base is None else peak - base
     models: list[Json] = [rank["memory_model"] for rank in ranks if rank.get("memory_model")]

@@ -170,8 +170,9 @@ class Loader(Generic[DrawnT, LoadedT]):
         if self._drawing is None or self._fetching is None:
             left = iter(batches)
             while chosen := list(islice(left, max(self._pool, 1))):
-                for drawn in self.fill(chosen):
-                    yield self._fetch(drawn, self._comm)
+                drawn = deque(self.fill(chosen))
+                while drawn:  # what is drawn is held by nobody here once it is trained on
+                    yield self._fetch(drawn.popleft(), self._comm)
             return
         ahead: deque[tuple[Pending[DrawnT], Pending[LoadedT]]] = deque()
         for batch in batches:

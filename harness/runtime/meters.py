@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import resource
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from harness.deferred import torch
 from harness.graph.devices import kind_of
 from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
+from harness.runtime.heap import give_back
 from harness.runtime.load import Load
 from harness.runtime.spec import IN_PHASES, Timing
 
@@ -36,7 +36,7 @@ class PeakMemory:
         self.resident = ResidentPeak(proc)
         self.allocator = AllocatorPeak(device) if kind_of(device).has_allocator else None
         self._main: ResidentPeak | AllocatorPeak = self.allocator or self.resident
-        self.source, self.base = self._main.source, self._main.bytes()
+        self.source, self.base, self._mapped = self._main.source, self._main.bytes(), self.resident.mapped()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -47,6 +47,15 @@ class PeakMemory:
     def bytes(self) -> int:
         """Peak so far, in bytes."""
         return self._main.bytes()
+
+    def mapped(self) -> int | None:
+        """Bytes by which resident pages of mapped files have grown, which `bytes` has in it; None where it has none.
+
+        They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
+        otherwise, so that they are read when the training has ended.
+        """
+        found = self.resident.mapped()
+        return None if self.allocator or found is None or self._mapped is None else max(0, found - self._mapped)
 
     def state(self) -> dict[str, int]:
         """Return base and peaks so far."""
@@ -84,9 +93,7 @@ class ResidentPeak:
             yield
         finally:
             if self.source == "VmHWM":
-                trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # where the allocator is glibc's
-                if trim is not None:
-                    trim(0)
+                give_back()
                 self._reset()
 
     def bytes(self) -> int:
@@ -97,10 +104,17 @@ class ResidentPeak:
         """Count a peak of another process."""
         self._peak = max(self._peak, peak)
 
+    def mapped(self) -> int | None:
+        """Bytes of mapped files that are resident now; None where the kernel does not tell."""
+        return self._line("RssFile") if self.source == "VmHWM" else None
+
+    def _line(self, name: str) -> int:
+        line = next(x for x in self._status.read_text().splitlines() if x.startswith(f"{name}:"))
+        return int(line.split()[1]) * 1024
+
     def _read(self) -> int:
         if self.source == "VmHWM":
-            line = next(x for x in self._status.read_text().splitlines() if x.startswith("VmHWM:"))
-            return int(line.split()[1]) * 1024
+            return self._line("VmHWM")
         scale = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 

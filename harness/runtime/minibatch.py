@@ -214,8 +214,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
-        for loaded in self.loader.load(map(self.hand_out, self.batches(epoch))):
-            yield self.step(loaded)
+        # Nothing here holds a batch that was trained on, or the next one would be drawn and fetched beside it.
+        yield from map(self.step, self.loader.load(map(self.hand_out, self.batches(epoch))))
 
     def hand_out(self, batch: Batch) -> Batch:
         """Return a batch as it is to be drawn, when its turn comes: `prefetch` steps before its training.

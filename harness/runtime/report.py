@@ -186,6 +186,7 @@ class RankReport:
                 "peak_memory_bytes": worker.meters.memory.bytes(),
                 "peak_memory_source": worker.meters.memory.source,
                 "base_memory_bytes": worker.meters.memory.base,
+                "mapped_bytes": worker.meters.memory.mapped(),
                 "meters": worker.meters.report(),
                 "remarks": [*self._foreseen, *(self._method.remarks if self._method else []), *_unverified(worker)],
                 "traffic": worker.traffic.rows(),

@@ -19,6 +19,7 @@ from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.clock import EpochTime
 from harness.runtime.comm import Communicator
 from harness.runtime.evaluation import evaluate
+from harness.runtime.heap import give_back, outside
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
@@ -185,7 +186,7 @@ class Trainer:
             self.checkpoints = Checkpoints(worker.job.checkpoints, self.spec, worker.rank, self._numbers_of_all)
 
     def rehearse(self) -> bool:
-        """Do once what a training does, so that nothing is compiled, connected or allocated first in an epoch.
+        """Do once what a training does: nothing is compiled, connected or (on GPUs) allocated first in an epoch then.
 
         Neither this trainer nor its method is of use then, see `set_up`. Every rank must call. Returns whether it
         came to its end: steps that last are not repeated.
@@ -297,6 +298,7 @@ class Trainer:
         ):
             steps = iter(self.method.steps(epoch))
             while True:
+                step = None  # the next one is drawn and fetched where this one's rows were
                 with worker.clock.phase("sample"):
                     step = next(steps, None)
                 if step is None:
@@ -443,6 +445,7 @@ def import_first(config: RunConfig) -> float:
     return time.perf_counter() - start
 
 
+@outside()
 def set_up(worker: Worker, report: RankReport, usage: Usage | None = None, imported_s: float = 0.0) -> Trainer:
     """Return the trainer of a trial, after all that comes before its first epoch; every rank must call.
 
@@ -462,6 +465,7 @@ def set_up(worker: Worker, report: RankReport, usage: Usage | None = None, impor
             whole = trainer.rehearse()
             del trainer
             gc.collect()  # or there would be the memory of two methods
+            give_back()
             worker.start_over()
             trainer = Trainer(worker, report, usage)
         trainer.kernels = loaded() if whole else None

@@ -261,7 +261,8 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         if options.sampler == "node":
             told["norm"] = source.propagation.name  # its chances depend on the model's
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-        counts = saved_counts(keep, key, make, recount=worker.job.attempt if options.recount else None)
+        with worker.meters.paused():  # of a preparation that later trials find, as of partitions, no peak is told
+            counts = saved_counts(keep, key, make, recount=worker.job.attempt if options.recount else None)
         if counts.seconds is None:
             worker.found["counts"] = counts.earlier_s
         self._counting = {"presampled": draws, "presample_s": counts.seconds, "presample_threads": counts.threads}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.training import read_inputs, run_all_to_the_end
+from support.training import batches_beside, read_inputs, run_all_to_the_end
 
 from harness.check.graphs import OnDisk, on_disk, random_graph
 from harness.check.training import Case, RankOutcome, run_ranks, train
@@ -100,6 +100,14 @@ def test_neither_prefetch_nor_threads_nor_where_rows_come_from_change_a_bit(
     assert all(losses(outcomes, run) == plain for run in runs)
     assert all(map(math.isfinite, plain))
     assert plain[0] != plain[1]
+
+
+def test_a_batch_is_gone_when_the_next_one_is_drawn(tmp_path: Path) -> None:
+    """Or the rows of both would be there at once."""
+    data = on_disk(GRAPH, np.zeros(NODES, np.int64), 1, False, tmp_path)
+    cases = [Case(data, method, options, MODELS["sage"], SPEC, timing="off") for method, options in METHODS.values()]
+    (found,) = run_ranks(batches_beside, 1, cases)
+    assert dict(zip(METHODS, found, strict=True)) == dict.fromkeys(METHODS, 0)
 
 
 def losses(outcomes: dict[Run, list[RankOutcome]], run: Run) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,11 @@ from harness.check.training import Case, RankOutcome, outcome
 from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
+from harness.runtime.batches import Batch
+from harness.runtime.minibatch import Drawn as DrawnBatch
+from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.step import Step
+from harness.runtime.trainer import Trainer
 
 
 @dataclass
@@ -134,6 +139,31 @@ def memory_peaks(rank: int, world: int, cases: list[Case]) -> list[tuple[int, in
         found = _resident()
         peaks.append((found["VmHWM"] - found["RssFile"], sum(trainer.method.memory_components().values())))
     return peaks
+
+
+def batches_beside(rank: int, world: int, cases: list[Case]) -> list[int]:
+    """Train each case of a mini-batch method; returns how many batches at most were still there when one was drawn."""
+    return [_beside(case.trainer(rank, world)) for case in cases]
+
+
+def _beside(trainer: Trainer) -> int:
+    method, blocks, most = trainer.method, list[weakref.ref[Block]](), 0
+    assert isinstance(method, MiniBatchMethod)
+    draw = method.draw
+
+    def watched(batch: Batch) -> DrawnBatch:
+        nonlocal most
+        most = max(most, sum(block() is not None for block in blocks))
+        drawn = draw(batch)
+        blocks.append(weakref.ref(drawn.blocks[0]))
+        return drawn
+
+    method.draw = watched  # type: ignore[method-assign]
+    for epoch in range(trainer.spec.epochs):
+        trainer.train_epoch(epoch)
+    assert len(blocks) > trainer.spec.epochs, "an epoch of one batch shows nothing"
+    method.close()
+    return most
 
 
 def _resident() -> dict[str, int]:

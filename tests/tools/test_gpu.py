@@ -17,7 +17,7 @@ import yaml
 
 from tools.gpu import measure, page
 from tools.gpu.checks import checks, model_ratio, twin_rows
-from tools.gpu.evidence import Evidence, Outcome, Setting, Step, TimeUp, Turn
+from tools.gpu.evidence import Evidence, Outcome, Setting, Step, TimeUp, Turn, commit_of
 from tools.gpu.goals import GOALS, moved_bytes, summary
 from tools.gpu.steps import PARTS, STEPS, TWIN, counts_of, find, gpu_tests, measured
 
@@ -52,6 +52,33 @@ def test_a_step_that_has_ended_stays_so_and_one_that_was_cut_goes_on(evidence: E
     assert again["found"] == {"turns": 2}
     evidence.forget("cut")
     assert evidence.ended("cut") is None
+
+
+def test_evidence_says_whose_code_it_is_of(evidence: Evidence) -> None:
+    """A step of several turns is of the code of each; the checks are done anew, and of today's alone."""
+
+    def git(*arguments: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *author, *arguments], cwd=evidence.root, check=True, capture_output=True, timeout=60)
+
+    def commit() -> str:
+        git("commit", "--allow-empty", "-m", "more")
+        return commit_of(evidence.root)
+
+    git("init")
+    (evidence.root / "file").write_text("1")
+    git("add", "file")
+    steps = Step("cut", "", lambda turn: Outcome("left")), Step("checks", "", lambda turn: Outcome("ok"), always=True)
+    before = commit()
+    for step in steps:
+        evidence.take(step, soon())
+    after = commit()
+    assert before != after
+    (evidence.root / "file").write_text("2")
+    for step in steps:
+        evidence.take(step, soon())
+    told = [json.loads((evidence.home / f"{name}.json").read_text())["commits"] for name in ("cut", "checks")]
+    assert told == [sorted([before, f"{after}+"]), [f"{after}+"]]
 
 
 def test_evidence_of_another_setting_is_not_ours(evidence: Evidence) -> None:
@@ -185,14 +212,18 @@ def test_records_outside_the_bounds_are_told() -> None:
     records[2]["ranks"][1] = {"backend": "nccl"}
     noisy = "load: noisy, others took 50% of the trial's cores (median) in 4 of 8 timed epochs"
     records.append(record("cagnet", 1, residue=0.5) | {"flags": [noisy]})  # nobody knows whose time that was
+    records.append(record("ladies", 1, steps=21, residue=0.5))  # steps of less than 20 ms
+    grown = {"peak_above_base_bytes": big / 0.6 + 1e9, "mapped_bytes": 1e9}  # 0.6 without the mapped files
+    records.append(record("vrgcn", 1, steps=20, residue=0.02, memory_model_bytes=big, **grown))
     found = checks(records)
     assert {name: (each["of"], each["outside"]) for name, each in found.items()} == {
-        "closure": (3, ["gpu-twin: roc P=1"]),
-        "memory": (2, ["gpu-twin: roc P=1"]),
+        "closure": (4, ["gpu-twin: roc P=1"]),
+        "memory": (3, ["gpu-twin: roc P=1"]),
         "energy": (2, ["gpu-twin: full P=2"]),
         "transport": (1, ["gpu-twin: full P=2"]),
     }
     assert found["memory"]["most"] == pytest.approx(3)
+    assert found["memory"]["least"] == pytest.approx(0.6)
     assert model_ratio(records[0]) == pytest.approx(1.2)
     assert checks([]).keys() == found.keys()
 

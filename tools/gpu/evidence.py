@@ -121,6 +121,16 @@ class Step:
     always: bool = False  # reads what others left: done anew each time
 
 
+def commit_of(root: Path) -> str:
+    """Return the commit of a checkout in short, with a + if files differ from it; "unknown" without git."""
+    try:
+        command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=+"]
+        found = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
 class Evidence:
     """The files of the steps that have ended, below a folder, by setting."""
 
@@ -148,6 +158,7 @@ class Evidence:
             outcome = Outcome("failed", f"{type(error).__name__}: {error}")
         seconds = time.monotonic() - start + (0 if step.always else before)
         told = {"step": step.name, "state": outcome.state, "reason": outcome.reason, "seconds": round(seconds, 1)}
+        told["commits"] = sorted({*self._commits(step), commit_of(self.root)})
         write_whole(self._file(step.name), json.dumps(told | {"found": dict(outcome.found)}, indent=1) + "\n")
         return outcome
 
@@ -155,6 +166,13 @@ class Evidence:
         """Have a step done anew, and its turns counted anew."""
         self._file(name).unlink(missing_ok=True)
         (self.home / f"{name}.cut").unlink(missing_ok=True)
+
+    def _commits(self, step: Step) -> list[str]:
+        """Return whose code the step's earlier turns were of; of a step that is always done anew, none."""
+        path = self._file(step.name)
+        if step.always or not path.is_file():
+            return []
+        return list(json.loads(path.read_text(encoding="utf-8")).get("commits", ()))
 
     def _seconds(self, name: str) -> float:
         path = self._file(name)

@@ -140,7 +140,9 @@ def summary(evidence: Evidence | None) -> dict[str, Any]:
 
 def _told(name: str, title: str, ended: Mapping[str, Any] | None) -> dict[str, Any]:
     told = {"name": name, "title": title}
-    return told | ({key: ended[key] for key in ("state", "reason", "seconds")} if ended else {"state": "left"})
+    if not ended:
+        return told | {"state": "left"}
+    return told | {key: ended[key] for key in ("state", "reason", "seconds")} | {"commits": ended.get("commits", [])}
 
 
 def _trials(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

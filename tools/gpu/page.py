@@ -91,8 +91,9 @@ def _steps(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = []
     for step in summary["steps"]:
         state = STATES[step["state"]] + (f": {step['reason']}" if step.get("reason") else "")
-        rows.append((f"`{step['name']}`", step["title"], number(step.get("seconds")), state))
-    yield table(("step", "what", "s", "how it ended"), rows) + "\n"
+        commits = ", ".join(step.get("commits", ())) or "-"
+        rows.append((f"`{step['name']}`", step["title"], number(step.get("seconds")), state, commits))
+    yield table(("step", "what", "s", "how it ended", "code of"), rows) + "\n"
     if counts := summary["tests"]:
         yield "Tests: " + ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) + ".\n"
 
