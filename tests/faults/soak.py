@@ -122,6 +122,8 @@ def _look(place: Place, runner: int) -> dict[str, float]:
 
 def _resident(*pids: int) -> float:
     pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
+    if not all(pages):
+        raise ProcessLookupError("a process has just ended")
     return sum(pages) * os.sysconf("SC_PAGESIZE") / 1e6
 
 
