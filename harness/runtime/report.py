@@ -88,6 +88,10 @@ class RankReport:
         self._foreseen = method.foreseen_here()
         self.progress(event="setup", setup_s=setup_s)
 
+    def let_go(self) -> None:
+        """Hold the method no longer: a rehearsal's has to be gone before the training's is made."""
+        self._method = None
+
     def rehearsed(self, method: Method[Any], seconds: float) -> None:
         """Record what a rehearsal took, after which the training has another `method`."""
         self._method = method

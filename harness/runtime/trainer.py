@@ -463,6 +463,7 @@ def set_up(worker: Worker, report: RankReport, usage: Usage | None = None, impor
     if worker.job.config.timing != "off":
         with worker.traffic.during("compile"):
             whole = trainer.rehearse()
+            report.let_go()
             del trainer
             gc.collect()  # or there would be the memory of two methods
             give_back()

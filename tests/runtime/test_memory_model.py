@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.training import memory_peaks
+from support.training import living_methods, memory_peaks
 
 from harness.check.graphs import on_disk
 from harness.check.training import Case, run_ranks
@@ -177,6 +178,24 @@ def test_batches_are_bounded_by_fan_out_and_graph() -> None:
     least = components("graphsage", replace(CASE, least=True), fanouts=2, batch_size=10)
     assert least["layers (Eq. 3)"] == 4 * 3 * 10 * (10 + 8)
     assert "layers (Eq. 3)" not in CASE.mini_batch()
+
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "full": {}, "bns-gcn": {"rate": 0.1}, "pipegcn": {"smoothing": True}, "psc-gcn": {"staleness": 2}, "cagnet": {},
+    "roc": {"budget_share": 0.5}, "graphsage": {"fanouts": 5}, "vrgcn": {},
+    "dgs": {"fanouts": 5, "batch_size": 4096, "period": 2, "explain": "inline", "explain_steps": 1},
+    "fastgcn": {"sizes": 8192}, "ladies": {"sizes": 8192}, "skewed": {"sizes": 8192},
+    "clustergcn": {"clusters": 8, "per_batch": 2}, "graphsaint": {"sampler": "node", "size": 8000},
+}  # fmt: skip
+
+
+def test_a_rehearsed_method_is_gone_before_the_training(tmp_path: Path) -> None:
+    """Or there would be its features and batches through all of it."""
+    graph = generators()["sbm"].make(nodes=400, degree=20, features=16, work=tmp_path)
+    data, model = on_disk(graph, np.arange(400) % 2, 2, False, tmp_path / "parts"), ModelSpec(layers=2, hidden=8)
+    cases = [Case(data, name, options, model, TrainSpec(epochs=2, threads=1)) for name, options in TRAINED.items()]
+    for found in run_ranks(living_methods, 2, cases):
+        assert dict(zip(TRAINED, found, strict=True)) == dict.fromkeys(TRAINED, 1)
 
 
 def test_against_ranks(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import weakref
@@ -21,6 +22,7 @@ from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
 from harness.runtime.batches import Batch
+from harness.runtime.method import Method
 from harness.runtime.minibatch import Drawn as DrawnBatch
 from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.step import Step
@@ -169,3 +171,15 @@ def _beside(trainer: Trainer) -> int:
 def _resident() -> dict[str, int]:
     lines = Path("/proc/self/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmHWM", "RssFile"))}
+
+
+def living_methods(rank: int, world: int, cases: list[Case]) -> list[int]:
+    """Return how many methods there are when each case is set up, garbage that nobody has collected yet included."""
+    found = []
+    for case in cases:
+        gc.collect()
+        trainer = case.trainer(rank, world, rehearsed=True)
+        found.append(sum(isinstance(each, Method) for each in gc.get_objects()))
+        trainer.method.close()
+        del trainer
+    return found
