@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from .mutate import CANARY
-from .targets import TARGETS, Files, Target
+from .target import Files, Target
+from .targets import TARGETS
 from .watch import Watch
 
 
