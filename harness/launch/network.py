@@ -176,9 +176,8 @@ def clean_namespaces() -> None:
 
     Without root there is nothing that this process could remove, and nothing is.
     """
-    if os.geteuid() != 0 or not NAMESPACES.is_dir():
-        return
-    remove_namespaces([path.name for path in NAMESPACES.iterdir() if _is_left(path.name)])
+    if os.geteuid() == 0:
+        remove_namespaces([name for name in _present() if _is_left(name)])
 
 
 def remove_namespaces(names: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ import psutil
 
 from harness.launch import enter
 from harness.launch.rank_reports import is_plain_epoch
+from harness.runtime.heap import THRESHOLD
 
 if TYPE_CHECKING:
     from harness.launch.fork_server import ForkServer
@@ -36,7 +37,7 @@ DEFAULTS = {
     # By default glibc returns freed tensors to the kernel and faults them in again, 11,600 pages an epoch of
     # 25,000 nodes x 128; kept, it is 260, and a sixth less CPU time an epoch.
     "MALLOC_TRIM_THRESHOLD_": str(2**31),
-    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    THRESHOLD: str(2**30),
     # By default torch's threads spin for a while when they are done, on cores that the threads of our own
     # kernels and other ranks want: products with sparse matrices then take up to 1.6 times as long.
     "OMP_WAIT_POLICY": "passive",

@@ -141,8 +141,8 @@ def connect(cluster: Cluster) -> StoreClient:
     Of several nodes on the machine that HOST names the first is the coordinator. Raises UserError if the port is
     taken, no coordinator answers in time, or what answers does not know the secret of the run.
     """
-    secret = run_secret()
-    if cluster.coordinator or (cluster.coordinator is None and is_here(cluster.host)):
+    secret, here = run_secret(), is_here(cluster.host)
+    if cluster.coordinator or (cluster.coordinator is None and here):
         address = own_address(cluster.host)
         try:
             listening = socket.create_server((address, cluster.port), family=_family(address), backlog=512)
@@ -159,7 +159,7 @@ def connect(cluster: Cluster) -> StoreClient:
                 raise
         return _joined(cluster, address, secret)  # another was the first to come here
     # a machine's own name is often the loopback to itself alone, and the coordinator may be this machine's
-    host = own_address(cluster.host) if is_here(cluster.host) else cluster.host
+    host = own_address(cluster.host) if here else cluster.host
     _wait_for(cluster, host)
     return _joined(cluster, host, secret)
 
