@@ -28,7 +28,7 @@ def collect() -> dict[str, Any]:
     installed; None where that does not tell. Memory in bytes. The host's name is not recorded: `machine` tells
     hosts apart.
     """
-    commit, dirty = _checkout(Path(harness.__file__).resolve().parent)
+    commit, dirty = checkout(Path(harness.__file__).resolve().parents[1])
     if commit is None:
         commit, dirty = built_from()
     return {
@@ -56,12 +56,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _checkout(package: Path) -> tuple[str | None, bool | None]:
-    """Return the commit and whether files differ from it; None outside a checkout or without git."""
-    if not (package.parent / ".git").exists():  # an installed copy inside somebody else's repository
+def checkout(root: Path) -> tuple[str | None, bool | None]:
+    """Return the commit and whether files differ from it; None where `root` is no checkout's, or without git."""
+    if not (root / ".git").exists():  # an installed copy inside somebody else's repository
         return None, None
-    commit = _git(package.parent, "rev-parse", "HEAD")
-    status = _git(package.parent, "status", "--porcelain", "--untracked-files=no")
+    commit = _git(root, "rev-parse", "HEAD")
+    status = _git(root, "status", "--porcelain", "--untracked-files=no")
     return commit, None if status is None else bool(status)
 
 

@@ -43,7 +43,7 @@ def test_an_installed_copy_tells_its_commit_by_its_version(
     installed: str, told: tuple[str | None, bool | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version, "__version__", installed)
-    monkeypatch.setattr(environment, "_checkout", lambda _: (None, None))
+    monkeypatch.setattr(environment, "checkout", lambda _: (None, None))
     found = environment.collect()
     assert (found["commit"], found["dirty"]) == told
     assert found["harness"] == "0.1.0"
@@ -57,33 +57,33 @@ def git(directory: Path, *arguments: str) -> None:
 def test_commit_and_dirty_of_a_checkout(tmp_path: Path) -> None:
     package = tmp_path / "harness"
     package.mkdir()
-    assert environment._checkout(package) == (None, None)
+    assert environment.checkout(package.parent) == (None, None)
     git(tmp_path, "init", "-q")
     (package / "a.py").write_text("1")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "x")
-    commit, dirty = environment._checkout(package)
+    commit, dirty = environment.checkout(package.parent)
     assert commit is not None
     assert len(commit) == 40
     assert dirty is False
     (tmp_path / "new.py").write_text("")  # results and notes beside the code do not change it
-    assert environment._checkout(package)[1] is False
+    assert environment.checkout(package.parent)[1] is False
     (package / "a.py").write_text("2")
-    assert environment._checkout(package) == (commit, True)
+    assert environment.checkout(package.parent) == (commit, True)
 
 
 def test_an_installed_copy_inside_another_repository_has_no_commit(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     package = tmp_path / "venv" / "harness"
     package.mkdir(parents=True)
-    assert environment._checkout(package) == (None, None)
+    assert environment.checkout(package.parent) == (None, None)
 
 
 def test_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "harness").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment._checkout(tmp_path / "harness") == (None, None)
+    assert environment.checkout(tmp_path) == (None, None)
 
 
 def test_a_missing_package_is_none() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.results.environment import checkout
 from harness.suite.text import write_whole
 
 State = Literal["ok", "failed", "skipped", "left"]
@@ -123,12 +124,8 @@ class Step:
 
 def commit_of(root: Path) -> str:
     """Return the commit of a checkout in short, with a + if files differ from it; "unknown" without git."""
-    try:
-        command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=+"]
-        found = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return found.stdout.strip() or "unknown"
+    commit, differs = checkout(root)
+    return f"{commit[:10]}{'+' if differs else ''}" if commit else "unknown"
 
 
 class Evidence:
