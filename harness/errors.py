@@ -30,10 +30,8 @@ class UserError(Exception):
         where = "" if self.file is None else f"{self.file}{f':{self.line}' if self.line else ''}: "
         key = f"{self.key}: " if self.key else ""
         fix = f" ({self.fix})" if self.fix else ""
-        where = printable(where)  # an option's text, where it is no path
-        return (where if isinstance(self.file, Path) else shortened(where)) + shortened(
-            printable(f"{key}{self.message}{fix}")
-        )
+        where, said = printable(where), printable(f"{key}{self.message}{fix}")
+        return (where if isinstance(self.file, Path) else shortened(where)) + shortened(said)
 
     @property
     def lines(self) -> tuple[str, ...]:

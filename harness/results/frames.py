@@ -44,8 +44,7 @@ def _results(once: Mapping[Path, Record]) -> pd.DataFrame:
     numbers = [column for column in frame.columns if column not in METRICS or METRICS[column].value == "number"]
     for row, (_, place) in zip(rows, found, strict=True):
         _check_numbers(row, numbers, place / "record.json")
-    are = frozenset(numbers)
-    return pd.DataFrame({c: pd.to_numeric(own) if c in are else own for c, own in frame.items()})
+    return pd.DataFrame({c: pd.to_numeric(own) if c in numbers else own for c, own in frame.items()})
 
 
 def _check_numbers(row: Mapping[str, Any], numbers: Sequence[str], file: Path) -> None:

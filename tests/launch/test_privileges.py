@@ -90,8 +90,9 @@ def status() -> dict[str, str]:
 @needs_root
 def test_it_is_given_up_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     as_nobody(monkeypatch)
-    monkeypatch.setenv("HOME", "/root")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/root/.cache")
+    home = pwd.getpwuid(0).pw_dir
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{home}/.cache")
     monkeypatch.setenv("XDG_DATA_HOME", "/srv/data")
 
     def tried() -> None:
