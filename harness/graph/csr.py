@@ -21,6 +21,7 @@ Ints: TypeAlias = "NDArray[np.int64]"
 Floats: TypeAlias = "NDArray[np.float64]"
 Places: TypeAlias = "Ints | Tensor"
 """Positions, int64: on the host, or on the device of what they are positions in."""
+DEGREES_AT_ONCE = 1 << 22  # 32 MiB, where all of a graph's may be a GiB
 
 
 def on_host(places: Places) -> Ints:
@@ -284,6 +285,18 @@ class Topology:
         """Return the in-degree, or the sum of weights, of `nodes`."""
         degree: Floats = _degree(self.indptr, self.weights, nodes)
         return degree
+
+    def most_edges(self, rows: int) -> int:
+        """Return how many edges those `rows` rows have together that have most."""
+        counts = np.zeros(1, np.int64)
+        for first in range(0, self.num_nodes, DEGREES_AT_ONCE):
+            degrees = np.diff(self.indptr[first : first + DEGREES_AT_ONCE + 1])
+            found = np.bincount(degrees, minlength=counts.size)
+            found[: counts.size] += counts
+            counts = found
+        falling = counts[::-1]
+        taken = np.clip(rows - (np.cumsum(falling) - falling), 0, falling)
+        return int(taken @ np.arange(falling.size)[::-1])
 
 
 @numba.njit(cache=True, nogil=True)

@@ -8,7 +8,7 @@ host's ranks share. A metric that is measured as a process's resident set contai
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -184,6 +184,7 @@ class MemoryCase:
         threads: of the rank; as many batches are drawn at a time.
         evaluation_mib: of boundary rows that an evaluation receives at once.
         least: where a method can only bound what it needs, give what it needs in any case, not the most.
+        most_edges: of so many rows of the graph, where it is there to be read.
     """
 
     train: PartSize
@@ -204,6 +205,7 @@ class MemoryCase:
     threads: int = 1
     evaluation_mib: float = EVALUATION_MIB
     least: bool = False
+    most_edges: Callable[[int], int] | None = None
 
     def full_graph(
         self, *, kept: float = 1, precompute: bool = False, transform_first: bool = False, stored: bool = True
@@ -328,9 +330,13 @@ class MemoryCase:
         return components | ({"probabilities": 0 if self.cuda else 8 * self.nodes} if chances else {})
 
     def subgraph_blocks(self, size: int) -> list[BlockSize]:
-        """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be."""
+        """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be.
+
+        No more than so many rows have, which without the graph is not known.
+        """
         nodes = self.nodes if size < 0 else min(size, self.nodes)
-        edges = 0 if self.least else min(self.edges, nodes * nodes)
+        rows = self.edges if self.most_edges is None else self.most_edges(nodes)
+        edges = 0 if self.least else min(rows, nodes * nodes)
         return [BlockSize(nodes, nodes, edges)] * self.model.depth
 
     def largest_blocks(

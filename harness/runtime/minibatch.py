@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
@@ -21,7 +21,7 @@ from harness.models.functional import drop_values
 from harness.runtime.batches import SCORED, Batch, Loader, node_batches
 from harness.runtime.cache import CachePolicy, fill_cache
 from harness.runtime.comm import Communicator
-from harness.runtime.cost_models import Bytes, BytesCase, MemoryCase
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
 from harness.runtime.features import FeatureStore, HostStore, RowStore
 from harness.runtime.method import Method, MethodOptions
@@ -197,6 +197,10 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         if not case.cuda or cls.device_draws(options):
             return []
         return ["the host draws the batches, with these options: blocks are copied to the GPU"]
+
+    def memory_components(self) -> Components:
+        """See `Method`; the graph is there to say what its rows have."""
+        return self.memory(self.options, replace(case_of(self.worker), most_edges=self.worker.view.topology.most_edges))
 
     @property
     def reads_from_host(self) -> bool:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.graph.csr import CSR, induce_columns, select_rows
+from harness.graph import csr
+from harness.graph.csr import CSR, Topology, induce_columns, select_rows
 
 
 def random_csr(seed: int, rows: int, cols: int, density: float, weighted: bool) -> tuple[CSR, sp.csr_matrix]:
@@ -123,3 +124,12 @@ def test_selecting_rows_equals_slicing(seed: int, first: int, total: int) -> Non
     want = matrix[np.concatenate([np.arange(first), first + kept]).astype(int)]
     got = sp.csr_matrix((np.ones(indices.size), indices, indptr), want.shape)
     np.testing.assert_array_equal(got.toarray(), want.toarray())
+
+
+@given(degrees=st.lists(st.integers(0, 9), max_size=30), rows=st.integers(0, 40))
+def test_most_edges_are_the_longest_rows(degrees: list[int], rows: int) -> None:
+    indptr = np.cumsum([0, *degrees])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csr, "DEGREES_AT_ONCE", 7)
+        found = Topology(indptr, np.zeros(0, np.int32)).most_edges(rows)
+    assert found == sum(sorted(degrees, reverse=True)[:rows])

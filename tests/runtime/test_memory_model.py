@@ -180,6 +180,15 @@ def test_batches_are_bounded_by_fan_out_and_graph() -> None:
     assert "layers (Eq. 3)" not in CASE.mini_batch()
 
 
+def test_a_subgraph_has_no_more_edges_than_its_rows() -> None:
+    """On a graph that is there to be read; else every edge there can be between so many nodes."""
+    known = replace(CASE, most_edges=lambda rows: 7 * rows)
+    for method, options in (("graphsaint", {"size": 20}), ("skewed", {"base": "saint", "size": 20})):
+        free, bounded = (components(method, case, **options)["sampled blocks"] for case in (CASE, known))
+        assert free - bounded == 2 * 4 * (20 * 20 - 7 * 20)
+    assert components("graphsaint", known, size=5) == components("graphsaint", size=5)
+
+
 TRAINED: dict[str, dict[str, Any]] = {
     "full": {}, "bns-gcn": {"rate": 0.1}, "pipegcn": {"smoothing": True}, "psc-gcn": {"staleness": 2}, "cagnet": {},
     "roc": {"budget_share": 0.5}, "graphsage": {"fanouts": 5}, "vrgcn": {},

@@ -207,17 +207,20 @@ def test_records_outside_the_bounds_are_told() -> None:
         record("full", 1, memory_model_bytes=big, allocator_peak_bytes=big / 1.2, energy_gpu_j=40, gpu_power_w=100),
         record("roc", 1, memory_model_bytes=big, allocator_peak_bytes=big / 3, residue=0.05),
         record("full", 2, memory_model_bytes=10, allocator_peak_bytes=1000, energy_gpu_j=4, gpu_power_w=100),
-        record("dgs", 1, epoch_time_s=0.001, residue=0.5),
+        record("dgs", 1, epoch_time_s=0.001, residue=0.55),
     ]
     records[2]["ranks"][1] = {"backend": "nccl"}
     noisy = "load: noisy, others took 50% of the trial's cores (median) in 4 of 8 timed epochs"
     records.append(record("cagnet", 1, residue=0.5) | {"flags": [noisy]})  # nobody knows whose time that was
-    records.append(record("ladies", 1, steps=21, residue=0.5))  # steps of less than 20 ms
+    # Half a millisecond a step may be between phases: 25 of the 400 here.
+    records.append(record("ladies", 1, steps=50, residue=0.08))
+    records.append(record("skewed", 1, steps=50, residue=0.09))
+    records.append(record("pipegcn", 1, residue=-0.01))  # phases that cover more than the epoch
     grown = {"peak_above_base_bytes": big / 0.6 + 1e9, "mapped_bytes": 1e9}  # 0.6 without the mapped files
     records.append(record("vrgcn", 1, steps=20, residue=0.02, memory_model_bytes=big, **grown))
     found = checks(records)
     assert {name: (each["of"], each["outside"]) for name, each in found.items()} == {
-        "closure": (4, ["gpu-twin: roc P=1"]),
+        "closure": (8, ["gpu-twin: roc P=1", "gpu-twin: dgs P=1", "gpu-twin: skewed P=1", "gpu-twin: pipegcn P=1"]),
         "memory": (3, ["gpu-twin: roc P=1"]),
         "energy": (2, ["gpu-twin: full P=2"]),
         "transport": (1, ["gpu-twin: full P=2"]),
