@@ -14,9 +14,10 @@ from typing import Any
 
 from harness.deferred import torch
 from harness.graph.devices import kind_of
-from harness.runtime.counters import INTERVAL_S, POWERCAP, Gpu, PackageEnergy, Reasons, SamplingThread, open_gpu
+from harness.runtime.counters import POWERCAP, Gpu, PackageEnergy, Reasons, open_gpu
 from harness.runtime.heap import give_back
 from harness.runtime.load import Load
+from harness.runtime.samples import INTERVAL_S, SamplingThread
 from harness.runtime.spec import IN_PHASES, Timing
 
 PROC = Path("/proc/self")

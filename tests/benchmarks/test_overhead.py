@@ -17,8 +17,9 @@ from harness.check.training import Case
 from harness.data.partition.store import ensure_partitioned
 from harness.models.spec import ModelSpec
 from harness.runtime.clock import Clock
-from harness.runtime.counters import INTERVAL_S, Reasons, SamplingThread
+from harness.runtime.counters import Reasons
 from harness.runtime.meters import PROC, Meters
+from harness.runtime.samples import INTERVAL_S, SamplingThread
 from harness.runtime.spec import TrainSpec
 from harness.spec import PartitionSpec
 
