@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
@@ -101,6 +101,16 @@ class TrialConfig(Spec):
         (), exclude=True, description="keys of train that the suite has several values of; for labels only"
     )
 
+    @field_validator("shared")
+    @classmethod
+    def _shared_are_keys(cls, shared: dict[str, Any]) -> dict[str, Any]:
+        known = {
+            f"{name}.{key}" for name, spec in (("train", TrainSpec), ("model", ModelSpec)) for key in spec.model_fields
+        }
+        if unknown := sorted(shared.keys() - known):
+            raise ValueError(f"{unknown[0]!r} is no key of model or train")
+        return shared
+
     @property
     def sources(self) -> dict[str, PluginSource]:
         """Where the code is, by kind, of what is not the tool's own."""
@@ -115,7 +125,9 @@ class TrialConfig(Spec):
         return self.model.model_copy(update=usual["model"]), self.train.model_copy(update=usual["train"])
 
     def _shared(self) -> list[tuple[str, str, Any]]:
-        return [(*key.split(".", 1), value) for key, value in self.shared.items()]
+        return [
+            (section, key, value) for name, value in self.shared.items() for section, _, key in [name.partition(".")]
+        ]
 
     @property
     def of_any_data(self) -> TrialConfig:

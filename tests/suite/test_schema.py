@@ -153,3 +153,15 @@ def test_a_network_joins_the_trials_that_have_hosts_to_join() -> None:
         *[(4, None), (4, "1gbit, 2 ranks a host"), (4, "100mbit, 2 ranks a host"), (4, "1gbit")],
     ]
     assert trials[2].label == "digits sage-2x64 full P=2 1gbit seed=0"
+
+
+@pytest.mark.parametrize("key", ["model\u2028", "lr", "train.rate", "method.name", "model.hidden.x"])
+def test_what_suites_others_have_is_of_model_or_train(key: str) -> None:
+    """A stranger's `suite.json` may say anything."""
+    config = json.loads(GOLDEN.model_dump_json())
+    others = {"model.hidden": 64, "train.epochs": 3}
+    model, train = TrialConfig.model_validate(config | {"shared": others}).workload
+    assert (model.hidden, train.epochs) == (64, 3)
+    with pytest.raises(ValueError, match="is no key of model or train") as refused:
+        TrialConfig.model_validate(config | {"shared": others | {key: 8}})
+    assert repr(key) in str(refused.value)
