@@ -22,6 +22,7 @@ from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
 from harness.runtime.batches import Batch
+from harness.runtime.heap import give_back
 from harness.runtime.method import Method
 from harness.runtime.minibatch import Drawn as DrawnBatch
 from harness.runtime.minibatch import MiniBatchMethod
@@ -129,18 +130,36 @@ def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:
 
 
 def memory_peaks(rank: int, world: int, cases: list[Case]) -> list[tuple[int, int]]:
-    """Train one case after the other; returns the process's peak so far and the case's model, in bytes.
+    """Train one case after the other; returns by how much the process grew in each, and the case's model, in bytes.
 
-    The peak is of the resident set, mapped files left out; the case's own if it is the largest yet.
+    Told are the kernel's peak of the resident set and what it was before, mapped files left out of both.
     """
-    peaks = []
+    return [_growth(rank, world, case) for case in cases]
+
+
+def _growth(rank: int, world: int, case: Case) -> tuple[int, int]:
+    gc.collect()  # what is left of other cases
+    give_back()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is
+    before = _resident()
+    trainer = case.trainer(rank, world, rehearsed=True)
+    for epoch in range(case.train.epochs):
+        trainer.train_epoch(epoch)
+    after, modelled = _resident(), sum(trainer.method.memory_components().values())
+    trainer.method.close()
+    return (after["VmHWM"] - after["RssFile"]) - (before["VmHWM"] - before["RssFile"]), modelled
+
+
+def living_methods(rank: int, world: int, cases: list[Case]) -> list[int]:
+    """Return how many methods there are when each case is set up, garbage that nobody has collected yet included."""
+    found = []
     for case in cases:
-        trainer = case.trainer(rank, world)
-        for epoch in range(case.train.epochs):
-            trainer.train_epoch(epoch)
-        found = _resident()
-        peaks.append((found["VmHWM"] - found["RssFile"], sum(trainer.method.memory_components().values())))
-    return peaks
+        gc.collect()
+        trainer = case.trainer(rank, world, rehearsed=True)
+        found.append(sum(isinstance(each, Method) for each in gc.get_objects()))
+        trainer.method.close()
+        del trainer
+    return found
 
 
 def batches_beside(rank: int, world: int, cases: list[Case]) -> list[int]:
@@ -171,15 +190,3 @@ def _beside(trainer: Trainer) -> int:
 def _resident() -> dict[str, int]:
     lines = Path("/proc/self/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmHWM", "RssFile"))}
-
-
-def living_methods(rank: int, world: int, cases: list[Case]) -> list[int]:
-    """Return how many methods there are when each case is set up, garbage that nobody has collected yet included."""
-    found = []
-    for case in cases:
-        gc.collect()
-        trainer = case.trainer(rank, world, rehearsed=True)
-        found.append(sum(isinstance(each, Method) for each in gc.get_objects()))
-        trainer.method.close()
-        del trainer
-    return found
