@@ -17,6 +17,7 @@ from harness.errors import UserError
 from harness.files import RECORD, read_text
 from harness.models.spec import KEPT
 from harness.spec import RENAMED
+from harness.suite.network import NetworkSpec
 from harness.suite.schema import LATER
 
 SCHEMA_VERSION = 1
@@ -24,6 +25,26 @@ RECORD_FILE, EPOCHS_FILE = "record.json", "epochs.parquet"
 Status = Literal["ok", "oom", "timeout", "diverged", "invalid", "error", "skipped"]
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str | None = None
+    options: Json | None = None
+
+
+class _Shape(BaseModel):
+    """What a TrialConfig is like, of whatever version, as far as it is there: what rows of results read of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    dataset: _Section | str | None = None
+    model: _Section | str | None = None
+    train: Json | str | None = None
+    partition: _Section | str | None = None
+    method: _Section | str | None = None
+    network: NetworkSpec | str | None = None
 
 
 class Record(BaseModel):
@@ -67,13 +88,26 @@ class Record(BaseModel):
 
     @field_validator("config")
     @classmethod
+    def _shaped(cls, config: Json) -> Json:
+        try:
+            _Shape.model_validate(config)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        return config
+
+    @field_validator("config")
+    @classmethod
     def _new_names(cls, config: Json) -> Json:
         """Give options of older records today's names; every full-graph method's are complete."""
-        options = (config.get("method") or {}).get("options") or {}
+        method = config.get("method")
+        if not isinstance(method, dict):
+            return config
+        options = method.get("options") or {}
         if "precompute" not in options or not RENAMED.keys() & options.keys():
             return config
         renamed = {RENAMED.get(key, key): value for key, value in options.items()}
-        return config | {"method": config["method"] | {"options": renamed}}
+        return config | {"method": method | {"options": renamed}}
 
     @field_validator("result")
     @classmethod

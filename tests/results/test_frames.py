@@ -203,6 +203,11 @@ def test_more_rows_than_a_trial_has_are_not_read(root: Path, monkeypatch: pytest
         ("result", {"epoch_time_s": float("nan")}, "damaged record: not JSON"),
         ("label", "\ud800", "damaged record: not JSON"),
         ("config", {"method": {"name": "\udc00"}}, "damaged record: not JSON"),
+        ("config", {"method": {"name": ["full"]}}, "damaged record: config: Value error, method.*: Input should be"),
+        ("config", {"method": {"name": "full", "options": 1}}, "damaged record: config: Value error, method.*: Input"),
+        ("config", {"model": {"name": 1.5}}, "damaged record: config: Value error, model.*: Input should be"),
+        ("config", {"dataset": 7}, "damaged record: config: Value error, dataset.*: Input should be"),
+        ("config", {"network": {"x": 1}}, r"damaged record: config: Value error, network.*: Extra inputs"),
     ],
 )
 def test_a_record_with_a_value_of_another_kind_is_told(root: Path, section: str, value: object, said: str) -> None:
