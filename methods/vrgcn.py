@@ -404,7 +404,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def memory(cls, options: VRGCNOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components of the largest batch (see `MemoryCase.largest_blocks`), and the histories.
 
-        At most all nodes' histories are read in each layer; at least none. A GPU has the graph, too.
+        At most those of all neighbours are read in each layer; at least none. A GPU has the graph, too.
         """
         model, fanouts = case.model, _fanouts(options, case.model.depth)
         rows = case.batch_rows(options.batch_size)
@@ -414,8 +414,8 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         remembered = _remembered(options, model.depth)
         if not case.least:
             for i in remembered:
-                block = blocks[i - 1]
-                blocks[i - 1] = BlockSize(block.dst, block.src + case.nodes, block.edges + case.edges)
+                block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
+                blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
         components = case.mini_batch(first + blocks, options)
         width = model.widths[0][0]
         if not model.attends:

@@ -330,13 +330,9 @@ class MemoryCase:
         return components | ({"probabilities": 0 if self.cuda else 8 * self.nodes} if chances else {})
 
     def subgraph_blocks(self, size: int) -> list[BlockSize]:
-        """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be.
-
-        No more than so many rows have, which without the graph is not known.
-        """
+        """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be."""
         nodes = self.nodes if size < 0 else min(size, self.nodes)
-        rows = self.edges if self.most_edges is None else self.most_edges(nodes)
-        edges = 0 if self.least else min(rows, nodes * nodes)
+        edges = 0 if self.least else min(self.edges_of(nodes), nodes * nodes)
         return [BlockSize(nodes, nodes, edges)] * self.model.depth
 
     def largest_blocks(
@@ -352,12 +348,16 @@ class MemoryCase:
         blocks, targets = list[BlockSize](), rows
         for number in reversed(drawn):
             nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else number + _spread(number))
-            entries = self.edges if number < 0 else min(self.edges, rows * number)
+            entries = self.edges_of(rows) if number < 0 else min(self.edges_of(rows), rows * number)
             certain = {"nested": rows, "public": targets, "paper": 0}[layers]
             most = max(certain, min(self.nodes, certain + nodes))
             blocks.append(BlockSize(rows, certain, 0) if self.least else BlockSize(rows, most, entries))
             rows = blocks[-1].src
         return blocks[::-1]
+
+    def edges_of(self, rows: int) -> int:
+        """Return how many edges so many rows have at most: without the graph all."""
+        return self.edges if self.most_edges is None else self.most_edges(rows)
 
     def batch_rows(self, batch_size: int) -> int:
         """Return the targets of the largest batch of a rank."""

@@ -190,6 +190,20 @@ def test_a_subgraph_has_no_more_edges_than_its_rows() -> None:
     assert components("graphsaint", known, size=5) == components("graphsaint", size=5)
 
 
+def test_a_batch_has_no_more_edges_than_its_rows() -> None:
+    """7 a row, of which each fan-out may ask for fewer; histories are those of neighbours."""
+    known, batch = replace(CASE, most_edges=lambda rows: min(7 * rows, 2000)), {"batch_size": 10}
+
+    def blocks(case: MemoryCase, *fanouts: int) -> list[tuple[int, int]]:
+        return [(block.dst, block.edges) for block in case.largest_blocks(10, fanouts, each=True)]
+
+    assert blocks(CASE, -1, -1) == [(200, 2000), (10, 2000)]
+    assert blocks(known, -1, -1) == [(200, 1400), (10, 70)]
+    assert blocks(known, 9, 5) == [(60, 7 * 60), (10, 50)]
+    histories = [components("vrgcn", case, fanouts=2, **batch)["histories"] for case in (CASE, known)]
+    assert histories[0] - histories[1] == 4 * (200 - 70) * 8
+
+
 TRAINED: dict[str, dict[str, Any]] = {
     "full": {}, "bns-gcn": {"rate": 0.1}, "pipegcn": {"smoothing": True}, "psc-gcn": {"staleness": 2}, "cagnet": {},
     "roc": {"budget_share": 0.5}, "graphsage": {"fanouts": 5}, "vrgcn": {},
