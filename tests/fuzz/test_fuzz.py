@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from numba import types
+from numba.core.caching import IndexDataCacheFile
 
 from fuzz.campaign import campaign
 from fuzz.mutate import CANARY
@@ -57,6 +60,12 @@ def _says_two_lines(folder: Path) -> None:
     raise error
 
 
+def _reads_a_kernel(folder: Path) -> None:
+    cache = IndexDataCacheFile(str(folder), "kernel", "stamp")
+    cache.save(types.int64[:], "code")
+    assert cache.load(types.int64[:]) == "code"
+
+
 PLANTED = {
     "executed": _runs,
     "MiB": _grows,
@@ -69,16 +78,26 @@ PLANTED = {
 @pytest.mark.parametrize("said", PLANTED)
 @pytest.mark.timeout(60)
 def test_the_watch_sees_what_is_not_allowed(said: str, tmp_path: Path) -> None:
-    """In a process of its own, as limits and hooks stay."""
+    assert said in _violations(PLANTED[said], tmp_path)
+
+
+@pytest.mark.timeout(60)
+def test_the_watch_lets_numba_read_its_cache(tmp_path: Path) -> None:
+    assert _violations(_reads_a_kernel, tmp_path) == ""
+
+
+def _violations(planted: Callable[[Path], None], folder: Path) -> str:
+    """Watch a reader in a process of its own, as limits and hooks stay."""
     read, end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.chdir(tmp_path)
-        watch = Watch(tmp_path, seconds=0.5 if PLANTED[said] is _loops else 30)
-        watch.run("planted", lambda: PLANTED[said](tmp_path), str(tmp_path))
+        os.chdir(folder)
+        watch = Watch(folder, seconds=0.5 if planted is _loops else 30)
+        watch.run("planted", lambda: planted(folder), str(folder))
         os.write(end, "\n".join(watch.tally.violations).encode())
         os._exit(0)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
     os.close(end)
     with open(read) as told:
-        assert said in told.read()
+        return told.read()
