@@ -291,7 +291,7 @@ def read_epochs(path: Path) -> pd.DataFrame:
                 raise ValueError(f"they have a column '{min(twice)}'")
             table = pa.Table.from_batches(_bounded(file), file.schema_arrow)
             frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
-    except (OSError, ValueError, MemoryError) as error:
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"damaged epochs: {why}", file=path, fix="remove the trial's directory") from error
     return frame

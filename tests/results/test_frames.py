@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import math
 import shutil
@@ -190,6 +191,17 @@ def test_more_rows_than_a_trial_has_are_not_read(root: Path, monkeypatch: pytest
     monkeypatch.setattr("harness.results.store.MOST_CELLS", 200)
     pd.DataFrame({"epoch": [0] * 101, "rank": 0}).to_parquet(next(root.rglob("epochs.parquet")), index=False)
     with pytest.raises(UserError, match="damaged epochs: 101 rows of 2 columns are no trial's"):
+        load_epochs(root)
+
+
+def test_integers_of_no_bits_are_told(root: Path) -> None:
+    """The reader raises what is neither an OSError nor a ValueError."""
+    path = next(root.rglob("epochs.parquet"))
+    parquet.write_table(pa.table({"epoch": [0]}), path)
+    said = parquet.read_metadata(path).metadata[b"ARROW:schema"]
+    none = base64.b64encode(base64.b64decode(said).replace(b"\x40\0\0\0", bytes(4)))
+    path.write_bytes(path.read_bytes().replace(said, none))
+    with pytest.raises(UserError, match="damaged epochs: Integers with less than 8 bits"):
         load_epochs(root)
 
 
