@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from harness.runtime.method import METHODS
 from tools.gpu import measure, page
 from tools.gpu.checks import checks, model_ratio, twin_rows
 from tools.gpu.evidence import Evidence, Outcome, Setting, Step, TimeUp, Turn, commit_of
@@ -167,7 +168,8 @@ def record(method: str, parts: int, **result: float) -> dict[str, Any]:
         "suite": "gpu-twin", "label": f"{method} P={parts}", "status": "ok",
         "config": {"method": {"name": method}, "partition": {"parts": parts}, "model": MODEL, "device": "cuda"},
         "dataset": {"nodes": 100, "edges": 1000, "features": 16, "classes": 4},
-        "environment": {"gpus": ["H"]}, "ranks": [{"backend": "gloo" if parts > 1 else None}] * parts,
+        "declared": {"family": METHODS.load(method).family}, "environment": {"gpus": ["H"]},
+        "ranks": [{"backend": "gloo" if parts > 1 else None}] * parts,
         "result": phases | {"epoch_time_s": 0.4, "residue": 0.01} | result,
     }  # fmt: skip
 
@@ -218,15 +220,17 @@ def test_records_outside_the_bounds_are_told() -> None:
     records.append(record("pipegcn", 1, residue=-0.01))  # phases that cover more than the epoch
     grown = {"peak_above_base_bytes": big / 0.6 + 1e9, "mapped_bytes": 1e9}  # 0.6 without the mapped files
     records.append(record("vrgcn", 1, steps=20, residue=0.02, memory_model_bytes=big, **grown))
+    records.append(record("fastgcn", 1, memory_model_bytes=big, allocator_peak_bytes=big / 2.1))
     found = checks(records)
     assert {name: (each["of"], each["outside"]) for name, each in found.items()} == {
-        "closure": (8, ["gpu-twin: roc P=1", "gpu-twin: dgs P=1", "gpu-twin: skewed P=1", "gpu-twin: pipegcn P=1"]),
-        "memory": (3, ["gpu-twin: roc P=1"]),
+        "closure": (9, ["gpu-twin: roc P=1", "gpu-twin: dgs P=1", "gpu-twin: skewed P=1", "gpu-twin: pipegcn P=1"]),
+        "memory": (2, ["gpu-twin: roc P=1"]),
+        "batches": (2, ["gpu-twin: fastgcn P=1"]),
         "energy": (2, ["gpu-twin: full P=2"]),
         "transport": (1, ["gpu-twin: full P=2"]),
     }
     assert found["memory"]["most"] == pytest.approx(3)
-    assert found["memory"]["least"] == pytest.approx(0.6)
+    assert found["batches"]["least"] == pytest.approx(0.6)
     assert model_ratio(records[0]) == pytest.approx(1.2)
     assert checks([]).keys() == found.keys()
 
