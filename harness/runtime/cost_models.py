@@ -348,7 +348,7 @@ class MemoryCase:
         blocks, targets = list[BlockSize](), rows
         for number in reversed(drawn):
             nodes = self.nodes if number < 0 else min(self.nodes, rows * number if each else number + _spread(number))
-            entries = self.edges_of(rows) if number < 0 else min(self.edges_of(rows), rows * number)
+            entries = min(self.edges_of(rows), rows * number if number >= 0 else self.edges)
             certain = {"nested": rows, "public": targets, "paper": 0}[layers]
             most = max(certain, min(self.nodes, certain + nodes))
             blocks.append(BlockSize(rows, certain, 0) if self.least else BlockSize(rows, most, entries))

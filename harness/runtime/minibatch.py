@@ -199,8 +199,11 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         return ["the host draws the batches, with these options: blocks are copied to the GPU"]
 
     def memory_components(self) -> Components:
-        """See `Method`; the graph is there to say what its rows have."""
-        return self.memory(self.options, replace(case_of(self.worker), most_edges=self.worker.view.topology.most_edges))
+        """See `Method`; the graph says what its rows have, where the rank reads it."""
+        case = case_of(self.worker)
+        if not self.options.asks_owners:
+            case = replace(case, most_edges=self.source.topology.most_edges)
+        return self.memory(self.options, case)
 
     @property
     def reads_from_host(self) -> bool:
