@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -288,15 +288,19 @@ class Topology:
 
     def most_edges(self, rows: int) -> int:
         """Return how many edges those `rows` rows have together that have most."""
+        falling = self._rows_of_degree[::-1]
+        taken = np.clip(rows - (np.cumsum(falling) - falling), 0, falling)
+        return int(taken @ np.arange(falling.size)[::-1])
+
+    @cached_property
+    def _rows_of_degree(self) -> Ints:
         counts = np.zeros(1, np.int64)
         for first in range(0, self.num_nodes, DEGREES_AT_ONCE):
             degrees = np.diff(self.indptr[first : first + DEGREES_AT_ONCE + 1])
             found = np.bincount(degrees, minlength=counts.size)
             found[: counts.size] += counts
             counts = found
-        falling = counts[::-1]
-        taken = np.clip(rows - (np.cumsum(falling) - falling), 0, falling)
-        return int(taken @ np.arange(falling.size)[::-1])
+        return counts
 
 
 @numba.njit(cache=True, nogil=True)

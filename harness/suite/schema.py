@@ -125,9 +125,7 @@ class TrialConfig(Spec):
         return self.model.model_copy(update=usual["model"]), self.train.model_copy(update=usual["train"])
 
     def _shared(self) -> list[tuple[str, str, Any]]:
-        return [
-            (section, key, value) for name, value in self.shared.items() for section, _, key in [name.partition(".")]
-        ]
+        return [(*key.split(".", 1), value) for key, value in self.shared.items()]
 
     @property
     def of_any_data(self) -> TrialConfig:

@@ -247,7 +247,8 @@ def test_against_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: l
     cases = [Case(each, name, TRAINED[name], model, spec) for name in names for each in (tiny, large)]
     for found in run_ranks(memory_peaks, 2, cases, timeout_s=500):
         ratios = {name: modelled / grown for name, (grown, modelled) in zip(names, found[1::2], strict=True)}
-        assert {name: ratio for name, ratio in ratios.items() if not 0.4 < ratio < 1.4} == {}
+        least = {name: 0.4 if name in ("ladies", "skewed") else 0.5 for name in names}
+        assert {name: ratio for name, ratio in ratios.items() if not least[name] < ratio < 1.4} == {}
 
 
 def test_a_gpu_that_draws_neighbours_has_the_graph() -> None:
