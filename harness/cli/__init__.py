@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -88,6 +89,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if told is None:
             raise
         _end(told)
+    finally:
+        if arguments is None:
+            _pass_first_signals()
+
+
+def _pass_first_signals() -> None:
+    """Let a first Ctrl-C or SIGTERM pass while the interpreter ends, where it gave a traceback; a second ends it."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if callable(signal.getsignal(each)):
+            signal.signal(each, lambda number, _: signal.signal(number, signal.SIG_DFL))
 
 
 def _end(error: UserError | DataUnavailable) -> NoReturn:

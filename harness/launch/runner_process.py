@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130  # exit codes of `harness run`; another runner does not help with USAGE
 RUNNERS = 3  # that a job starts, if they are killed
+AGAIN_S = 0.01  # after an interrupt was dropped
 STOP_S = 30.0  # a runner that was asked to end has so long
 _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 
@@ -32,7 +33,8 @@ _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 def end_when_asked() -> None:
     """Have SIGTERM, and SIGHUP unless `nohup` said otherwise, end this process as Ctrl-C does.
 
-    Once: the kernel may tell of a starter's death more than once, and a cluster repeats itself.
+    Once: the kernel may tell of a starter's death more than once, and a cluster repeats itself. An interrupt that
+    strikes in a finalizer, where Python prints and drops it, strikes again a moment later.
     """
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
@@ -43,6 +45,15 @@ def end_when_asked() -> None:
     asked = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
     for each in asked:
         signal.signal(each, end)
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            others(lost)
+
+    others, sys.unraisablehook = sys.unraisablehook, again
 
 
 def start_runner(command: Sequence[str], **options: object) -> subprocess.Popen[bytes]:

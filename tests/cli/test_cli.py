@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -426,11 +426,9 @@ def test_help_imports_nothing_slow() -> None:
         "slow = {'torch', 'numpy', 'pandas', 'pydantic', 'numba'}\n"
         "print(sorted(slow & set(sys.modules)), file=sys.stderr)\n"
     )
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
     assert done.stdout.startswith("Usage: ")
-    assert time.monotonic() - start < 5  # 0.2 s on an idle machine; others share this one
 
 
 def test_what_shows_no_results_does_without_pandas() -> None:
@@ -438,3 +436,25 @@ def test_what_shows_no_results_does_without_pandas() -> None:
     script = f"import sys, {modules}; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_command_that_is_over_is_not_interrupted(name: str) -> None:
+    """Until its process is gone, a first signal changes neither its exit code nor what it says; a second ends it."""
+    code = """
+import atexit, os, signal, sys, time
+from harness.cli import main
+from harness.launch.runner_process import end_when_asked
+def at_end():
+    for _ in range({times}):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.1)
+atexit.register(at_end)
+end_when_asked()
+sys.argv = ["harness", "--version"]
+main()
+"""
+    for times, expected in ((1, 0), (2, -signal.Signals[name])):
+        command = [sys.executable, "-c", code.replace("{name}", name).replace("{times}", str(times))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+        assert (done.returncode, done.stderr) == (expected, "")

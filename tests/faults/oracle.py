@@ -20,6 +20,7 @@ import pyarrow.parquet
 from tests.faults.place import PATIENCE_S, SHARED, Place, is_private
 
 LOST, DOUBLED, WRONG, ORPHANS, HANGS = OUTCOMES = ("lost", "doubled", "wrong", "orphans", "hangs")
+LINES = 7  # of a traceback are told
 TRACEBACK = "Traceback (most recent call last)"
 KEPT = {
     ".leases",
@@ -188,5 +189,6 @@ def judge_output(said: str) -> list[Finding]:
     """Judge what a command printed: whatever happens, no traceback."""
     if TRACEBACK not in said:
         return []
-    last = said[said.index(TRACEBACK) :].strip().splitlines()[-1]
-    return [Finding(WRONG, f"a traceback: {last}")]
+    before, _, after = said.partition(TRACEBACK)
+    lines = [line.strip() for line in (*before.splitlines()[-1:], *after.splitlines()) if line.strip(" ^~\t")]
+    return [Finding(WRONG, "a traceback: " + " | ".join([*lines[:1], *lines[1:][-LINES:]]))]

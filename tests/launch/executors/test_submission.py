@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -183,6 +184,29 @@ def test_a_runner_that_ends_is_not_interrupted_again() -> None:
         child.send_signal(signal.SIGTERM)
     assert child.communicate(b"\n", timeout=30)[0] == b"ended\n"
     assert child.returncode == 0
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
+    """Python prints and drops what a finalizer raises: the run would go on, and never end when asked."""
+    code = """
+import os, signal, sys, time
+from harness.launch.runner_process import end_when_asked
+class Kept:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        while True:
+            time.sleep(0.01)
+end_when_asked()
+try:
+    Kept()
+    time.sleep(60)
+except KeyboardInterrupt:
+    print('ended')
+"""
+    for name in ("SIGTERM", "SIGINT"):
+        command = [sys.executable, "-c", code.replace("{name}", name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+        assert (done.stdout, done.stderr) == ("ended\n", "")
 
 
 def test_a_command_names_its_trials(submission: Submission) -> None:
