@@ -19,15 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.device_operations import KIND, check_devices, is_fake, places, signature, tensors_of, waits, with_tensors
 from support.stream_order import Clock, StreamOrder
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from harness.graph.devices import KINDS, DeviceKind
 
-KIND = "fake"
 OURS = ("harness", "methods")  # folders whose lines are named
 _aten: Any = torch.ops.aten
 _CPU = torch.DispatchKeySet(torch.DispatchKey.CPU)
@@ -176,11 +175,6 @@ memory = _Memory()
 order = StreamOrder(note_race, lambda: _line_of_ours())
 
 
-def is_fake(value: Any) -> bool:
-    """Whether a value is a tensor of the device."""
-    return isinstance(value, Tensor) and value.device.type == KIND
-
-
 def unwrapped(tensor: Tensor) -> Tensor:
     """Return the host's tensor of the same memory."""
     if not is_fake(tensor):
@@ -211,25 +205,20 @@ def _label(like: Tensor, storage: torch.UntypedStorage, tensor: Tensor) -> Tenso
 
 
 MOVES = ("aten::_copy_from", "aten::_copy_from_and_resize")
-HOST_INDEX = ("aten::index.Tensor", "aten::index.Tensor_out", "aten::_index_put_impl_")  # may have the host's indices
-SYNCHRONISE = (
-    "nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive", "equal", "bincount",
-    "_local_scalar_dense", "isin", "histc", "unique_dim_consecutive", "_assert_async",
-)  # fmt: skip
 
 
 def _run(op: Any, *arguments: Any, **named: Any) -> Any:
     """Do an operation of the device."""
-    name, leaves = op.name(), tree_leaves((arguments, named))
+    name = op.name()
     for record in _records:
         record.operations[name] = record.operations.get(name, 0) + 1
     if name in MOVES:
         return _move(arguments[0], arguments[1], *arguments[2:], **named)
     if name.startswith("aten::set_."):  # concerns no memory
         return op.redispatch(_CPU, *arguments, **named)
-    _check_devices(name, leaves)
+    check_devices(name, [*tensors_of(arguments), *tensors_of(named)])
     _order(op, arguments, named)
-    _wait(_waits(name, arguments, named))
+    _wait(waits(name, arguments, named))
     given: dict[int, Tensor] = {}
     hosts: list[Tensor] = []
 
@@ -240,7 +229,8 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
         return found
 
     with torch._C._DisableFuncTorch():
-        positional, keywords = tree_map_only(Tensor, host, (_with_scalars(op, arguments), named))
+        positional = with_tensors(signature(op).with_scalars(arguments), host)
+        keywords = with_tensors(named, host)
         if "device" in keywords:
             keywords["device"] = torch.device("cpu")
         keywords.pop("pin_memory", None)
@@ -255,7 +245,7 @@ def _run(op: Any, *arguments: Any, **named: Any) -> Any:
             _label(tensor, memory.device_of(host) or memory.adopt(host), target)
         return target
 
-    return tree_map_only(Tensor, device, result)
+    return with_tensors(result, device)
 
 
 def _wait(why: str | None) -> None:
@@ -269,56 +259,9 @@ def _wait(why: str | None) -> None:
 def _order(op: Any, arguments: Sequence[Any], named: dict[str, Any]) -> None:
     """Take in what an operation reads and writes."""
     reads, writes = list[int](), list[int]()
-    declared = op._schema.arguments
-    values = [*zip(declared, arguments, strict=False), *((a, named[a.name]) for a in declared if a.name in named)]
-    for argument, value in values:
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        (writes if written else reads).extend(_places(value))
+    for value, written in signature(op).values(arguments, named):
+        (writes if written else reads).extend(places(value))
     order.work(current_stream().number, reads, writes, {})
-
-
-def _places(value: Any) -> list[int]:
-    """Return the addresses of a value's tensors on the device."""
-    tensors = [leaf for leaf in tree_leaves(value) if is_fake(leaf)]
-    return [leaf.untyped_storage().data_ptr() for leaf in tensors if leaf.layout is torch.strided]
-
-
-def _with_scalars(op: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments; integers that torch had made tensors of are such again: not all operations take them."""
-    kinds = [argument.type.kind() for argument in op._schema.arguments]
-    return tuple(
-        torch.tensor(value) if kind == "TensorType" and type(value) is int else value
-        for value, kind in zip(arguments, kinds, strict=False)
-    )
-
-
-def _check_devices(name: str, leaves: Sequence[Any]) -> None:
-    """Raise where the host's tensors, other than scalars, are among the device's."""
-    others = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not is_fake(leaf) and leaf.dim()]
-    if name in HOST_INDEX:
-        others = [leaf for leaf in others if leaf.dtype not in (torch.int64, torch.int32, torch.bool, torch.uint8)]
-    if others:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {KIND}:0 and cpu! ({name})"
-        )
-
-
-def _waits(name: str, arguments: Sequence[Any], named: dict[str, Any]) -> str | None:
-    """Return why the host waits for the device before this operation returns, if it does."""
-    short = name.removeprefix("aten::").split(".")[0]
-    if short == "repeat_interleave":
-        given = named.get("output_size") is not None
-        return None if given else short
-    if short == "segment_reduce":  # CUDA's checks lengths, not offsets
-        return short if named.get("lengths") is not None else None
-    if name in HOST_INDEX:
-        indices = [index for index in arguments[1] if isinstance(index, Tensor)]
-        if any(not is_fake(index) and index.dim() for index in indices):
-            return f"{short} by the host's indices"
-        masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
-        filled = short == "_index_put_impl_" and arguments[2].numel() == 1 and len(indices) == 1
-        return f"{short} by a mask" if masks and not filled else None
-    return short if short in SYNCHRONISE else None
 
 
 def _move(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
@@ -330,7 +273,7 @@ def _move(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
         for record in _records if is_fake(target) else ():
             record.uploads[not on_default_stream()] += host.nbytes
     stream = current_stream().number
-    order.work(stream, _places(source), _places(target), {})
+    order.work(stream, places(source), places(target), {})
     if is_fake(source) and not is_fake(target) and not (non_blocking and memory.is_pinned(target)):
         order.waited(order.moment(stream))
     to = unwrapped(target)
@@ -409,8 +352,8 @@ class FakeGraph:
         """Do the work again."""
         self.replays += 1
         for work, result in self.work:
-            for old, new in zip(tree_leaves(result), tree_leaves(work()), strict=False):
-                if isinstance(old, Tensor) and old.layout is torch.strided and old.data_ptr() != new.data_ptr():
+            for old, new in zip(tensors_of(result), tensors_of(work()), strict=True):
+                if old.layout is torch.strided and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
 
