@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import sys
 import warnings
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from harness.deferred import torch
@@ -44,11 +46,20 @@ def _bus(properties: object) -> str | None:
     return "{:04x}:{:02x}:{:02x}.0".format(*known) if len(known) == len(places) else None
 
 
+def cuda_of_torch() -> str | None:
+    """Return the version of CUDA that torch is built for, None for none; torch is not imported to say so."""
+    spec = None if "torch" in sys.modules else find_spec("torch")
+    if spec is None or spec.origin is None:
+        return torch.version.cuda
+    told = runpy.run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
+    return None if told is None else str(told)
+
+
 def why_unusable() -> tuple[str, str] | None:
     """Return why torch can use no GPU here, and what to do about it; None if it can use one."""
     if gpu_is_usable():
         return None
-    build = torch.version.cuda
+    build = cuda_of_torch()
     if build is None and torch.version.hip is None:
         return "it is built without CUDA", "install its CUDA build, or --device cpu"
     if not _has_driver():

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 import harness
+from harness.gpus import cuda_of_torch, gpu_is_usable
 from harness.results.reference import machine
 from harness.version import built_from, release
 
@@ -91,10 +92,10 @@ def _gpu() -> dict[str, Any]:
 
     Names come from NVML: asking torch would hold a CUDA context, and so GPU memory, for the whole suite.
     """
+    if not gpu_is_usable():
+        return {"gpus": None, "driver": None, "cuda": cuda_of_torch(), "nccl": None}
     import torch
 
-    if not torch.cuda.is_available():
-        return {"gpus": None, "driver": None, "cuda": torch.version.cuda, "nccl": None}
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else None
     return {**_nvml(), "cuda": torch.version.cuda, "nccl": nccl}
 

@@ -4,6 +4,7 @@ import json
 import platform
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,16 @@ def test_collect_is_json_and_tells_versions_and_hardware() -> None:
     assert found["usable_cores"] >= 1
     assert {"harness", "commit", "dirty", "cpu", "gpus", "driver", "nccl"} <= set(found)
     assert (found["gpus"] is None) == (not torch.cuda.is_available())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch is asked about the GPU that is here")
+def test_torch_is_not_imported_to_say_that_there_is_no_gpu() -> None:
+    script = (
+        "import json, sys\nfrom harness.results.environment import collect\n"
+        "found = collect()\nassert 'torch' not in sys.modules\nprint(json.dumps(found))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["cuda"] == torch.version.cuda
 
 
 def test_the_hosts_name_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
