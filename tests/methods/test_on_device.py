@@ -28,6 +28,7 @@ MODELS = {
     "gat": ModelSpec(name="gat", layers=2, hidden=6, heads=2, dropout=0),
 }
 DGS = {"fanouts": 2, "batch_size": 4, "period": 2, "explain": "inline"}
+HOST = "graphsage of host ahead"
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("full", {}),
     "full precomputed": ("full", {"precompute": True, "transform_before_exchange": True}),
@@ -45,7 +46,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphsage asking ahead": ("graphsage", {"fanouts": 3, "batch_size": 4, "topology": "owner", "prefetch": 2}),
     "graphsage of less": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6}),
     "graphsage of host": ("graphsage", {"fanouts": 3, "batch_size": 4, "feature_rate": 0.6, "storage": "host"}),
-    "graphsage of host ahead": (
+    HOST: (
         "graphsage",
         {"fanouts": 3, "batch_size": 4, "storage": "host", "prefetch": 2, "cache": "degree", "capacity": 0.3},
     ),
@@ -76,9 +77,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dgs ahead": ("dgs", DGS | {"estimator": "unbiased", "deviation": 0.5, "prefetch": 2, "cache": "degree"}),
     "dgs asking": ("dgs", DGS | {"topology": "owner"}),
 }
-# The models of one variant of each method; the others' first one.
-RUNS = [(name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method]
-WORLDS = (1, 2)
+Key = tuple[int, str, str]
+# Alone a rank does nothing that it does not do beside another; its own are the runs of one variant of each method.
+RUNS: list[Key] = [(1, name, "sage") for name, (method, _) in METHODS.items() if name in (method, HOST)] + [
+    (2, name, model) for name, (method, _) in METHODS.items() for model in MODELS if model == "sage" or name == method
+]
 DRAWN_THERE = ("graphsage", "fastgcn", "ladies", "skewed", "graphsaint", "clustergcn", "vrgcn", "dgs")
 DRAWN_OTHERWISE = ("graphsaint edges",)  # some nodes have no neighbours; chances are tested by themselves
 DRAWN_HERE = ("graphsage asking", "graphsage asking ahead", "ladies asking", "dgs asking")
@@ -146,7 +149,6 @@ ALLOWED: dict[str, Waits] = {
     "vrgcn": {COUNTS, READ} | SAMPLED | SEEN | HISTORY,
     "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_on_device.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }
-Key = tuple[int, str, str]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -156,24 +158,27 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[OnDevice]]:
     """What each rank of each run saw."""
     graphs = TinyGraphs(tmp_path_factory.mktemp("device"))
     found = {}
-    for world in WORLDS:
-        cases = [
-            Case(graphs.get("transductive", world).stored, *METHODS[name], MODELS[model], SPEC) for name, model in RUNS
-        ]
+    for world in (1, 2):
+        stored = graphs.get("transductive", world).stored
+        runs = [run for run in RUNS if run[0] == world]
+        cases = [Case(stored, *METHODS[name], MODELS[model], SPEC) for _, name, model in runs]
         with rank_group(world) as group:
             by_rank = group.call(train_on_both, cases, timeout_s=420)
-        found |= {(world, *run): [ranks[i] for ranks in by_rank] for i, run in enumerate(RUNS)}
+        found |= {run: [ranks[i] for ranks in by_rank] for i, run in enumerate(runs)}
     return found
+
+
+def words(run: Key) -> str:
+    return " ".join(map(str, run))
 
 
 def test_every_method_is_trained_here() -> None:
     assert {method for method, _ in METHODS.values()} == set(REGISTERED.names())
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run[0] not in DRAWN_OTHERWISE], ids=" ".join)
-@pytest.mark.parametrize("world", WORLDS)
-def test_training_is_that_of_the_cpu(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
-    for rank in seen[world, *run]:
+@pytest.mark.parametrize("run", [run for run in RUNS if run[1] not in DRAWN_OTHERWISE], ids=words)
+def test_training_is_that_of_the_cpu(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+    for rank in seen[run]:
         cpu, device = rank.cpu, rank.device
         assert [row["loss"] for row in device.rows] == pytest.approx([row["loss"] for row in cpu.rows], rel=RTOL)
         assert device.scores == cpu.scores
@@ -188,31 +193,28 @@ def _sent(seen: RankOutcome) -> list[dict[str, Any]]:
     return [row for row in seen.traffic if row["scope"] == "epoch" and row["purpose"] != "swap"]
 
 
-@pytest.mark.parametrize("run", RUNS, ids=" ".join)
-@pytest.mark.parametrize("world", WORLDS)
-def test_no_step_waits_for_the_device(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
-    method, _ = METHODS[run[0]]
-    waits = sum((rank.waits for rank in seen[world, *run]), Counter[tuple[str, str]]())
+@pytest.mark.parametrize("run", RUNS, ids=words)
+def test_no_step_waits_for_the_device(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+    method, _ = METHODS[run[1]]
+    waits = sum((rank.waits for rank in seen[run]), Counter[tuple[str, str]]())
     assert set(waits) <= ALLOWED.get(method, set())
 
 
-@pytest.mark.parametrize("run", RUNS, ids=" ".join)
-@pytest.mark.parametrize("world", WORLDS)
-def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
-    assert set().union(*(rank.unheld for rank in seen[world, *run])) == set()
+@pytest.mark.parametrize("run", RUNS, ids=words)
+def test_memory_of_other_streams_is_held(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+    assert set().union(*(rank.unheld for rank in seen[run])) == set()
 
 
-@pytest.mark.parametrize("run", RUNS, ids=" ".join)
-@pytest.mark.parametrize("world", WORLDS)
-def test_streams_share_memory_in_order(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
-    assert set().union(*(rank.races for rank in seen[world, *run])) == set()
+@pytest.mark.parametrize("run", RUNS, ids=words)
+def test_streams_share_memory_in_order(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+    assert set().union(*(rank.races for rank in seen[run])) == set()
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [1, 2])
 def test_rows_of_the_host_are_copied_ahead_on_a_stream_of_their_own(
     seen: dict[Key, list[OnDevice]], world: int
 ) -> None:
-    for rank in seen[world, "graphsage of host ahead", "sage"]:
+    for rank in seen[world, HOST, "sage"]:
         on_default, aside = rank.uploads
         copied, read, cached = (
             sum(int(row["stats"].get(key) or row.get(key) or 0) for row in rank.device.rows)
@@ -224,12 +226,11 @@ def test_rows_of_the_host_are_copied_ahead_on_a_stream_of_their_own(
         assert on_default <= SPEC.epochs * 2 * LOOKED_AT * 8  # places of the few rows that are looked at
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if METHODS[run[0]][0] in DRAWN_THERE], ids=" ".join)
-@pytest.mark.parametrize("world", WORLDS)
-def test_draws_are_made_there(seen: dict[Key, list[OnDevice]], world: int, run: tuple[str, str]) -> None:
-    waits = {wait for rank in seen[world, *run] for wait in rank.waits} - EXPLAINED
+@pytest.mark.parametrize("run", [run for run in RUNS if METHODS[run[1]][0] in DRAWN_THERE], ids=words)
+def test_draws_are_made_there(seen: dict[Key, list[OnDevice]], run: Key) -> None:
+    waits = {wait for rank in seen[run] for wait in rank.waits} - EXPLAINED
     sampled = "_local_scalar_dense" in {what for what, _ in waits}
-    assert sampled == (run[0] not in DRAWN_HERE)
+    assert sampled == (run[1] not in DRAWN_HERE)
 
 
 STAGED = [("full", "gat"), ("bns-gcn", "sage"), ("pipegcn", "sage"), ("graphsage ahead", "sage")]
