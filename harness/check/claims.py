@@ -236,7 +236,7 @@ def _case(run: CheckRun) -> BytesCase:
     )  # fmt: skip
 
 
-DRAWS: dict[Family, int] = {"full-graph": 400, "mini-batch": 150}  # a mini-batch method's are of many batches
+DRAWS: dict[Family, int] = {"full-graph": 250, "mini-batch": 150}  # a mini-batch method's are of many batches
 GRAPHS: dict[Literal["sage", "gcn"], str] = {"sage": "drawn", "gcn": "drawn-weighted"}
 SEEN = 30  # draws below which a node's mean says little
 ENTRIES = 40

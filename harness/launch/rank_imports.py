@@ -5,7 +5,6 @@ It starts no thread and touches no device.
 
 import numba  # noqa: F401 - first, so that no kernel is deferred
 import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
-import torch._dynamo  # noqa: F401 - a second of every process that makes one of torch's optimizers
 
 import harness.models.gnn
 import harness.runtime.trainer  # noqa: F401

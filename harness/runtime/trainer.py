@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import importlib
 import math
 import time
 from contextlib import nullcontext
@@ -435,12 +434,8 @@ class Trainer:
 
 
 def import_first(config: RunConfig) -> float:
-    """Import what a training imports as it goes: its method, and what torch's optimizers need; returns the seconds.
-
-    A rank that was forked has it already.
-    """
+    """Import a trial's method; returns the seconds. A rank that was forked has harness's own already."""
     start = time.perf_counter()
-    importlib.import_module("torch._dynamo")
     METHODS.load(config.method.name, config.plugin)
     return time.perf_counter() - start
 

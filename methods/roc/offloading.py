@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -383,6 +384,8 @@ def _watching(run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Tor
         ) -> Any:
             return run(func, args, kwargs or {})
 
+    # Torch wraps it, as its optimizers' methods: see `light` in harness/runtime/optimizers.py.
+    Watching.__torch_dispatch__ = inspect.unwrap(Watching.__torch_dispatch__)  # type: ignore[method-assign]
     return Watching()  # type: ignore[no-untyped-call]
 
 

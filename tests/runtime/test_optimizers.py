@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.methods import SMALL
+from support.training import modules_after
 from torch import Tensor
 from torch.optim import lr_scheduler
 
 from harness.check.graphs import on_disk, random_graph
-from harness.check.training import Case
+from harness.check.training import Case, run_ranks
 from harness.models.spec import ModelSpec
-from harness.runtime.optimizers import learning_rate, schedule_of
+from harness.runtime.method import METHODS
+from harness.runtime.optimizers import learning_rate, light, schedule_of
 from harness.runtime.spec import TrainSpec
 from harness.runtime.trainer import Trainer
 
@@ -119,6 +122,55 @@ def test_adamw_and_clipping_step_as_their_formulas_say(
         weights = weights * (1 - lr * 0.3)
         weights = weights - lr * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
     np.testing.assert_allclose(flat.values.detach().numpy(), weights, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.Adam, {"weight_decay": 0.1}),
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.RMSprop, {}),
+    ],
+)
+def test_a_light_optimizer_is_torchs_to_the_last_bit(kind: type[torch.optim.Optimizer], options: Any) -> None:
+    """Its hooks are called too, and its state is the other's; weights that it steps need no gradient of that."""
+    found, hooked = [], []
+    for make in (kind, light(kind)):
+        torch.manual_seed(0)
+        weights, data = torch.nn.Parameter(torch.randn(7)), torch.randn(5, 7)
+        optimizer = make([weights], lr=0.1, **options)
+        optimizer.register_step_pre_hook(lambda *_: hooked.append(0))
+        for step in range(4):
+            optimizer.zero_grad()
+            ((data @ weights) ** 2).sum().backward()
+            optimizer.step()
+            if step == 1:
+                state = optimizer.state_dict()
+                optimizer = make([weights], lr=0.5, **options)
+                optimizer.load_state_dict(state)
+        assert isinstance(optimizer, kind)
+        found.append((weights, optimizer.state_dict()["state"][0]))
+    assert len(hooked) == 4
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1].keys() == found[1][1].keys()
+    assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(found[1][1][k])) for k, value in found[0][1].items())
+
+
+def test_no_training_imports_torchs_compiler(tmp_path: Path) -> None:
+    data = on_disk(random_graph(3, 24, degree=3, features=4), np.arange(24) % 2, 2, False, tmp_path)
+    models = {"gat": {"heads": 2}, "gcn": {}, "mixhop": {"order": 2}, "sage": {}}
+    cases = [
+        Case(data, name, SMALL.get(name, {}), ModelSpec(name=model, layers=2, hidden=6, **own), TrainSpec(epochs=1, threads=1))
+        for name in METHODS.names()
+        for model, own in (models.items() if name == "full" else [("sage", {})])
+    ]
+    for optimizer in ("adamw", "sgd"):
+        spec = TrainSpec(epochs=2, threads=1, optimizer=optimizer, schedule="plateau", eval_every=1)
+        cases.append(Case(data, "full", {}, ModelSpec(layers=1), spec))
+    for imported in run_ranks(modules_after, 2, cases):
+        assert "torch.optim" in imported
+        assert {"torch._dynamo", "sympy"} & imported == set()
 
 
 def test_an_evaluation_lowers_the_rate_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -148,6 +149,13 @@ def _growth(rank: int, world: int, case: Case) -> tuple[int, int]:
     after, modelled = _resident(), sum(trainer.method.memory_components().values())
     trainer.method.close()
     return (after["VmHWM"] - after["RssFile"]) - (before["VmHWM"] - before["RssFile"]), modelled
+
+
+def modules_after(rank: int, world: int, cases: list[Case]) -> set[str]:
+    """Train each case as a trial does; returns the names of all modules that are imported then."""
+    for case in cases:
+        outcome(case.trainer(rank, world, rehearsed=True))
+    return set(sys.modules)
 
 
 def living_methods(rank: int, world: int, cases: list[Case]) -> list[int]:
