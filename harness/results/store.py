@@ -314,16 +314,26 @@ def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
 
 def _check_epochs(place: Path) -> None:
     """Raise UserError if a record's epochs are gone or cut short; what they say is not read."""
-    path = place / EPOCHS_FILE
+    path, before = place / EPOCHS_FILE, _identity(place)
     try:
         with path.open("rb") as file:
             file.seek(-len(_PARQUET_END), os.SEEK_END)
             whole = file.read() == _PARQUET_END
     except OSError:
-        whole = not (place / RECORD_FILE).exists()  # the record has just moved
+        # The record has just moved, and another may be in its place already.
+        whole = not (place / RECORD_FILE).exists() or _identity(place) != before
     if not whole:
         fix = "remove the trial's directory; the next run repeats it"
         raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=fix)
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """Return what tells a directory from others of its name, before and after; None where there is none."""
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:

@@ -157,6 +157,25 @@ def test_a_reader_always_finds_a_record_while_it_is_replaced(store: ResultStore,
         writer.join()
 
 
+def test_a_record_that_moves_while_its_epochs_are_looked_for_is_not_damaged(
+    store: ResultStore, make_record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the one whether the record is still there, another came in its place."""
+    home = store.commit(TRIAL, make_record(), [], "")
+    open_, times = Path.open, []
+
+    def replaced(path: Path, *mode: str, **more: object) -> object:
+        if path == home / "epochs.parquet" and not times:
+            times.append(0)
+            store.commit(TRIAL, make_record(), [], "")
+            raise FileNotFoundError(path)
+        return open_(path, *mode, **more)
+
+    monkeypatch.setattr(Path, "open", replaced)
+    assert store.finished() == {TRIAL: "ok"}
+    assert times
+
+
 def say(root: Path) -> str | None:
     """Return what the record says, having checked that its three files say the same; None without one."""
     places = records_under(root / "demo")
