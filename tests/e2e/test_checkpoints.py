@@ -33,8 +33,8 @@ def write(command: CommandLine, method: str, retries: int = 0) -> Path:
 
 
 def started(command: CommandLine, home: Path, done: int = 10) -> subprocess.Popen[str]:
-    """Start a run, and return once both ranks have kept a checkpoint after `done` epochs."""
-    runner = command.start("run", "cut.yaml", HOLD="10")
+    """Start a run, and return once both ranks have kept a checkpoint after `done` epochs; they go no further."""
+    runner = command.start("run", "cut.yaml", HOLD=str(done + 2))
     wait_until(lambda: len(list(home.glob(f".checkpoints/*/*/rank?-{done:08d}-*"))) == 2, runner)
     return runner
 
@@ -108,7 +108,6 @@ def test_an_ended_run_goes_on_when_it_is_run_again_twice(command: CommandLine, u
         assert not records(home)
     again = command.run("run", "cut.yaml")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "goes on after 20 epochs, from a checkpoint" in again.stdout
     assert told(home) == uncut
     assert [each["epochs"] for each in the_record(home)["ranks"][0]["resumed"]] == [10, 20]
 
@@ -118,7 +117,7 @@ def test_fresh_begins_anew(command: CommandLine, uncut: tuple[Any, ...]) -> None
     runner = started(command, home)
     runner.kill()
     runner.communicate()
-    fresh = command.run("run", "cut.yaml", "--fresh", HOLD="0")
+    fresh = command.run("run", "cut.yaml", "--fresh")
     assert fresh.returncode == 0, fresh.stdout + fresh.stderr
     assert "goes on" not in fresh.stdout
     assert told(home) == uncut

@@ -290,7 +290,7 @@ def test_a_trial_goes_on_when_a_lost_node_comes_back(loopback: Machines, tmp_pat
     text = suite(method="own.methods:Holding", epochs=40).replace("threads: 1", "threads: 1, checkpoint: 5 epochs")
     loopback.write(text + "retries: 1\n")
     for node in loopback.nodes:
-        node.variables["HOLD"] = "10"
+        node.variables["HOLD"] = "22"
     coordinator, worker = loopback.start_both()
     wait_until(lambda: len(list(loopback.home.glob(".checkpoints/*/*/rank?-00000020-*"))) == 2, coordinator)
     worker.kill()

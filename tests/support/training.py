@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -23,7 +24,7 @@ from harness.graph.block import Block
 from harness.graph.csr import CSR
 from harness.graph.partition import Partition
 from harness.runtime.batches import Batch
-from harness.runtime.heap import give_back
+from harness.runtime.heap import THRESHOLD, give_back
 from harness.runtime.method import Method
 from harness.runtime.minibatch import Drawn as DrawnBatch
 from harness.runtime.minibatch import MiniBatchMethod
@@ -130,11 +131,16 @@ def unsynchronised_epochs(rank: int, world: int, case: Case) -> list[float]:
     return losses
 
 
-def memory_peaks(rank: int, world: int, cases: list[Case]) -> list[tuple[int, int]]:
+def memory_peaks(rank: int, world: int, cases: list[Case], threshold: int) -> list[tuple[int, int]]:
     """Train one case after the other; returns by how much the process grew in each, and the case's model, in bytes.
 
-    Told are the kernel's peak of the resident set and what it was before, mapped files left out of both.
+    Told are the kernel's peak of the resident set and what it was before, mapped files left out of both. The heap is
+    a trial's (`harness.launch.process.DEFAULTS`) but for blocks of `threshold` bytes and more, each of which goes back
+    to the kernel. The C library reads variables when a process starts, and this one was forked: it is told.
     """
+    mallopt = ctypes.CDLL(None).mallopt
+    assert mallopt(-1, 2**31 - 1) == mallopt(-3, threshold) == 1  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+    os.environ[THRESHOLD] = str(threshold)
     return [_growth(rank, world, case) for case in cases]
 
 
