@@ -278,7 +278,7 @@ class RankGroup:
 def _rank(rank: int, world: int, folder: Path, pipe: Connection, turn: int) -> None:
     """Run as a rank: start, then do what is asked for, until nobody asks any more.
 
-    It is pinned to a core, as in a trial: `turn` says which of those there are, in turn.
+    Where there is a core for each rank it is pinned to one, as in a trial: `turn` says which of those there are.
     """
     log = os.open(folder / f"rank{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
@@ -288,8 +288,7 @@ def _rank(rank: int, world: int, folder: Path, pipe: Connection, turn: int) -> N
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     tempfile.tempdir = str(folder)
     torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
+    if hasattr(os, "sched_setaffinity") and world <= len(cores := sorted(os.sched_getaffinity(0))):
         os.sched_setaffinity(0, [cores[turn % len(cores)]])
     if world > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
