@@ -160,14 +160,9 @@ def test_a_light_optimizer_is_torchs_to_the_last_bit(kind: type[torch.optim.Opti
 def test_no_training_imports_torchs_compiler(tmp_path: Path) -> None:
     data = on_disk(random_graph(3, 24, degree=3, features=4), np.arange(24) % 2, 2, False, tmp_path)
     models = {"gat": {"heads": 2}, "gcn": {}, "mixhop": {"order": 2}, "sage": {}}
+    once = TrainSpec(epochs=1, threads=1)
     cases = [
-        Case(
-            data,
-            name,
-            SMALL.get(name, {}),
-            ModelSpec(name=model, layers=2, hidden=6, **own),
-            TrainSpec(epochs=1, threads=1),
-        )
+        Case(data, name, SMALL.get(name, {}), ModelSpec(name=model, layers=2, hidden=6, **own), once)
         for name in METHODS.names()
         for model, own in (models.items() if name == "full" else [("sage", {})])
     ]

@@ -89,9 +89,7 @@ def check_devices(name: str, tensors: Sequence[Tensor]) -> None:
     """Raise where the host's tensors, other than scalars, are among the device's."""
     others = [tensor for tensor in tensors if not is_fake(tensor) and tensor.dim()]
     if name in HOST_INDEX:
-        others = [
-            tensor for tensor in others if tensor.dtype not in (torch.int64, torch.int32, torch.bool, torch.uint8)
-        ]
+        others = [tensor for tensor in others if tensor.dtype not in INDICES]
     if others:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {KIND}:0 and cpu! ({name})"
