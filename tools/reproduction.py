@@ -49,7 +49,7 @@ verdicts stated how often they err, count as indicated. Claims count as run on
 - **a twin**: a generated graph with degrees, homophily and widths of the paper's. It shows what depends on
   structure, and says nothing of the paper's absolute numbers.
 
-What the papers leave open, and why some claims fail, is told in [papers.md](papers.md).
+[papers.md](papers.md) says what the papers leave open and why some claims fail.
 """
 RUN = {
     "paper": "run on the paper's graphs",
