@@ -25,7 +25,7 @@ from harness.errors import DataUnavailable, UserError
 from harness.metrics import METRICS, Formula
 from harness.report.page import escape_markdown
 from harness.results.record import Record
-from harness.results.store import SUITE_FILE, read_at, records_under
+from harness.results.record_store import SUITE_FILE, read_at, records_under
 from harness.spec import Spec
 from harness.suite import document
 from harness.suite.load import load_suite

@@ -13,7 +13,7 @@ from harness.launch.inputs import usable_cores
 from harness.launch.local import run_group
 from harness.launch.process import placements_of
 from harness.launch.scratch import scratch
-from harness.results.reference import Measurement, machine, measured, measurements, note
+from harness.results.environment import Measurement, machine, measured, measurements, note
 
 WORKLOAD = "harness.runtime.reference"
 LIMIT_S = 60.0
