@@ -1,4 +1,4 @@
-"""Load: what else the trial's cores did in its epochs, from what its ranks saw of them (`harness.runtime.load`)."""
+"""Load: what else the trial's cores did in its epochs, from what its ranks saw of them (`harness.runtime.counters`)."""
 
 from __future__ import annotations
 
