@@ -143,7 +143,7 @@ class _Look:
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
         """Return the fingerprint of today's partition; None if nobody has made it yet."""
-        from harness.data.partition.store import ensure_partitioned, find_partitioned, partition_fingerprint
+        from harness.data.partition.cached import ensure_partitioned, find_partitioned, partition_fingerprint
 
         spec, source = trial.partition, trial.plugins.get("partitioner")
         inductive, cache = is_inductive(trial), self.cache
@@ -167,7 +167,7 @@ class _Look:
 
 
 def _fingerprint(graph: Path) -> str:
-    from harness.data.store import fingerprint
+    from harness.data.prepared import fingerprint
 
     return fingerprint(graph)
 

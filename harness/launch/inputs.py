@@ -99,7 +99,7 @@ class InputCache:
 
     def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
-        from harness.data.partition.store import ensure_partitioned, partition_fingerprint, partition_table
+        from harness.data.partition.cached import ensure_partitioned, partition_fingerprint, partition_table
 
         if self.apart and not self._known(trial, lambda: self._is_there(trial)):
             self._make_apart(trial, tell)
@@ -112,7 +112,7 @@ class InputCache:
             self._told.add(split)
             tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
         how: dict[str, Any] = {"inductive": inductive, "cache": self.cache, "source": source}
-        views = ensure_partitioned(graph, trial.partition, **how, check=first, tell=tell)
+        views = ensure_partitioned(graph, trial.partition, **how, check=first, report=tell)
         table = partition_table(views.train)
         # Where nothing can be kept beside the files, all of them are read for their fingerprint.
         if graph not in self._described:
@@ -135,7 +135,7 @@ class InputCache:
 
     def _is_there(self, trial: TrialConfig) -> bool:
         """Return whether nothing is to be built for `trial`."""
-        from harness.data.partition.store import find_partitioned
+        from harness.data.partition.cached import find_partitioned
         from harness.data.registry import find_prepared
 
         graph = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
@@ -184,7 +184,7 @@ class InputCache:
         if key not in self._graphs:
             tell(f"{PREPARING} {trial.dataset.name}")
             try:
-                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, tell=tell)
+                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=tell)
             except (DataUnavailable, UserError) as error:
                 self._graphs[key] = error
         found = self._graphs[key]
@@ -198,7 +198,7 @@ def _ignore(text: str) -> None:
 
 
 def _describe(directory: Path) -> dict[str, Any]:
-    from harness.data.store import fingerprint, open_graph
+    from harness.data.prepared import fingerprint, open_graph
 
     graph = open_graph(directory)
     return {

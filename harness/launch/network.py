@@ -21,7 +21,7 @@ from harness.errors import UserError
 from harness.launch import enter
 from harness.launch.process import Placement, placements_of
 from harness.results.leases import start_time
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 INTERFACE = "eth0"
 ADDRESSES = ipaddress.ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere

@@ -166,7 +166,7 @@ class _Planner:
         return estimate(trial, info, self._model(trial, info), inductive=inductive, train=train, full=full)
 
     def _find_tables(self, trial: TrialConfig, graph: Path | None, inductive: bool) -> tuple[Table, Table] | None:
-        from harness.data.partition.store import find_partitioned, partition_table
+        from harness.data.partition.cached import find_partitioned, partition_table
 
         spec, cache = trial.partition, self.options.cache
         if graph is None:

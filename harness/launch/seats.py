@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.caches import private_directory
-from harness.data.store import flock, locked
+from harness.data.prepared import flock, locked
 from harness.launch.inputs import usable_cores
 from harness.launch.process import Placement
 from harness.suite.schema import TrialConfig

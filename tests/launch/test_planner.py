@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from launch.tiny import Silent, write_suite
 
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
 from harness.data.registry import prepare
 from harness.launch.memory import Capacity, MemoryEstimate, total
 from harness.launch.planner import PlannedTrial, plan
 from harness.launch.runner import RunOptions, run_suite
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 
