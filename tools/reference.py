@@ -26,7 +26,7 @@ from harness.runtime.method import METHODS, Method
 from harness.runtime.minibatch import MiniBatchMethod
 from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.claim import Claim, Expect
 from harness.suite.network import NetworkSpec

@@ -21,7 +21,7 @@ from harness.launch.local import GroupResult
 from harness.launch.scratch import scratch
 from harness.models.layer import MODELS
 from harness.runtime.method import METHODS
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig

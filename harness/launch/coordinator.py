@@ -38,8 +38,8 @@ from harness.launch.rendezvous import (
 from harness.launch.runner import OneMachine, run_suite
 from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.launch.seats import Seat
-from harness.results.reference import Measurement
-from harness.results.store import ResultStore
+from harness.results.environment import Measurement
+from harness.results.record_store import ResultStore
 from harness.runtime.checkpoint import CheckpointPlace
 from harness.suite.schema import Suite, TrialConfig
 

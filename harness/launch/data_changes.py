@@ -17,7 +17,7 @@ from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_bytes
 from harness.launch.inputs import InputCache, is_inductive
 from harness.launch.preparing import NotPrepared
-from harness.results.store import ResultStore, records_under
+from harness.results.record_store import ResultStore, records_under
 from harness.suite.schema import TrialConfig
 
 T = TypeVar("T")

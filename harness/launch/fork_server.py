@@ -41,7 +41,7 @@ _NAMED = frozenset(("NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_NET", "CUDA_VISIB
 _SET_NAME, _SUBREAPER, _IS_SUBREAPER = 15, 36, 37  # <linux/prctl.h>
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # <asm-generic/mman-common.h>
 _MESSAGE_BYTES = 1 << 20
-_SHARING = frozenset(("harness.runtime.reference",))  # modules that make all that they time anew
+_SHARING = frozenset(("harness.runtime.speed_reference",))  # modules that make all that they time anew
 _TURN = threading.Lock()  # of the threads that run groups in this process: one asks, and reads what it asked for
 
 

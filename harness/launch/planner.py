@@ -17,8 +17,8 @@ from harness.launch.network import why_not
 from harness.launch.options import RunOptions, is_done
 from harness.models.architecture import Architecture
 from harness.results.record import Record
-from harness.results.store import ResultStore, read_at, records_under
-from harness.results.text import trials as trials_text
+from harness.results.record_store import ResultStore, read_at, records_under
+from harness.results.stats import trials as trials_text
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 

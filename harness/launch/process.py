@@ -24,7 +24,7 @@ import psutil
 
 from harness.launch import enter
 from harness.launch.rank_reports import is_plain_epoch
-from harness.runtime.heap import THRESHOLD
+from harness.runtime.meters import THRESHOLD
 
 if TYPE_CHECKING:
     from harness.launch.fork_server import ForkServer

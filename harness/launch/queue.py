@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.files import RECORD, read_bytes
 from harness.launch.seats import Neighbour, Seats, Taken, needs_quiet
 from harness.results.leases import Lease, Leases, named
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.schema import TrialConfig
 
 REQUESTS = ".requests"

@@ -13,9 +13,9 @@ from harness.launch.inputs import usable_cores
 from harness.launch.local import run_group
 from harness.launch.process import placements_of
 from harness.launch.scratch import scratch
-from harness.results.reference import Measurement, machine, measured, measurements, note
+from harness.results.environment import Measurement, machine, measured, measurements, note
 
-WORKLOAD = "harness.runtime.reference"
+WORKLOAD = "harness.runtime.speed_reference"
 LIMIT_S = 60.0
 EVERY = timedelta(seconds=20)  # several in a suite of a minute, at 2 % of its time: of one nobody knows how sure it is
 

@@ -33,13 +33,11 @@ from harness.launch.reference import Reference, run_reference
 from harness.launch.runner_process import FAILED, INTERRUPTED, OK
 from harness.launch.scratch import clean_scratch
 from harness.launch.seats import WHOLE, Seat, Seats
+from harness.results.environment import Measurement
 from harness.results.leases import Leases
-from harness.results.load import mark_load
-from harness.results.record import Record, Status, epoch_rows, without_epochs
-from harness.results.reduce import flags, reduce
-from harness.results.reference import Measurement
-from harness.results.repeats import unlike
-from harness.results.store import ResultStore, kept, kept_suites
+from harness.results.record import Record, Status, epoch_rows, unlike, without_epochs
+from harness.results.record_store import ResultStore, kept, kept_suites
+from harness.results.reduce import flags, mark_load, reduce
 from harness.runtime.method import METHODS, Method
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, Timeouts, TrialConfig

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.launch.process import PROC, RankProcess, log_tail
-from harness.runtime.moves import STACKS, Place, read_moves
+from harness.runtime.job import STACKS, Place, read_moves
 
 LOOK_S = 1.0
 STILL_S = 5.0  # that a rank has not moved for, and is no longer taken for a busy one

@@ -12,7 +12,7 @@ from launch.tiny import TESTS, Silent, write_suite
 
 from harness.cli import main
 from harness.launch.runner import RunOptions, run_suite
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from e2e.cli import COMMAND, CommandLine, records
 
-from harness.results.store import read_epochs
+from harness.results.record_store import read_epochs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SUITE = """\

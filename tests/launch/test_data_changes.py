@@ -17,7 +17,7 @@ from harness.launch.data_changes import on_todays_data
 from harness.launch.inputs import InputCache
 from harness.launch.runner import RunOptions, run_suite
 from harness.results.record import read_record
-from harness.results.store import ResultStore, read_suite
+from harness.results.record_store import ResultStore, read_suite
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 

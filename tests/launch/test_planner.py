@@ -12,7 +12,7 @@ from harness.data.registry import prepare
 from harness.launch.memory import Capacity, MemoryEstimate, total
 from harness.launch.planner import PlannedTrial, plan
 from harness.launch.runner import RunOptions, run_suite
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

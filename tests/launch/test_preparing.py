@@ -19,7 +19,7 @@ from harness.launch.inputs import InputCache
 from harness.launch.preparing import OOM_SCORE, NotPrepared, prepare_apart
 from harness.launch.runner import RunOptions, run_suite
 from harness.results.record import Record, read_record
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.names import read_suite
 from harness.suite.schema import TrialConfig

@@ -14,8 +14,8 @@ import pytest
 from harness.launch import reference as module
 from harness.launch.inputs import usable_cores
 from harness.launch.reference import EVERY, Reference
-from harness.results.reference import Measurement, machine, measurements, note
-from harness.runtime.reference import measure
+from harness.results.environment import Measurement, machine, measurements, note
+from harness.runtime.speed_reference import measure
 
 CORES = len(usable_cores())
 

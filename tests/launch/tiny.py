@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.launch.runner import RunOptions, TrialProgress, run_suite
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

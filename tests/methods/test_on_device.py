@@ -20,7 +20,7 @@ from harness.check.training import Case, RankError, RankOutcome, rank_group, run
 from harness.models.spec import ModelSpec
 from harness.runtime.integrity import LOOKED_AT
 from harness.runtime.method import METHODS as REGISTERED
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 
 RTOL = 1e-9  # float64; orders of summation differ
 SPEC = TrainSpec(epochs=2, precision="float64", threads=1)
@@ -96,7 +96,7 @@ TRANSFER = ("synchronize a stream", "harness/runtime/batches.py:do")  # in a thr
 LABELLED = ("nonzero", "harness/runtime/minibatch.py:_loss")  # how many rows of a subgraph the loss reads
 ASKED = ("copy to the host", "harness/runtime/step.py:ask")  # how many rows are moved
 INDUCED = ("nonzero", "harness/graph/on_device.py:induce_columns")  # how many edges there are
-PLACED = ("copy to the host", "harness/runtime/row_plan_on_device.py:of")  # how many rows each rank is asked for
+PLACED = ("copy to the host", "harness/runtime/row_plan.py:of")  # how many rows each rank is asked for
 SAMPLED = {  # how many edges and nodes of a layer there are, and rows of each rank
     ("_local_scalar_dense", "harness/sampling/neighbours_on_device.py:draw_uniform_on_device"),
     ("nonzero", "harness/sampling/neighbours_on_device.py:number_nodes"),

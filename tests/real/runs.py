@@ -11,7 +11,7 @@ from launch.tiny import Silent
 
 from harness import load_results
 from harness.launch.runner import RunOptions, run_suite
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.select import matches

@@ -20,7 +20,7 @@ from harness.launch.executors.submission import Submission
 from harness.launch.memory import Capacity
 from harness.launch.runner import RunOptions
 from harness.results.leases import LEASES
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig

@@ -20,7 +20,7 @@ from harness.launch.executors.slurm import by_need
 from harness.launch.executors.submission import Arrivals, Need, Submission, check_devices
 from harness.launch.runner import RunOptions, run_suite
 from harness.launch.runner_process import RUNNERS, RunnerJob, start_runner, stop_runner
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.runtime.run_store import write_secret
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
