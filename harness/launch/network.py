@@ -51,7 +51,7 @@ class Command(NamedTuple):
     lines: Sequence[str]
 
 
-class CommandFailed(UserError):
+class CommandError(UserError):
     """A command in a namespace failed; its `key` names the line, its `message` is what the tool said."""
 
     def __init__(self, number: int, line: str, said: str) -> None:
@@ -93,18 +93,16 @@ def why_not(spec: NetworkSpec) -> str | None:
         needs["sch_netem"] = Command(0, "tc", [f"qdisc add dev lo root {_netem(spec)}"])
     try:
         with namespaces(1, [*needs.values()]) as (probe,):
-            subprocess.run([*helper.inside(probe), "true"], pass_fds=[probe], check=True, capture_output=True, text=True)
-    except CommandFailed as error:
+            tried = subprocess.run([*helper.inside(probe), "true"], pass_fds=[probe], capture_output=True, text=True)
+    except CommandError as error:
         module = [*needs][error.number]
         return f"network {spec.label} needs the kernel module {module} (modprobe {module}): {error.message}"
-    except subprocess.CalledProcessError as error:
-        return _needs_namespaces(spec, error.stderr.strip())
     except UserError as error:
-        return _needs_namespaces(spec, error.message)
-    return None
-
-
-def _needs_namespaces(spec: NetworkSpec, said: str) -> str:
+        said = error.message
+    else:
+        if tried.returncode == 0:
+            return None
+        said = tried.stderr.strip()
     settings = "user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
     return f"network {spec.label} needs user namespaces, or root: {said} (sysctl {settings}; a container: --privileged)"
 
@@ -167,7 +165,7 @@ def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[in
     """Yield descriptors of `count` new network namespaces in which `commands` have run, in their order.
 
     They are gone, with all devices in them, when nobody is in them and the context is left.
-    Raises UserError if one cannot be made, CommandFailed if a command fails.
+    Raises UserError if one cannot be made, CommandError if a command fails.
     """
     ours, theirs = socket.socketpair()
     found = list[int]()
@@ -199,4 +197,4 @@ def _failure(commands: Sequence[Command], number: int | None, said: str) -> User
     _, tool, lines = commands[number]
     failed = _FAILED_LINE.search(said)
     line = lines[int(failed[1]) - 1] if failed else ""
-    return CommandFailed(number, f"{tool} {line}".strip(), " ".join(_FAILED_LINE.sub("", said).split()))
+    return CommandError(number, f"{tool} {line}".strip(), " ".join(_FAILED_LINE.sub("", said).split()))

@@ -184,7 +184,8 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     if placement.namespace is not None and placement.interface is not None:
         # The user's are not there. nccl tells hosts apart by this name; between ranks it takes to share one it would
         # not use the network.
-        env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=f"harness-{placement.namespace}", NCCL_NET="Socket")
+        host = f"harness-{placement.namespace}"
+        env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=host, NCCL_NET="Socket")
     if placement.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(placement.gpus)
     for name, value in DEFAULTS.items():

@@ -16,7 +16,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.launch.namespaces import inside
-from harness.launch.network import Command, CommandFailed, namespaces
+from harness.launch.network import Command, CommandError, namespaces
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.root, pytest.mark.timeout(60)]
@@ -59,7 +59,7 @@ def test_they_are_gone_afterwards(error: type[BaseException] | None) -> None:
 def test_a_failing_line_is_named() -> None:
     before = set(os.listdir("/proc/self/fd"))
     lines = Command(1, "ip", ["link set lo up", "link set nothing up", "link set lo down"])
-    with pytest.raises(CommandFailed) as caught, namespaces(2, [Command(0, "ip", ["link set lo up"]), lines]):
+    with pytest.raises(CommandError) as caught, namespaces(2, [Command(0, "ip", ["link set lo up"]), lines]):
         pytest.fail("they were made")
     assert re.search(r"^`ip link set nothing up`: Cannot find device .nothing.$", str(caught.value))
     assert caught.value.number == 1
