@@ -166,7 +166,7 @@ SECTIONS: dict[str, tuple[type[Any], str]] = {
     "partition": (PartitionSpec, "How the nodes are given to ranks. Lists as values: a grid."),
     "network": (
         NetworkSpec,
-        "The network between ranks, shaped by the kernel (needs root): `none`, a rate, or a mapping of these "
+        "The network between ranks, shaped by the kernel (needs user namespaces): `none`, a rate, or a mapping of these "
         "keys. A list: a grid.",
     ),
     "timeouts": (Timeouts, "Limits of wall time."),
