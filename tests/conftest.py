@@ -74,10 +74,9 @@ def data_dir() -> Path:
 
 @pytest.fixture(autouse=True)
 def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tests away from the user's cache, which a test session shares, and from the user's secret and name."""
+    """Keep tests away from the user's cache, which a test session shares, and from the user's secret."""
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HARNESS_SECRET", "known to all tests, and to nobody else")
-    monkeypatch.setenv("HARNESS_USER", "root")  # tests that sudo runs stay root's
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -164,8 +164,8 @@ SECTIONS: dict[str, tuple[type[Any], str]] = {
     "partition": (PartitionSpec, "How the nodes are given to ranks. Lists as values: a grid."),
     "network": (
         NetworkSpec,
-        "The network between ranks, shaped by the kernel (needs root): `none`, a rate, or a mapping of these "
-        "keys. A list: a grid.",
+        "The network between ranks, shaped by the kernel (needs user namespaces): `none`, a rate, or a mapping of "
+        "these keys. A list: a grid.",
     ),
     "timeouts": (Timeouts, "Limits of wall time."),
     "per_dataset": (DatasetSettings, "By a data set's name: what it has other values of."),

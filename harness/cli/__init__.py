@@ -71,7 +71,7 @@ app.add_typer(data.data_app, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, of this process without `arguments`, which then is no longer root's if it is a user's.
+    """Run the command line, of this process without `arguments`.
 
     A program that gives `arguments` keeps its own signal handlers.
     Exit code 0: all ok; 1: trials failed; 2: the user's mistake; 130: Ctrl-C.
@@ -81,10 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     atexit.register(gc.freeze)  # and the interpreter would look through all of it again at its end
     before, hook = {each: signal.getsignal(each) for each in _ENDING}, sys.unraisablehook
     try:
-        if arguments is None and os.geteuid() == 0:
-            from harness.launch.privileges import give_up_root
-
-            give_up_root()
         app(args=None if arguments is None else [*arguments])
     except (UserError, DataUnavailable) as error:
         _end(error)

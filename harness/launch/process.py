@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from harness.launch import enter
+from harness.launch.namespaces import inside
 from harness.launch.rank_reports import is_plain_epoch
 from harness.runtime.meters import THRESHOLD
 
@@ -54,7 +54,7 @@ class Placement:
         local_rank: among the `local_world` ranks of its node.
         world, local_world: how many there are.
         interface: the network interface its collectives use; None: the loopback.
-        namespace: network namespace that it runs in; None: the runner's.
+        namespace: descriptor of the network namespace that it runs in; None: the runner's.
         cores: numbers of the cores that it is pinned to; None: the runner's.
         gpus: what CUDA_VISIBLE_DEVICES names for it; None: the runner's.
         own_pages: whether it has memory like one that started cold, if it is forked: for what is timed.
@@ -65,7 +65,7 @@ class Placement:
     world: int
     local_world: int
     interface: str | None = None
-    namespace: str | None = None
+    namespace: int | None = None
     cores: tuple[int, ...] | None = None
     gpus: tuple[str, ...] | None = None
     own_pages: bool = True
@@ -142,7 +142,7 @@ def start_rank(
     with log.open("ab") as stream:
         if server is not None:
             return RankProcess(placement.rank, server.fork(str(job), env, placement, stream.fileno(), stdin))
-        prefix = () if placement.namespace is None else enter.command(placement.namespace)
+        prefix, inherited = ((), ()) if (own := placement.namespace) is None else (inside(own), (own,))
         with _pinned(placement.cores):
             popen = subprocess.Popen(
                 [*prefix, sys.executable, "-P", "-m", worker, str(job)],
@@ -150,7 +150,7 @@ def start_rank(
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=env,
-                pass_fds=() if placement.namespace is None else enter.passed(),
+                pass_fds=inherited,
                 start_new_session=True,
             )
     return RankProcess(placement.rank, popen.pid, popen)
@@ -173,7 +173,6 @@ def _pinned(cores: tuple[int, ...] | None) -> Iterator[None]:
 def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     """Return the environment of a rank with torchrun's names, thread counts, and the interface of gloo and nccl."""
     env = dict(os.environ)
-    env.pop(enter.PLACE, None)
     env.update(RANK=str(placement.rank), WORLD_SIZE=str(placement.world))
     env.update(LOCAL_RANK=str(placement.local_rank), LOCAL_WORLD_SIZE=str(placement.local_world))
     env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
@@ -185,7 +184,8 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
     if placement.namespace is not None and placement.interface is not None:
         # The user's are not there. nccl tells hosts apart by this name; between ranks it takes to share one it would
         # not use the network.
-        env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=placement.namespace, NCCL_NET="Socket")
+        host = f"harness-{placement.namespace}"
+        env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=host, NCCL_NET="Socket")
     if placement.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(placement.gpus)
     for name, value in DEFAULTS.items():

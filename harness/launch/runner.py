@@ -23,7 +23,7 @@ from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.gpus import check_device, near_cores
 from harness.launch.inputs import InputCache, TrialInputs, cores_of, threads_of
 from harness.launch.local import GroupResult, OnProgress, run_group
-from harness.launch.network import clean_namespaces, network, why_not
+from harness.launch.network import network, why_not
 from harness.launch.options import WORKER, RunOptions, is_done
 from harness.launch.preparing import NotPrepared
 from harness.launch.process import Placement, placements_of, rank_environment
@@ -423,7 +423,6 @@ def run_suite(
     with store.runner() as me:
         leases, shown = store.leases(), Shown(progress, me)
         store.clean(leases)
-        clean_namespaces()
         clean_scratch()
         device = trials[0].device if trials else None
         if any(trial.tuning for trial in trials):

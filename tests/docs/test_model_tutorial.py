@@ -27,6 +27,8 @@ from harness.spec import PluginSource
 from harness.suite.expand import expand
 from harness.suite.suite_file import load_suite
 
+pytestmark = pytest.mark.slow
+
 EPS = 0.25
 SPECS = {
     "gin": ModelSpec(name="gin", options={"eps": EPS}, layers=3, hidden=6, dropout=0, norm="layer"),

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.launch.enter import passed
 from harness.launch.executors.submission import Arrivals, Quietly, Submission
 from harness.launch.inputs import cores
 from harness.launch.memory import Capacity, capacity, total
@@ -107,7 +106,7 @@ class _Share:
         with self._log.open("ab") as log:
             # A session of its own: Ctrl-C is for this process, which ends it.
             options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
-            self._runner = start_runner(self._command, pass_fds=passed(), **options)
+            self._runner = start_runner(self._command, **options)
         return True
 
     def stop(self) -> None:

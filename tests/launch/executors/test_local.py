@@ -26,6 +26,7 @@ from harness.suite.schema import TrialConfig
 from harness.suite.suite_file import load_suite
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="trials side by side need two cores"),
 ]
