@@ -13,7 +13,7 @@ from harness.cli.terminal import outlive_readers, seconds_text, table
 if TYPE_CHECKING:
     from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
-    from harness.tune.search import Found
+    from harness.tune import Found
     from harness.tune.space import Searched
 
 
@@ -37,7 +37,7 @@ def tune(
     from harness.results.record_store import ResultStore
     from harness.suite.expand import expand
     from harness.suite.suite_file import write_suite_file
-    from harness.tune.search import Tuner, tuned_suite
+    from harness.tune import Tuner, tuned_suite
     from harness.tune.space import Searched
 
     end_when_asked()

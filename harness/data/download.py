@@ -37,7 +37,7 @@ def fetch(entry: Published, target: Path) -> Path:
     """
     name = entry.info.name
     if not entry.urls:
-        raise DataUnavailable(f"{name}: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
+        raise DataUnavailable(f"{name} has no direct link", entry.by_hand)
     with locked(target):
         if target.is_dir():
             return target

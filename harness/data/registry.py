@@ -269,7 +269,7 @@ def _obtain(name: str, raw: Path, download: bool) -> DataSource:
     if download:
         return DataSource(entry.format, fetch(entry, raw), downloaded=True)
     if not entry.urls:
-        raise DataUnavailable(f"{name} is not here: {entry.manual}", f"put its files into $HARNESS_DATA/{name}")
+        raise DataUnavailable(f"{name} is not here", entry.by_hand)
     raise DataUnavailable(f"{name} is not here", get_command(name))
 
 

@@ -85,7 +85,7 @@ def test_a_disk_that_is_full_under_the_cache(
     fill(small_disk)
     said = one_line(capsys, "partition", "ring", "--parts", "2", "--method", "chunk")
     assert said.startswith(f"error: {small_disk}/")
-    assert "No space left on device (make room there, or name another place)" in said
+    assert "No space left on device (make room there, or name another directory)" in said
 
 
 def test_a_report_on_a_full_disk(home: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_a_report_on_a_full_disk(home: Path, small_disk: Path, capsys: pytest.Ca
     capsys.readouterr()
     fill(small_disk)
     said = one_line(capsys, "report", "results", "--out", str(small_disk / "out"))
-    assert "No space left on device (make room there, or name another place)" in said
+    assert "No space left on device (make room there, or name another directory)" in said
 
 
 def test_files_that_may_not_grow(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_file_systems_without_locks_are_used_as_they_are(
 
 def test_what_the_system_says() -> None:
     told = errors.of_system(OSError(errno.ENOSPC, "No space left on device", "/x/y"))
-    assert str(told) == "/x/y: No space left on device (make room there, or name another place)"
+    assert str(told) == "/x/y: No space left on device (make room there, or name another directory)"
     told = errors.of_system(OSError("Error writing: No space left on device"))  # as pyarrow raises it
     assert told is not None
     assert errors.of_system(FileNotFoundError(errno.ENOENT, "No such file", "/x")) is None  # ours: with a traceback

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from harness.data.catalog import NUMBER, Bounds
+from harness.data.catalog import GRAPHSAINT_FILES, NUMBER, Bounds
 from harness.data.formats import Npz, as_labels, csr, csv_chunks, dense_chunks, mask, read_json, reading, spool_features
 from harness.data.formats.planetoid import read as read_planetoid
 from harness.data.graph import Array, GraphData, is_symmetric
@@ -56,9 +56,6 @@ def _reddit_edges(path: Path, nodes: int, bounds: Bounds) -> tuple[Array, Array]
             return npz.paired_chunks("col", "row", count)
 
         return csr(stream, nodes, path, symmetrise=False)
-
-
-GRAPHSAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 
 
 def read_graphsaint(source: Path, name: str, work: Path) -> GraphData:
