@@ -60,7 +60,7 @@ def select(
         return [trial for trial in trials if trial.of_any_data.id in wanted]
 
     if kept is not None:
-        from harness.launch.data_changes import on_todays_data
+        from harness.launch.inputs import on_todays_data
         from harness.results.store import ResultStore
 
         store = ResultStore(kept.results, suite.name)

@@ -18,10 +18,12 @@ from launch.tiny import SUITE, Silent, start_runner, write_suite
 
 from harness.errors import DataError, UserError
 from harness.launch import inputs
+from harness.launch.group import GroupResult
 from harness.launch.inputs import InputCache
-from harness.launch.local import GroupResult
+from harness.launch.machines import OneMachine, TrialJob
 from harness.launch.process import Placement, placements_of
-from harness.launch.runner import OneMachine, RunOptions, exit_code, request_of, run_suite
+from harness.launch.runner import exit_code, request_of, run_suite
+from harness.launch.slots import RunOptions
 from harness.results.leases import RUNNERS, Lease
 from harness.results.record import Record, read_record
 from harness.results.store import SUITE_FILE, ResultStore, read_epochs, read_suite
@@ -119,12 +121,11 @@ def test_what_a_record_says(bench: Bench) -> None:
 
 
 def test_job_is_what_the_contract_says(bench: Bench, tmp_path: Path) -> None:
-    from harness.launch.runner import write_job
     from harness.runtime.job import Job
 
     trial = bench.trials[3]
     found = inputs.InputCache(bench.data).get(trial, lambda text: None)
-    job = json.loads(write_job(trial, found, tmp_path, 12.5, threads=1, cores=1).read_text())
+    job = json.loads(TrialJob(trial, found, tmp_path).write(12.5, threads=1, cores=1).read_text())
     paths = {"graph", "train_view", "full_view", "store", "out"}
     assert set(job) == paths | {"config", "inductive", "collective_timeout_s", "threads", "cores", "attempt"}
     assert Job.read(tmp_path / "job.json").config.method == trial.method
@@ -251,7 +252,7 @@ def test_data_is_prepared_once_and_a_failure_is_remembered(monkeypatch: pytest.M
         tell("preparing ring")
         raise DataError("damaged", file="x.npz")
 
-    bench.patch.setattr("harness.launch.preparing.prepare_apart", prepare)
+    bench.patch.setattr("harness.launch.inputs.prepare_apart", prepare)
     _, told = bench.run()
     assert calls == ["ring"]
     assert {record.reason for record in told.records} == {"x.npz: damaged"}
@@ -439,19 +440,20 @@ def test_rounds_are_run_in_turns_and_gone_on_with(bench: Bench) -> None:
 def test_only_what_is_timed_gets_pages_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[bool]] = {}
 
-    def group(job: Path, placements: Sequence[Placement], *args: object, **options: object) -> GroupResult:
+    def group(job: Path, placements: Sequence[Placement], **options: object) -> GroupResult:
         timing = json.loads(job.read_text())["config"]["timing"]
         seen.setdefault(timing, set()).update(placement.own_pages for placement in placements)
         return GroupResult()
 
-    monkeypatch.setattr("harness.launch.runner.run_group", group)
+    monkeypatch.setattr("harness.launch.machines.run_group", group)
     ranks = OneMachine(Timeouts(), worker="launch.fake_worker", warm=True)
     trial = bench.trials[0]
     inputs = InputCache(data_dir=bench.directory / "data").get(trial, lambda text: None)
     for timing in ("off", "wall"):
         out = bench.directory / timing
         out.mkdir()
-        ranks.start(trial.model_copy(update={"timing": timing}), inputs, out, placements_of(range(1), 1), print)
+        job = TrialJob(trial.model_copy(update={"timing": timing}), inputs, out)
+        ranks.start(job, placements_of(range(1), 1))
     assert seen == {"off": {False}, "wall": {True}}
 
 
