@@ -52,7 +52,7 @@ def run(
     from harness.launch.runner_process import INTERRUPTED
     from harness.launch.slots import RunOptions
     from harness.results.frames import load_results
-    from harness.results.store import ResultStore
+    from harness.results.record_store import ResultStore
     from harness.suite.shipped import suite_file
 
     told = overrides

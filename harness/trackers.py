@@ -16,7 +16,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.results.frames import row_of
 from harness.results.record import Record, flat_config
-from harness.results.store import read_at, read_epochs, record_places
+from harness.results.record_store import read_at, read_epochs, record_places
 from harness.suite.schema import PLAIN_NAME
 
 FIRST = ("loss", "lr", "train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score")

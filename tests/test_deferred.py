@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.results.store import ResultStore, kept, write_suite
+from harness.results.record_store import ResultStore, kept, write_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

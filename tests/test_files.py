@@ -17,9 +17,9 @@ from harness.data.store import map_npy, npy_chunks
 from harness.errors import UserError
 from harness.files import RECORD, open_regular, read_bytes, read_text, size_text
 from harness.registry import find_plugins
+from harness.results.environment import measurements
 from harness.results.record import read_record
-from harness.results.reference import measurements
-from harness.results.store import read_epochs, read_suite
+from harness.results.record_store import read_epochs, read_suite
 from harness.spec import PartitionSpec
 from harness.suite.load import load_suite
 

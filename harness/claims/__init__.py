@@ -20,9 +20,8 @@ from harness.results import contrast
 from harness.results.contrast import RISK, Contrast, difference_reach, mean_reach
 from harness.results.frames import load_inputs
 from harness.results.record import Record, flatten
-from harness.results.stats import Interval
-from harness.results.store import KeptSuite, kept, kept_suites
-from harness.results.text import join_unique
+from harness.results.record_store import KeptSuite, kept, kept_suites
+from harness.results.stats import Interval, join_unique
 from harness.suite.claim import Claim, Expect
 from harness.suite.schema import TrialConfig
 from harness.suite.select import Row, pairs_of

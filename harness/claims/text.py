@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from harness.metrics import Formula, Metric, find_metric
-from harness.results.stats import Interval
-from harness.results.text import byte_unit, show_value, significant, time_unit
+from harness.results.stats import Interval, byte_unit, show_value, significant, time_unit
 from harness.suite.claim import Claim
 
 By = Literal["ratio", "difference"]

@@ -16,6 +16,8 @@ import typer
 from harness.cli import compare, data, doctor, history, method, plan, project, results, run, status, suites, tune
 from harness.errors import DataUnavailable, UserError, of_system, printable
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 app = typer.Typer(
     name="harness",
     no_args_is_help=True,
@@ -71,11 +73,13 @@ app.add_typer(data.data_app, name="data")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, of this process without `arguments`.
 
+    A program that gives `arguments` keeps its own signal handlers.
     Exit code 0: all ok; 1: trials failed; 2: the user's mistake; 130: Ctrl-C.
     """
     os.umask(os.umask(0o077) | 0o002)  # the user's, but what is written is code and data of later runs: not for all
     gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of a start
     atexit.register(gc.freeze)  # and the interpreter would look through all of it again at its end
+    before, hook = {each: signal.getsignal(each) for each in _ENDING}, sys.unraisablehook
     try:
         app(args=None if arguments is None else [*arguments])
     except (UserError, DataUnavailable) as error:
@@ -88,11 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finally:
         if arguments is None:
             _pass_first_signals()
+        else:  # some commands set handlers that end them in an orderly way
+            sys.unraisablehook = hook
+            for each, handler in before.items():
+                if signal.getsignal(each) != handler:
+                    signal.signal(each, handler)
 
 
 def _pass_first_signals() -> None:
     """Let a first Ctrl-C or SIGTERM pass while the interpreter ends, where it gave a traceback; a second ends it."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for each in _ENDING:
         if callable(signal.getsignal(each)):
             signal.signal(each, lambda number, _: signal.signal(number, signal.SIG_DFL))
 

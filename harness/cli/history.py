@@ -13,7 +13,7 @@ from harness.cli.terminal import print_csv, table
 
 if TYPE_CHECKING:
     from harness.metrics import Metric
-    from harness.results.history import Point
+    from harness.results.compare import Point
 
 
 def history(
@@ -30,9 +30,8 @@ def history(
     with its interval, slower, faster or cannot tell. A change point names the trials that changed. Of a code that never
     changed at most 5 % of histories have one.
     """
-    from harness.results.compare import metric_of
-    from harness.results.history import history as follow
-    from harness.results.history import versions
+    from harness.results.compare import history as follow
+    from harness.results.compare import metric_of, versions
 
     found = versions(directories)
     chosen = metric_of(metric, [trial for version in found for trial in version.trials])

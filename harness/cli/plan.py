@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from harness.launch.hardware import Capacity
     from harness.launch.planner import PlannedTrial
     from harness.results.record import Record
-    from harness.results.store import ResultStore
+    from harness.results.record_store import ResultStore
 
 
 def plan(
@@ -79,8 +79,8 @@ def plan(
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import require_means, warnings
     from harness.launch.slots import RunOptions
-    from harness.results.store import ResultStore, read_at, records_under
-    from harness.results.text import trials as trials_text
+    from harness.results.record_store import ResultStore, read_at, records_under
+    from harness.results.stats import trials as trials_text
 
     options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
     set_ = overrides_of(set_, repeat, interleave)
@@ -119,8 +119,8 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
     By the suite's own records, and by those of the suites beside it.
     """
     from harness.launch.planner import Forecaster
-    from harness.results.reference import machine
-    from harness.results.store import SUITE_FILE, read_at, records_under
+    from harness.results.environment import machine
+    from harness.results.record_store import SUITE_FILE, read_at, records_under
 
     todo = [each for each in planned if each.state == "run"]
     if not todo:

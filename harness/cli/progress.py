@@ -19,7 +19,7 @@ from rich.text import Text
 from harness.cli.terminal import beginning, end_of, is_terminal, seconds_text
 from harness.launch.runner import Latest
 from harness.results.record import Record
-from harness.results.text import trials
+from harness.results.stats import trials
 from harness.suite.schema import TrialConfig
 
 QUIET_S = 5.0  # between plain lines of a trial that trains

@@ -151,7 +151,7 @@ def merge(
     Copies every trial into OUT/SUITE/ID. What is there stays: a trial twice with equal content is there once,
     and one that differs ends the command, before anything is copied, unless --keep says which to take.
     """
-    from harness.results.store import merge_results
+    from harness.results.record_store import merge_results
 
     done = merge_results(out, directories, keep)
     typer.echo(f"{done.copied} trials copied, {done.same} were there, {done.dropped} gave way to another")

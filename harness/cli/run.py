@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from harness.launch.executors.submission import Submission
     from harness.launch.rendezvous import Cluster
     from harness.launch.slots import RunOptions
-    from harness.results.store import ResultStore
+    from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
 
 
@@ -103,7 +103,7 @@ def run(
     from harness.launch.planner import outdated, require_means
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.launch.slots import RunOptions
-    from harness.results.store import ResultStore
+    from harness.results.record_store import ResultStore
 
     end_when_asked()  # by a cluster that wants its machine back, or a terminal that is closed
     outlive_readers()

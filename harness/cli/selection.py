@@ -61,7 +61,7 @@ def select(
 
     if kept is not None:
         from harness.launch.inputs import on_todays_data
-        from harness.results.store import ResultStore
+        from harness.results.record_store import ResultStore
 
         store = ResultStore(kept.results, suite.name)
         wanted = asked(every)[first::step]

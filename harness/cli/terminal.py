@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from harness.results.csv_cells import in_csv
+from harness.results.stats import in_csv
 
 GAP = 2  # blanks between columns
 LONGEST_WORD = 36  # a longer one may be cut

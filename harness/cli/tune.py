@@ -12,7 +12,7 @@ from harness.cli.options import DataDir, Device, Plugin, Results, Set, SuiteFile
 from harness.cli.terminal import outlive_readers, seconds_text, table
 
 if TYPE_CHECKING:
-    from harness.results.store import ResultStore
+    from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
     from harness.tune.search import Found
     from harness.tune.space import Searched
@@ -41,7 +41,7 @@ def tune(
     from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.launch.slots import RunOptions
-    from harness.results.store import ResultStore
+    from harness.results.record_store import ResultStore
     from harness.suite.expand import expand
     from harness.suite.names import read_suite
     from harness.suite.text import write_suite_file
@@ -91,7 +91,7 @@ def tune(
 
 def _cost(searched: Searched, subjects: int) -> Iterator[str]:
     """Yield what the search and the training after it will take."""
-    from harness.results.text import trials
+    from harness.results.stats import trials
 
     spec, seeds = searched.spec, len(searched.suite.seeds)
     studies = f"{spec.studies} studies of " if spec.studies > 1 else ""

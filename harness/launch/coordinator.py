@@ -36,7 +36,7 @@ from harness.launch.rendezvous import (
 from harness.launch.runner import TrialProgress, run_suite
 from harness.launch.runner_process import FAILED, INTERRUPTED
 from harness.launch.slots import RunOptions, Slot
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.schema import Suite, TrialConfig
 
 FAREWELL_S = 15.0  # for the nodes to hear that the run is over

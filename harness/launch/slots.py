@@ -28,7 +28,7 @@ from harness.files import RECORD, read_bytes
 from harness.launch.hardware import usable_cores, visible_gpus
 from harness.launch.process import WORKER, Placement
 from harness.results.leases import Lease, Leases, named
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.schema import TrialConfig
 
 REQUESTS = ".requests"

@@ -10,7 +10,7 @@ from harness.report.palette import PHASES, SPARE, Style
 from harness.report.plot import Axis, Entry, Mark, Panel, Plot, line_entries, make_plot, whiskers
 from harness.report.sections import Section
 from harness.report.values import Values
-from harness.results.text import Stat
+from harness.results.stats import Stat
 
 MEANS = "bar: mean over seeds, whisker: ± sample standard deviation"
 

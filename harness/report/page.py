@@ -29,10 +29,9 @@ from harness.report.table import Table
 from harness.report.trials import embedded, trials_table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
 from harness.report.workloads import find_workloads
-from harness.results.csv_cells import in_csv
 from harness.results.frames import ResultInputs
-from harness.results.store import KeptSuite, kept_suites
-from harness.results.text import join_unique
+from harness.results.record_store import KeptSuite, kept_suites
+from harness.results.stats import in_csv, join_unique
 from harness.spec import PluginSource
 
 Plugins = Mapping[PluginKey, PluginSource]

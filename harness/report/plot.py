@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report.palette import Dash, Style
 from harness.report.sections import Section
 from harness.report.variants import Variant
-from harness.results.text import Stat
+from harness.results.stats import Stat
 
 
 class Series(Protocol):

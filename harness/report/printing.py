@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from harness.report.drawing import MARKERS, begin, current_style, finish, legend, plot_line, set_ticks
 from harness.report.palette import Style
 from harness.report.plot import WRITTEN, Axis, Entry, Mark, Panel, Picture, Plot, places_of
-from harness.results.text import significant
+from harness.results.stats import significant
 
 MARK = 6.5  # size of a point
 HATCHED = "////"  # bars of a style whose lines are dashed

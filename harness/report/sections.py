@@ -20,7 +20,7 @@ from harness.report.courses import curve_of, trial_course
 from harness.report.variants import Variant, as_mapping, find_variants, of_a_search, variant_keys, without_target
 from harness.results.frames import ResultInputs, declared_metrics
 from harness.results.record import Record, flatten, of_workload, own_settings
-from harness.results.text import show_value, text
+from harness.results.stats import show_value, text
 from harness.results.tuned import Tuning
 from harness.suite.schema import LATER
 

@@ -16,7 +16,7 @@ from harness.report.palette import on_dark
 from harness.report.sections import Section
 from harness.report.table import Cell, Group, Row, Table, heading, scale_of
 from harness.report.values import values_of
-from harness.results.text import MISSING, common_places, numbers, time_unit
+from harness.results.stats import MISSING, common_places, numbers, time_unit
 
 POINTS = 100  # of a curve; of more every second, third, ...
 WHOLE = (

@@ -10,7 +10,7 @@ from harness.report.columns import MODEL, MODEL_SUFFIX
 from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
 from harness.report.variants import Variant
-from harness.results.text import Stat, numbers, over_seeds
+from harness.results.stats import Stat, numbers, over_seeds
 
 Values = dict[tuple[Variant, int], Stat]
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.report.sections import Section, told_suites
 from harness.report.variants import Variant
-from harness.results.text import join_unique
+from harness.results.stats import join_unique
 
 MADE = {"twin", "generated"}  # origins of data that are like real ones at most
 

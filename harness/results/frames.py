@@ -14,11 +14,10 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.metrics import METRICS, STAT, Formula, Metric, from_declared, installed
+from harness.results.environment import at_middle, measurements
 from harness.results.projection import network_label
-from harness.results.record import EDITED, Json, Record
-from harness.results.reference import at_middle, measurements
-from harness.results.repeats import averaged
-from harness.results.store import EPOCH_COLUMNS, read_at, read_epochs, record_places
+from harness.results.record import EDITED, Json, Record, whole_config
+from harness.results.record_store import EPOCH_COLUMNS, read_at, read_epochs, record_places
 from harness.results.tuned import Tuning, kept_tunings
 
 
@@ -324,3 +323,42 @@ def _load_one(place: Path) -> ResultInputs:
     results = _results(once)
     records = {(record.suite, record.trial): record for record in once.values()}
     return ResultInputs(results, results, _epochs(once), records, (place,))
+
+
+def averaged(results: pd.DataFrame, records: Mapping[tuple[str, str], Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return rows of `load_results` with one a trial for its repeats that ended well; and all runs.
+
+    Numbers of a row are means over these repeats, all else is the first one's; it stands in the place of the first
+    repeat. Every other run keeps a row. `runs`: how many a row has, a column that there is if there are repeats. The
+    runs have the `trial` of their trial's row, the first where all failed.
+    """
+    if not results["repeat"].any():
+        return results, results
+    pairs = zip(results["suite"], results["trial"], strict=True)
+    key = results["suite"] + _without_repeat([records[pair] for pair in pairs])
+    known = results.assign(cell=pd.factorize(key)[0], place=range(len(results)))
+    known["place"] = known.groupby("cell")["place"].transform("min")
+    known = known.sort_values(["place", "repeat"], kind="stable")
+    ok = known["status"] == "ok"
+    well = known[ok].groupby("cell", sort=False)
+    means = known[ok].drop_duplicates("cell").set_index("cell")
+    numbers = [n for n in map(str, means.select_dtypes("number")) if n not in ("seed", "parts", "repeat", "place")]
+    means[numbers] = well[numbers].mean()
+    means["flags"] = well["flags"].agg(lambda flags: "; ".join(dict.fromkeys(filter(None, flags))))
+    rows = pd.concat([means.assign(runs=well.size()), known[~ok].assign(runs=1)])
+    rows = rows.sort_values(["place", "repeat"], kind="stable").drop(columns=["cell", "place"]).reset_index(drop=True)
+    first = known.assign(failed=~ok).sort_values("failed", kind="stable").drop_duplicates("cell")
+    runs = known.assign(trial=known["cell"].map(first.set_index("cell")["trial"]))
+    return rows, runs.drop(columns=["cell", "place"]).reset_index(drop=True)
+
+
+def _without_repeat(records: Sequence[Record]) -> list[str]:
+    """Return what the repeats of a trial share: configuration and content of the data.
+
+    A record that does not say its data (it ended before these were read, or is old) is taken to be of the last that do.
+    """
+    own = [
+        json.dumps(whole_config(record.config) | {"repeat": None, "data": None}, sort_keys=True) for record in records
+    ]
+    data = {config: record.data for config, record in zip(own, records, strict=True) if record.data}
+    return [f"{config} {record.data or data.get(config)}" for config, record in zip(own, records, strict=True)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import json
 import os
 import platform
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,11 +29,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import UserError, writing
 from harness.files import SMALL, read_bytes, read_text
-from harness.results import beat
-from harness.results.pulse import Pulses, start_beating, stop_beating
 
 RUNNERS, LEASES = ".runners", ".leases"
-BEAT_S, LOST_S = 5.0, 60.0
+HEARTBEAT_S, LOST_S = 5.0, 60.0
+_GONE = "gone"  # the last heartbeat of a runner that has ended
 SAY_S = 1.0  # between two times that a runner writes how far its trial is
 _UNKNOWN = "unknown"  # whoever is writing a lease at this moment
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -115,32 +115,104 @@ def _job(variables: Mapping[str, str]) -> str | None:
     return variables.get("HARNESS_JOB")
 
 
+def _write_heartbeats(path: str, interval_s: float, gone: str) -> None:
+    """Write a counter into a file every `interval_s`, and `gone` when standard input ends.
+
+    It runs alone, from its source: with the standard library only it starts in a few hundredths of a second.
+    """
+    import contextlib
+    import os
+    import select
+
+    def write(text: str) -> None:
+        with contextlib.suppress(OSError):  # a full or an unreachable disk: the next write may succeed
+            # Replaced in place: who opens the file on another machine then asks the server for its content.
+            fd = os.open(path, os.O_WRONLY)
+            try:
+                os.pwrite(fd, text.encode(), 0)
+                os.ftruncate(fd, len(text))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    count, alive = 0, True
+    while alive:
+        count += 1
+        write(f"{count}\n")
+        ready, _, _ = select.select([0], [], [], interval_s)
+        alive = not ready or bool(os.read(0, 64))
+    write(f"{gone}\n")
+
+
+def start_heartbeat(*arguments: str, inherited: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start Python with `arguments` as a process that is to end when its standard input does: when this one ends.
+
+    It is a process, because partitioners hold the interpreter for minutes: a thread would fall silent. `inherited`:
+    file descriptors that it has, too.
+    """
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is the runner's
+        pass_fds=inherited,
+    )
+
+
+def stop_heartbeat(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """End such a process; it has `patience_s` for its last write."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
+    process.kill()
+    process.wait()
+
+
+@dataclass
+class Liveness:
+    """Watches values that change while a process lives, by the own clock: clocks of two machines are never compared."""
+
+    clock: Callable[[], float] = time.monotonic
+    _seen: dict[str, tuple[str | None, float]] = field(default_factory=dict)
+
+    def unchanged_s(self, key: str, value: str | None) -> float:
+        """Return for how many seconds this has been the value of `key`; 0 when it is new."""
+        now = self.clock()
+        last, since = self._seen.setdefault(key, (value, now))
+        if value != last:
+            self._seen[key] = value, now
+            return 0.0
+        return now - since
+
+
 class Runner:
     """This process as one of the runners of a suite's directory, from entering it as a context to leaving it."""
 
-    def __init__(self, directory: Path, id_: str | None = None, beat_s: float = BEAT_S) -> None:
+    def __init__(self, directory: Path, id_: str | None = None, heartbeat_s: float = HEARTBEAT_S) -> None:
         self.info = RunnerInfo.here(id_ or uuid.uuid4().hex[:10])
         self.directory, self.id = directory, self.info.id
-        self._home, self._beat_s = directory / RUNNERS, beat_s
+        self._home, self._interval_s = directory / RUNNERS, heartbeat_s
         self._said = self._since = 0.0
-        self._heart: subprocess.Popen[bytes] | None = None
+        self._heartbeat: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self._home.mkdir(parents=True, exist_ok=True)
         with writing(self._home):
-            _beat_path(self.directory, self.id).write_text("0\n")
+            _heartbeat_path(self.directory, self.id).write_text("0\n")
         self._write()
-        self._start_heart()
+        self._start_heartbeat()
         return self
 
     def __exit__(self, *error: object) -> None:
-        heart, self._heart = self._heart, None
+        heartbeat, self._heartbeat = self._heartbeat, None
         # The files go first: a second Ctrl-C may come while the heart is being stopped.
-        for path in (_info_path(self.directory, self.id), _beat_path(self.directory, self.id)):
+        for path in (_info_path(self.directory, self.id), _heartbeat_path(self.directory, self.id)):
             with contextlib.suppress(OSError):  # a disk that takes no more writes: the heart's end tells, or silence
                 path.unlink(missing_ok=True)
-        if heart is not None:
-            stop_beating(heart, 5)
+        if heartbeat is not None:
+            stop_heartbeat(heartbeat, 5)
 
     def say(self, doing: str, *, trial: str | None = None, label: str | None = None) -> None:
         """Show what this runner does; `trial` and `label` when it begins one. Written once in SAY_S at most."""
@@ -153,17 +225,19 @@ class Runner:
         if began or now - self._said >= SAY_S:
             self._said = now
             self._write()
-            if self._heart is not None and self._heart.poll() is not None:  # somebody ended it, and nobody this runner
-                self._start_heart()
+            if self._heartbeat is not None and self._heartbeat.poll() is not None:  # it alone was killed
+                self._start_heartbeat()
 
     def rest(self) -> None:
         """Show that this runner has no trial."""
         self.info = self.info.model_copy(update={"trial": None, "label": None, "doing": "", "elapsed_s": None})
         self._write()
 
-    def _start_heart(self) -> None:
-        path = _beat_path(self.directory, self.id)
-        self._heart = start_beating("-I", "-S", beat.__file__, str(path), str(self._beat_s))
+    def _start_heartbeat(self) -> None:
+        path = _heartbeat_path(self.directory, self.id)
+        call = f"_write_heartbeats({str(path)!r}, {self._interval_s}, {_GONE!r})"
+        script = f"from __future__ import annotations\n{inspect.getsource(_write_heartbeats)}\n{call}"
+        self._heartbeat = start_heartbeat("-I", "-S", "-c", script)
 
     def _write(self) -> None:
         path = _info_path(self.directory, self.id)
@@ -180,12 +254,12 @@ def _info_path(directory: Path, id_: str) -> Path:
     return directory / RUNNERS / f"{id_}.json"
 
 
-def _beat_path(directory: Path, id_: str) -> Path:
+def _heartbeat_path(directory: Path, id_: str) -> Path:
     return directory / RUNNERS / f"{id_}.beat"
 
 
-def _pulse(directory: Path, id_: str) -> str:
-    return read_text(_beat_path(directory, id_), SMALL).strip()
+def _heartbeat(directory: Path, id_: str) -> str:
+    return read_text(_heartbeat_path(directory, id_), SMALL).strip()
 
 
 @dataclass
@@ -197,7 +271,7 @@ class Runners:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._pulses = Pulses(self.clock)
+        self._liveness = Liveness(self.clock)
 
     def all(self) -> list[RunnerInfo]:
         """Return those that show themselves, the first started first; dead ones too."""
@@ -213,26 +287,26 @@ class Runners:
     def dead(self, id_: str) -> str | None:
         """Return why a runner is known to have ended; None if it lives or that cannot be told (yet)."""
         try:
-            pulse = _pulse(self.directory, id_)
+            heartbeat = _heartbeat(self.directory, id_)
         except FileNotFoundError:
             return "has ended"
         except (OSError, UserError, UnicodeDecodeError):
             return None
-        if pulse == beat.GONE:
+        if heartbeat == _GONE:
             return "was killed"
         info = self.info(id_)
         if info is not None and info.machine == _machine():
             return None if start_time(info.pid) == info.born else "was killed"
-        silent = self._pulses.still_s(id_, pulse) > self.lost_s
+        silent = self._liveness.unchanged_s(id_, heartbeat) > self.lost_s
         return f"has been silent for {self.lost_s:g} s" if silent else None
 
-    def beats_elsewhere(self) -> dict[str, str]:
+    def heartbeats_elsewhere(self) -> dict[str, str]:
         """Return the heartbeats of the runners on other machines, by id."""
         found = {}
         for info in self.all():
             if info.machine != _machine():
                 with contextlib.suppress(OSError, UserError, UnicodeDecodeError):
-                    found[info.id] = _pulse(self.directory, info.id)
+                    found[info.id] = _heartbeat(self.directory, info.id)
         return found
 
     def bury(self) -> None:

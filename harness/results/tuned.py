@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy.stats import binom
 
 from harness.results.record import read_kept
-from harness.results.store import beside
+from harness.results.record_store import beside
 from harness.suite.text import write_whole
 from harness.suite.tuning import Goal, Sampler
 

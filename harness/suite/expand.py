@@ -18,7 +18,7 @@ from harness.errors import UserError, nearest
 from harness.gpus import gpu_is_usable
 from harness.models.spec import ModelSpec
 from harness.registry import PluginKey, find_plugins
-from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource
 from harness.suite.document import KeyPath, explain, gather
 from harness.suite.schema import DatasetSettings, OwnSettings, Suite, TrialConfig, grid, named_in
@@ -125,8 +125,8 @@ def _check_together(suite: Suite, trials: Sequence[TrialConfig]) -> None:
 
 
 def _why_not_captured(trial: TrialConfig) -> tuple[str, str] | None:
-    from harness.runtime.captured import why_not_captured
     from harness.runtime.method import METHODS
+    from harness.runtime.step import why_not_captured
 
     name = trial.method.name
     return why_not_captured(

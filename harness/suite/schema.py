@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 from harness.errors import UserError
 from harness.models.spec import ModelSpec
 from harness.registry import Registry
-from harness.runtime.spec import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
+from harness.runtime.run_config import CHECKPOINT, MethodSpec, Timing, TrafficMode, TrainSpec, TuningRun
 from harness.spec import RENAMED, DatasetSpec, PartitionSpec, PluginSource, Spec, of_presets
 from harness.suite.claim import Claim
 from harness.suite.document import SuiteSource

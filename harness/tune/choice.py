@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError
-from harness.results.store import read_epochs
+from harness.results.record_store import read_epochs
 from harness.suite.tuning import Goal
 
 

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial
 
 from harness.errors import UserError
 from harness.registry import whole_entries
-from harness.results.store import ResultStore, read_at
+from harness.results.record_store import ResultStore, read_at
 from harness.results.tuned import TunedMethod, Tuning, TuningTrial
 from harness.suite.schema import MethodSettings, Suite, TrialConfig
 from harness.suite.text import as_written

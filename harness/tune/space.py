@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.errors import UserError, nearest
 from harness.registry import find_plugins
 from harness.runtime.method import METHODS
-from harness.runtime.spec import MethodSpec, TrainSpec, TuningRun
+from harness.runtime.run_config import MethodSpec, TrainSpec, TuningRun
 from harness.spec import DatasetSpec
 from harness.suite.document import KeyPath
 from harness.suite.expand import expand

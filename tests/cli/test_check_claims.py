@@ -13,7 +13,7 @@ from report.fake import write_results
 from harness.claims import suite_of
 from harness.cli import main
 from harness.results.record import read_record
-from harness.results.store import KeptSuite, ResultStore, write_suite
+from harness.results.record_store import KeptSuite, ResultStore, write_suite
 from harness.suite.claim import Claim
 from harness.suite.expand import expand
 from harness.suite.load import load_suite

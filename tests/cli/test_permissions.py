@@ -13,7 +13,7 @@ from launch.tiny import TESTS, Silent, write_suite
 from harness.cli import main
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

@@ -42,6 +42,7 @@ def test_the_suite_names_the_method_by_its_file(method: Path, tmp_path: Path) ->
     assert find_plugins(["by-degree/by_degree.py"], tmp_path).keys() == {("method", "by-degree")}
 
 
+@pytest.mark.slow
 def test_the_method_and_what_it_starts_from_pass_the_check(method: Path, tmp_path: Path) -> None:
     files = [method]
     for family in FAMILIES:

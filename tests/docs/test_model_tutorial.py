@@ -21,11 +21,13 @@ from harness.models.gnn import GNN
 from harness.models.layer import MODELS
 from harness.models.spec import ModelSpec
 from harness.registry import find_plugins
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.runtime.method import METHODS
 from harness.spec import PluginSource
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
+
+pytestmark = pytest.mark.slow
 
 EPS = 0.25
 SPECS = {

@@ -88,6 +88,7 @@ def test_an_edit_is_another_partition(file: Path, source: PluginSource, tmp_path
     assert place(source) == place(source) != place(find_plugins([str(edited)])["partitioner", "ldg"])
 
 
+@pytest.mark.slow
 def test_every_method_trains_on_its_parts(source: PluginSource, tmp_path: Path) -> None:
     """Exact settings are full-graph training, whatever the partition: all methods end with the same weights."""
     graph = random_graph(1, 60)

@@ -21,7 +21,7 @@ from harness.launch.rendezvous import CALL, Cluster, NodeInfo, TrialChannel, con
 from harness.launch.slots import RunOptions
 from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.network import NetworkSpec

@@ -17,7 +17,7 @@ from harness.launch.inputs import InputCache, on_todays_data
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
 from harness.results.record import read_record
-from harness.results.store import ResultStore, read_suite
+from harness.results.record_store import ResultStore, read_suite
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 

@@ -18,7 +18,7 @@ from harness.launch.planner import plan
 from harness.launch.process import placements_of
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
-from harness.results.store import ResultStore, read_at
+from harness.results.record_store import ResultStore, read_at
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.network import NetworkSpec

@@ -19,7 +19,7 @@ from harness.launch.inputs import OOM_SCORE, InputCache, NotPrepared, prepare_ap
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
 from harness.results.record import Record, read_record
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.names import read_suite
 from harness.suite.schema import TrialConfig

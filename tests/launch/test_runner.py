@@ -26,7 +26,7 @@ from harness.launch.runner import exit_code, request_of, run_suite
 from harness.launch.slots import RunOptions
 from harness.results.leases import RUNNERS, Lease
 from harness.results.record import Record, read_record
-from harness.results.store import SUITE_FILE, ResultStore, read_epochs, read_suite
+from harness.results.record_store import SUITE_FILE, ResultStore, read_epochs, read_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import Timeouts, TrialConfig

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.launch.runner import TrialProgress, run_suite
 from harness.launch.slots import RunOptions
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

@@ -12,7 +12,7 @@ from launch.tiny import Silent
 from harness import load_results
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.select import matches

@@ -16,7 +16,7 @@ from report.measured import FULL, Write, one_section
 from harness.report import write_report
 from harness.report.palette import MARKERS
 from harness.report.trials import POINTS, SHAPES, embedded, trials_table
-from harness.results.text import MISSING
+from harness.results.stats import MISSING
 
 ROOT = Path(__file__).parents[2]
 

@@ -26,7 +26,7 @@ from harness.report.views.scaling import ScalingView
 from harness.report.views.targets import Reached, TargetsView, targets
 from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_results
-from harness.results.text import Stat
+from harness.results.stats import Stat
 
 BNS, SPARSE = METHODS[:2]
 CACHED = ("skewed", {"version": "skewed", "distortion": 4, "base": "sage", "cache": "degree", "switch": True})

@@ -14,9 +14,8 @@ from harness.claims import judge
 from harness.report.notes import make_notes
 from harness.report.write import _csv
 from harness.results.frames import load_inputs, load_results
-from harness.results.record import Record
-from harness.results.repeats import unlike
-from harness.results.store import KeptSuite, ResultStore
+from harness.results.record import Record, unlike
+from harness.results.record_store import KeptSuite, ResultStore
 from harness.suite.claim import Claim
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig

@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.results.frames import load_epochs, load_results
-from harness.results.store import ResultStore, read_at, records_under
+from harness.results.record_store import ResultStore, read_at, records_under
 
 TRIAL = "0123456789ab"
 HERE = Path(__file__).parent

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.results.store import SUITE_FILE, kept, kept_suites, read_suite, write_suite
+from harness.results.record_store import SUITE_FILE, kept, kept_suites, read_suite, write_suite
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.text import write_whole

@@ -17,7 +17,7 @@ from harness.data.partition.store import ensure_partitioned
 from harness.data.registry import prepare
 from harness.data.store import open_graph
 from harness.graph.partition import Partition
-from harness.runtime.cache import CachePolicy, choose
+from harness.runtime.features import CachePolicy, choose
 from harness.spec import DatasetSpec, PartitionSpec
 
 POLICIES: tuple[CachePolicy, ...] = ("none", "random", "degree", "inclusion")

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.models.spec import ModelSpec
 from harness.results.record import Record
-from harness.results.store import ResultStore
-from harness.runtime.spec import MethodSpec, TrainSpec
+from harness.results.record_store import ResultStore
+from harness.runtime.run_config import MethodSpec, TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
 from harness.suite.network import NetworkSpec
 from harness.suite.schema import TrialConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.metrics import PHASES
-from harness.results.store import record_places
+from harness.results.record_store import record_places
 
 Record = Mapping[str, Any]
 Bounds = tuple[float, float]

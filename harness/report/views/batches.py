@@ -12,7 +12,7 @@ from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.sampling import full_of, score_against, score_plot
-from harness.results.text import common_places, fixed, percent, show_value
+from harness.results.stats import common_places, fixed, percent, show_value
 
 
 def communicated(section: Section) -> Values:

@@ -11,7 +11,7 @@ from harness.report.sweeps import Swept
 from harness.report.table import Table, components_table
 from harness.report.values import components, largest_total
 from harness.report.views import ReportView
-from harness.results.text import time_unit
+from harness.results.stats import time_unit
 
 
 class BreakdownView(ReportView):

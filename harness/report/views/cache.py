@@ -13,7 +13,7 @@ from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.convergence import hit_curve
-from harness.results.text import byte_unit, fixed, percent
+from harness.results.stats import byte_unit, fixed, percent
 
 
 def caching(section: Section) -> Values:

@@ -8,7 +8,7 @@ from harness.report.table import Cell, Table
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
-from harness.results.text import significant
+from harness.results.stats import significant
 
 REUSED = Cell("reused")
 

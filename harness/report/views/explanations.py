@@ -10,7 +10,7 @@ from harness.report.sections import Section
 from harness.report.table import Cell, Group, Table, by_parts, missing
 from harness.report.variants import Variant
 from harness.report.views import ReportView
-from harness.results.text import common_places, fixed, over_seeds
+from harness.results.stats import common_places, fixed, over_seeds
 
 COUNTS = ("explanations", "explain_failed", "explain_late")
 FOUND = ("explain_loss", "explain_sn", "explain_sf")

@@ -15,7 +15,7 @@ from harness.report.variants import Variant
 from harness.report.views import NetworksView
 from harness.results.projection import LOOPBACK, project
 from harness.results.record import Record
-from harness.results.text import significant
+from harness.results.stats import significant
 from harness.suite.network import UNLIMITED, latency_text, rate_text
 
 POINTS = 60  # of a projected line

@@ -13,7 +13,7 @@ from harness.report.sweeps import Line, sweep
 from harness.report.table import Cell, Group, Row, Table, heading, missing, scale_of
 from harness.report.values import Values, values_of
 from harness.report.views import ReportView
-from harness.results.text import Stat, common_places, percent, scaled, show_value
+from harness.results.stats import Stat, common_places, percent, scaled, show_value
 
 SHOWN = ("test_at_best_val", "epoch_time_s", "counted_bytes", "peak_memory_bytes")  # and what methods declare as better
 

@@ -13,7 +13,7 @@ from harness.report.table import Cell, Table, missing
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import NetworksView, ReportView, variants_table
-from harness.results.text import decimals, fixed, time_unit
+from harness.results.stats import decimals, fixed, time_unit
 
 SAME = 1e-6  # relative; busy and exposed time of exchanges that are waited for differ by rounding only
 

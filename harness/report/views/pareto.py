@@ -15,7 +15,7 @@ from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.sampling import score_mark
-from harness.results.text import common_places, percent
+from harness.results.stats import common_places, percent
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from harness.report.sections import Section
 from harness.report.table import Cell, Table
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
-from harness.results.text import byte_unit, common_places, fixed
+from harness.results.stats import byte_unit, common_places, fixed
 
 ACROSS = 5  # panels side by side
 FEW = 3  # ranks, up to which squares are small

@@ -11,7 +11,7 @@ from harness.report.sweeps import THREADS
 from harness.report.table import Cell, Group, Table, by_parts
 from harness.report.variants import Variant
 from harness.report.views import SweptView
-from harness.results.text import common_places, fixed, show_value
+from harness.results.stats import common_places, fixed, show_value
 
 
 class SweptPoolView(SweptView):

@@ -12,7 +12,7 @@ from harness.report.table import Cell, Table, missing
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
-from harness.results.text import Stat, byte_unit, common_places, fixed, percent
+from harness.results.stats import Stat, byte_unit, common_places, fixed, percent
 
 NOT_TOLD = Cell("none")
 SHARES = {  # column of record_values: heading

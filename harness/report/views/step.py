@@ -10,8 +10,7 @@ from harness.report.table import Cell, Group, Row, Table, by_parts, parts_headin
 from harness.report.values import component_columns, totals
 from harness.report.variants import Variant
 from harness.report.views import SweptView
-from harness.results.stats import ENOUGH
-from harness.results.text import Stat, common_places, scaled, show_value, time_unit
+from harness.results.stats import ENOUGH, Stat, common_places, scaled, show_value, time_unit
 
 Points = dict[tuple[Variant, int, float], Stat]
 

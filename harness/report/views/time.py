@@ -14,7 +14,7 @@ from harness.report.table import Cell, Table, column, grid, heading, missing, ra
 from harness.report.values import numbered, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
-from harness.results.text import common_places, join_unique, time_unit
+from harness.results.stats import common_places, join_unique, time_unit
 
 
 class EpochTimeView(ReportView):

@@ -13,7 +13,7 @@ from harness.report.values import Values, components, largest_total, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, variants_table
 from harness.report.views.batches import ALIKE, Saving, exchanges, savings_of
-from harness.results.text import byte_unit, fixed, join_unique
+from harness.results.stats import byte_unit, fixed, join_unique
 
 
 class TrafficView(ReportView):

@@ -10,7 +10,7 @@ from harness.report.plot import Axis, Plot, line_row, make_plot
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.variants import Variant
 from harness.report.views import ReportView
-from harness.results.text import show_value, significant
+from harness.results.stats import show_value, significant
 from harness.results.tuned import TunedMethod
 
 

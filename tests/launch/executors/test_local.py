@@ -20,12 +20,13 @@ from harness.launch.executors.submission import Submission
 from harness.launch.hardware import Capacity
 from harness.launch.slots import RunOptions
 from harness.results.leases import LEASES
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="trials side by side need two cores"),
 ]

@@ -20,7 +20,7 @@ from harness.errors import UserError
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.suite.expand import expand
 from harness.suite.load import load_suite
 

@@ -1,6 +1,6 @@
 """The reference workload: a fixed small piece of training whose time tells how fast the machine is now.
 
-Run as `python -m harness.runtime.reference JOB.json`, started as ranks are. It is what training consists of, a sparse
+Run as `python -m harness.runtime.speed_reference JOB.json`, as ranks are. It is what training consists of, a sparse
 product, a dense one, and passes over memory larger than a core's cache, by torch's own kernels: a change of harness
 must not change the yardstick that it is measured by. The cores that trials get work at it together, one thread each.
 Times of different workloads tell nothing of each other: one that is changed has another name in records.
