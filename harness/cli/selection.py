@@ -65,7 +65,7 @@ def select(
 
         store = ResultStore(kept.results, suite.name)
         wanted = asked(every)[first::step]
-        every, said = on_todays_data(every, store, data_dir, build=kept.build, wanted=wanted, tell=typer.echo)
+        every, said = on_todays_data(every, store, data_dir, build=kept.build, wanted=wanted, report=typer.echo)
         for line in said:
             typer.echo(f"note: {line}")
     for line in [*older_names(suite), *idle]:

@@ -116,13 +116,13 @@ class ForkServer:
         Args:
             argument: of the module.
             env: the rank's whole environment.
-            placement: its network namespace, its cores, and whether it gets pages of its own.
+            placement: its network namespace and its cores.
             log, stdin: file descriptors of its output and its input.
 
         Raises:
             NoWarmStart: the server cannot fork it.
         """
-        where = {"cores": placement.cores, "own_pages": placement.own_pages, "cwd": os.getcwd()}
+        where = {"cores": placement.cores, "cwd": os.getcwd()}
         handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:

@@ -178,7 +178,7 @@ class OneMachine:
         near = near_cores(self.slot.gpus) if trial.device == "cuda" else []
         return run_group(
             job.write(self.timeouts.collective_s, threads=threads, cores=own),
-            [replace(self.slot.placed(each, own, near), own_pages=trial.timing != "off") for each in placements],
+            [self.slot.placed(each, own, near) for each in placements],
             threads=threads,
             timeout_s=self.timeouts.trial_s,
             progress_s=self.timeouts.progress_s,

@@ -400,9 +400,8 @@ class Forecaster:
         epoch = work(trial, info) / (FLOPS_A_CORE * busy)
         if METHODS.load(trial.method.name, trial.plugin).family == "mini-batch":
             size = trial.method.options.get("batch_size")
-            known = isinstance(size, int) and size > 0
-            steps = math.ceil(info.nodes / trial.partition.parts / size) if known else STEPS
-            epoch = max(epoch, STEP_S * steps)
+            batches = info.nodes / trial.partition.parts / size if isinstance(size, int) and size else STEPS
+            epoch = max(epoch, STEP_S * math.ceil(batches))
         return Forecast(SETUP_S + epoch * trial.train.epochs, "model")
 
 

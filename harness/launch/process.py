@@ -61,7 +61,6 @@ class Placement:
         namespace: descriptor of the network namespace that it runs in; None: the runner's.
         cores: numbers of the cores that it is pinned to; None: the runner's.
         gpus: what CUDA_VISIBLE_DEVICES names for it; None: the runner's.
-        own_pages: whether it has memory like one that started cold, if it is forked: for what is timed.
     """
 
     rank: int
@@ -72,7 +71,6 @@ class Placement:
     namespace: int | None = None
     cores: tuple[int, ...] | None = None
     gpus: tuple[str, ...] | None = None
-    own_pages: bool = True
 
 
 def placements_of(block: range, world: int, interface: str | None = None) -> list[Placement]:

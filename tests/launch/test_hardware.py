@@ -17,8 +17,8 @@ from harness.launch.coordinator import Coordinator
 from harness.launch.hardware import Capacity, check_device, expanded, near_cores, unlike_gpus
 from harness.launch.planner import PlannedTrial, warnings
 from harness.launch.process import placements_of
-from harness.launch.slots import Slot
 from harness.launch.rendezvous import NodeInfo
+from harness.launch.slots import Slot
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from threading import BrokenBarrierError
 
 import pytest
-from harness.runtime.speed_reference import measure
 
 from harness.launch import machines as module
 from harness.launch.hardware import usable_cores
 from harness.launch.machines import EVERY, SpeedReference
 from harness.results.environment import Measurement, machine, measurements, note
+from harness.runtime.speed_reference import measure
 
 CORES = len(usable_cores())
 
