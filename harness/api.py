@@ -48,9 +48,9 @@ def run(
     from harness.cli.progress import view
     from harness.cli.run import check_cache, check_writable
     from harness.cli.selection import Kept, select
-    from harness.launch.options import RunOptions
     from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED
+    from harness.launch.slots import RunOptions
     from harness.results.frames import load_results
     from harness.results.record_store import ResultStore
     from harness.suite.shipped import suite_file

@@ -60,12 +60,12 @@ def select(
         return [trial for trial in trials if trial.of_any_data.id in wanted]
 
     if kept is not None:
-        from harness.launch.data_changes import on_todays_data
+        from harness.launch.inputs import on_todays_data
         from harness.results.record_store import ResultStore
 
         store = ResultStore(kept.results, suite.name)
         wanted = asked(every)[first::step]
-        every, said = on_todays_data(every, store, data_dir, build=kept.build, wanted=wanted, tell=typer.echo)
+        every, said = on_todays_data(every, store, data_dir, build=kept.build, wanted=wanted, report=typer.echo)
         for line in said:
             typer.echo(f"note: {line}")
     for line in [*older_names(suite), *idle]:

@@ -38,9 +38,9 @@ def tune(
     """
     from harness.cli.progress import view
     from harness.cli.run import check_cache, check_writable, interrupted
-    from harness.launch.options import RunOptions
     from harness.launch.runner import run_suite
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
+    from harness.launch.slots import RunOptions
     from harness.results.record_store import ResultStore
     from harness.suite.expand import expand
     from harness.suite.names import read_suite

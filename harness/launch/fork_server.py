@@ -116,13 +116,13 @@ class ForkServer:
         Args:
             argument: of the module.
             env: the rank's whole environment.
-            placement: its network namespace, its cores, and whether it gets pages of its own.
+            placement: its network namespace and its cores.
             log, stdin: file descriptors of its output and its input.
 
         Raises:
             NoWarmStart: the server cannot fork it.
         """
-        where = {"cores": placement.cores, "own_pages": placement.own_pages, "cwd": os.getcwd()}
+        where = {"cores": placement.cores, "cwd": os.getcwd()}
         handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
@@ -199,6 +199,20 @@ def shared(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in PER_RANK | _NAMED}
 
 
+def import_for_ranks() -> None:
+    """Import what a rank of harness's own needs; starts no thread and touches no device."""
+    import numba  # noqa: F401 - first, so that no kernel is deferred
+    import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
+
+    import harness.models.gnn
+    import harness.runtime.trainer  # noqa: F401
+    from harness.graph.kernels import compile_once
+    from harness.runtime.method import METHODS
+
+    METHODS.load_own()
+    compile_once()
+
+
 def _needs(worker: str) -> str:
     """Return what the ranks that run a module have in common: all of harness's own need the same."""
     return "harness" if worker.startswith("harness.") else worker
@@ -237,7 +251,7 @@ class _Server:
         if self._harness:  # of another module it is not known what it needs
             often = gc.get_threshold()
             gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of the time
-            importlib.import_module("harness.launch.rank_imports")
+            import_for_ranks()
             gc.set_threshold(*often)
         self.load(kernels)
 
