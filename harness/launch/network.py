@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from harness.errors import UserError
 from harness.launch import namespaces as helper
 from harness.launch.process import Placement, placements_of
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 INTERFACE = "eth0"
 ADDRESSES = ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere
@@ -183,9 +183,9 @@ def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[in
                 process.wait()
         failure: dict[str, Any] = json.loads(answer or '{"said": "the process that makes them ended early"}')
         said, number = failure.get("said"), failure.get("failed")
-        if said is not None and number is None:
-            raise UserError(said)
         if said is not None:
+            if number is None:
+                raise UserError(said)
             _, tool, lines = commands[number]
             failed = _FAILED_LINE.search(said)
             line = f"{tool} {lines[int(failed[1]) - 1] if failed else ''}".strip()
