@@ -336,7 +336,7 @@ def own_pages(proc: Path = Path("/proc/self")) -> Iterator[tuple[int, int, int]]
     epochs would copy pages.
 
     Raises:
-        NoWarmStart: the kernel does not tell which pages there are.
+        NoWarmStart: the kernel does not say which pages there are.
     """
     page = mmap.PAGESIZE
     try:

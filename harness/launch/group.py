@@ -314,7 +314,7 @@ class _Group:
         waiting = sorted(rank for rank, place in places.items() if place.waits and rank not in blamed)
         for process in behind:
             epoch = places[process.rank].epoch
-            how = "was stopped" if _is_stopped(process) else "stood still"
+            how = "was stopped" if _is_stopped(process) else "hung"
             where = f"in epoch {epoch}" if epoch >= 0 else "before the first epoch"
             whom = f", while ranks {waiting} waited for it" if waiting else ""
             seconds = f"{self._still_s(process.rank):.0f} s"

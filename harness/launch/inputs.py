@@ -395,7 +395,7 @@ class _TodaysData:
             return None
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
-        """Return the fingerprint of today's partition; None if nobody has made it yet."""
+        """Return the fingerprint of today's partition; None if there is none yet."""
         from harness.data.partition.store import ensure_partitioned, find_partitioned, partition_fingerprint
 
         spec, how = trial.partition, {**_split(trial), "cache": self.inputs.cache}

@@ -114,7 +114,7 @@ class RankProcess:
 
 
 def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
-    """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it where the kernel cannot tell."""
+    """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it without `pidfd_open`."""
     if not hasattr(os, "pidfd_open"):
         time.sleep(timeout_s)
         return
@@ -184,7 +184,7 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
         env["GLOO_SOCKET_IFNAME"] = placement.interface
         env.setdefault("NCCL_SOCKET_IFNAME", placement.interface)
     if placement.namespace is not None and placement.interface is not None:
-        # The user's are not there. nccl tells hosts apart by this name; between ranks it takes to share one it would
+        # The user's are not there. nccl distinguishes hosts by this name; between ranks it takes to share one it would
         # not use the network.
         host = f"harness-{placement.namespace}"
         env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=host, NCCL_NET="Socket")
