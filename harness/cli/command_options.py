@@ -16,8 +16,8 @@ from harness.errors import UserError, nearest
 from harness.suite.suite_file import suite_file
 
 if TYPE_CHECKING:
-    from harness.launch.options import RunOptions
     from harness.launch.rendezvous import Cluster
+    from harness.launch.slots import RunOptions
     from harness.suite.schema import Suite, TrialConfig
 
 
@@ -279,7 +279,7 @@ class SuiteOptions:
 
     def run_options(self, **others: Any) -> RunOptions:
         """Return the options of a run; `others`: fields that are not the suite's."""
-        from harness.launch.options import RunOptions
+        from harness.launch.slots import RunOptions
 
         return RunOptions(statuses_of(self.retry), self.fresh, self.data_dir, warm=self.warm, **others)
 
@@ -317,11 +317,11 @@ class SuiteOptions:
             return [trial for trial in trials if trial.of_any_data.id in wanted]
 
         if with_results:
-            from harness.launch.data_changes import on_todays_data
+            from harness.launch.inputs import on_todays_data
             from harness.results.record_store import ResultStore
 
             store, wanted = ResultStore(self.results, suite.name), asked(every)[first::step]
-            every, said = on_todays_data(every, store, self.data_dir, build=build, wanted=wanted, tell=typer.echo)
+            every, said = on_todays_data(every, store, self.data_dir, build=build, wanted=wanted, report=typer.echo)
             for line in said:
                 typer.echo(f"note: {line}")
         for line in [*older_names(suite), *idle]:

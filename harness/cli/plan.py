@@ -22,7 +22,7 @@ from harness.cli.terminal import bytes_text, seconds_text, table
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.launch.memory import Capacity
+    from harness.launch.hardware import Capacity
     from harness.launch.planner import PlannedTrial
     from harness.results.record import Record
     from harness.results.record_store import ResultStore
@@ -44,14 +44,13 @@ def plan(
     rank needs, and whether all ranks fit: into this machine, or those of the executor, or their GPUs. It warns of
     options that may not be meant on their graph. Nothing is downloaded, built or written.
 
-    Memory is what layers, features, sparse matrices and the optimizer take. It has a range, from no boundary to the
-    largest possible, until the partition is known. Interpreter and libraries come on top.
+    Memory is what layers, features, sparse matrices and the optimizer take at most: with the largest possible boundary
+    until the partition is known. Interpreter and libraries come on top.
 
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
-    from harness.launch.memory import require_means
     from harness.launch.planner import plan as make_plan
-    from harness.launch.planner import remarks
+    from harness.launch.planner import require_means, warnings
     from harness.results.record_store import ResultStore, read_at, records_under
     from harness.results.stats import trials as trials_text
 
@@ -69,9 +68,9 @@ def plan(
         for trial in planned:
             _show_components(trial)
     for trial in planned:
-        for line in trial.memory.foreseen:
+        for line in trial.warnings:
             typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
-    for line in remarks([p for p in planned if p.state == "run"], machines if here else None):
+    for line in warnings([p for p in planned if p.state == "run"], machines if here else None):
         typer.echo(f"note: {line}")
     counts = Counter(p.state for p in planned)
     claims = f"; claims: {len(loaded.claims)}" if loaded.claims else ""
@@ -88,7 +87,7 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
 
     By the suite's own records, and by those of the suites beside it.
     """
-    from harness.launch.forecast import Forecaster
+    from harness.launch.planner import Forecaster
     from harness.results.environment import machine
     from harness.results.record_store import SUITE_FILE, read_at, records_under
 
@@ -125,7 +124,7 @@ def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
         from harness.launch.executors.ray import capacity as of_ray
 
         return of_ray(nodes)
-    from harness.launch.memory import capacity
+    from harness.launch.hardware import capacity
 
     return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
 
@@ -135,25 +134,23 @@ def _state(planned: PlannedTrial) -> str:
 
 
 def _memory(planned: PlannedTrial) -> str:
-    from harness.launch.memory import total
+    from harness.launch.planner import total
 
-    low, high = bytes_text(total(planned.memory.least)), bytes_text(total(planned.memory.most))
-    return low if low == high else f"{low} - {high}"
+    return bytes_text(total(planned.largest))
 
 
 def _fits(planned: PlannedTrial) -> str:
     lacking = planned.shortage
     if lacking is None:
         return ""
-    verdict = "will not fit: needs at least" if lacking.certain else "may not fit: needs up to"
-    return f"{verdict} {bytes_text(lacking.needed)}, {lacking.where} has {bytes_text(lacking.available)}"
+    needed, available = bytes_text(lacking.needed), bytes_text(lacking.available)
+    return f"may not fit: needs up to {needed}, {lacking.where} has {available}"
 
 
 def _show_components(planned: PlannedTrial) -> None:
-    from harness.launch.memory import total
+    from harness.launch.planner import total
 
-    least, most = planned.memory.least, planned.memory.most
-    rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in most | least]
-    rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
+    rows = [(name, bytes_text(size)) for name, size in planned.largest.items()]
+    rows.append(("together", bytes_text(total(planned.largest))))
     typer.echo("")
-    table(["memory of the largest rank", "at least", "at most"], rows, title=planned.trial.label)
+    table(["memory of the largest rank", "at most"], rows, title=planned.trial.label)

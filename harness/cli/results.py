@@ -54,7 +54,7 @@ def report(
     The page draws its figures itself; --format svg or pdf-figures also writes them as files. With --watch the report
     is renewed until every trial of the suites has a record, or until Ctrl-C.
     """
-    from harness.launch.inputs import cores
+    from harness.launch.hardware import cores
     from harness.registry import find_plugins
 
     places = results or [Path("results")]

@@ -34,8 +34,8 @@ from harness.suite.suite_file import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.executors.submission import Submission
-    from harness.launch.options import RunOptions
     from harness.launch.rendezvous import Cluster
+    from harness.launch.slots import RunOptions
     from harness.results.record_store import ResultStore
     from harness.suite.schema import Suite, TrialConfig
 
@@ -73,8 +73,8 @@ def run(
     Exit code: 0 all ok or skipped, 1 some trials failed, 2 a mistake in the suite or the command, 130 interrupted.
     """
     from harness.launch.executors.submission import Submission
-    from harness.launch.memory import capacity, require_means
-    from harness.launch.planner import outdated
+    from harness.launch.hardware import capacity
+    from harness.launch.planner import outdated, require_means
     from harness.launch.runner_process import INTERRUPTED, end_when_asked
     from harness.results.record_store import ResultStore
 
@@ -111,7 +111,7 @@ def run(
     table(["status", "trials"], sorted(counts.items()))
     typer.echo(f"results: {store.directory}")
     if report:
-        from harness.launch.inputs import cores
+        from harness.launch.hardware import cores
         from harness.report import write_report
 
         views = loaded.catalogue().sources
@@ -135,12 +135,11 @@ def warm(
     A run does it itself before its first trial. Each shape of trial (method, model, precision, one part or more) is
     run on a tiny graph; what is compiled is kept, until the code changes.
     """
-    from harness.launch.ahead import everything
-    from harness.launch.runner import OneMachine
+    from harness.launch.machines import OneMachine, everything
     from harness.suite.schema import Timeouts
 
     trials = everything() if suite is None else asked.select(with_results=False)[1]
-    count, failed = OneMachine(Timeouts(), warm=True).compile(trials, typer.echo)
+    count, failed = OneMachine(Timeouts(), warm=True).warm_up(trials, typer.echo)
     if failed:
         typer.echo("not every shape of trial ran: what only those need is not compiled", err=True)
         raise typer.Exit(1)
@@ -206,7 +205,7 @@ def _jobs_here(wanted: Submission) -> int:
     """Return how many trials run side by side here."""
     from harness.launch.executors.local import jobs_here
     from harness.launch.runner import request_of
-    from harness.launch.seats import needs_quiet
+    from harness.launch.slots import needs_quiet
 
     together = wanted.options.together
     if wanted.jobs == 1 or not (together or any(not needs_quiet(trial) for trial in wanted.trials)):
@@ -221,7 +220,7 @@ def _run_side_by_side(wanted: Submission, count: int) -> int:
     from harness.cli.progress import Lines, live
     from harness.launch.executors.local import run as run_here
     from harness.launch.executors.submission import Quietly
-    from harness.launch.gpus import check_device
+    from harness.launch.hardware import check_device
     from harness.results.status import SuiteWatch
 
     check_device(wanted.trials)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from launch.tiny import TESTS, Silent, write_ring
 
-from harness.data import store
-from harness.launch.data_changes import on_todays_data
-from harness.launch.inputs import InputCache
-from harness.launch.runner import RunOptions, run_suite
+from harness.data import prepared as store
+from harness.launch.inputs import InputCache, on_todays_data
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record import read_record
 from harness.results.record_store import ResultStore, read_suite
 from harness.suite.expand import expand

@@ -19,10 +19,10 @@ import pytest
 
 from harness.launch import fork_server
 from harness.launch.fork_server import NoWarmStart, end_fork_server, own_pages
-from harness.launch.local import WORKER, GroupResult, run_group
+from harness.launch.group import GroupResult, run_group
+from harness.launch.machines import COMPILING
 from harness.launch.network import namespaces
-from harness.launch.process import Placement, placements_of, rank_environment
-from harness.launch.runner import COMPILING
+from harness.launch.process import WORKER, Placement, placements_of, rank_environment
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -63,7 +63,6 @@ def report(
     return run_group(
         job,
         placements or placements_of(range(2), 2),
-        folder,
         threads=threads,
         timeout_s=60,
         on_progress=on_progress,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.launch.runner import RunOptions, TrialProgress, run_suite
+from harness.launch.runner import TrialProgress, run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.suite_file import load_suite

@@ -10,7 +10,8 @@ import pandas as pd
 from launch.tiny import Silent
 
 from harness import load_results
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
 from harness.suite.select import matches

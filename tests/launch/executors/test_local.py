@@ -17,8 +17,8 @@ from harness.errors import UserError
 from harness.launch.executors import local
 from harness.launch.executors.local import jobs_here
 from harness.launch.executors.submission import Submission
-from harness.launch.memory import Capacity
-from harness.launch.runner import RunOptions
+from harness.launch.hardware import Capacity
+from harness.launch.slots import RunOptions
 from harness.results.leases import LEASES
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
