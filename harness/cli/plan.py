@@ -49,9 +49,8 @@ def plan(
 
     The time is that of trials that ran on this machine before. Where there are none, arithmetic gives a rough one.
     """
-    from harness.launch.memory import total
     from harness.launch.planner import plan as make_plan
-    from harness.launch.planner import require_means, warnings
+    from harness.launch.planner import require_means, total, warnings
     from harness.results.record_store import ResultStore, read_at, records_under
     from harness.results.stats import trials as trials_text
 
@@ -66,11 +65,10 @@ def plan(
     columns = ["id", "state", "trial", "memory a rank", "fits", "reason"]
     table(columns, [_cells(each) for each in planned], spare=["memory a rank", "id"])
     for each in planned if memory else ():
-        least, most = each.memory.least, each.memory.most
-        rows = [(name, bytes_text(least.get(name, 0)), bytes_text(most.get(name, 0))) for name in most | least]
-        rows.append(("together", bytes_text(total(least)), bytes_text(total(most))))
+        rows = [(name, bytes_text(size)) for name, size in each.largest.items()]
+        rows.append(("together", bytes_text(total(each.largest))))
         typer.echo("")
-        table(["memory of the largest rank", "at least", "at most"], rows, title=each.trial.label)
+        table(["memory of the largest rank", "at most"], rows, title=each.trial.label)
     for trial in planned:
         for line in trial.warnings:
             typer.echo(f"{trial.trial.id} {trial.trial.label}: {line}")
@@ -130,15 +128,13 @@ def _machines(executor: str, slurm: SlurmSettings, nodes: int) -> Capacity:
     return capacity() if nodes == 1 else replace(capacity(), nodes=nodes, where="a node like this machine")
 
 
-def _cells(planned: PlannedTrial) -> tuple[str, ...]:
+def _cells(planned: PlannedTrial) -> tuple[str | None, ...]:
     """Return the row of a trial in the table of the plan."""
-    from harness.launch.memory import total
+    from harness.launch.planner import total
 
     state = f"done ({planned.done_status})" if planned.state == "done" else planned.state
-    low, high = bytes_text(total(planned.memory.least)), bytes_text(total(planned.memory.most))
     fits, lacking = "", planned.shortage
     if lacking is not None:
-        verdict = "will not fit: needs at least" if lacking.certain else "may not fit: needs up to"
-        fits = f"{verdict} {bytes_text(lacking.needed)}, {lacking.where} has {bytes_text(lacking.available)}"
-    memory = low if low == high else f"{low} - {high}"
-    return planned.trial.id, state, planned.trial.label, memory, fits, planned.reason
+        needed, available = bytes_text(lacking.needed), bytes_text(lacking.available)
+        fits = f"may not fit: needs up to {needed}, {lacking.where} has {available}"
+    return planned.trial.id, state, planned.trial.label, bytes_text(total(planned.largest)), fits, planned.reason

@@ -28,14 +28,14 @@ def normalize_features(path: Path, mode: str, train_mask: Array) -> None:
     if mode == "standard":
         _rewrite(path, _standard(path, train_mask))
     elif mode == "row":
-        _rewrite(path, _rows_to_one)
 
+        def to_one(chunk: Array) -> Array:
+            total = chunk.sum(axis=1, dtype=np.float64, keepdims=True)
+            scale = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
+            # A row that sums to zero is left as it is (it is all zeros in the published sets).
+            return np.where(total != 0, chunk * scale, chunk).astype(np.float32)
 
-def _rows_to_one(chunk: Array) -> Array:
-    total = chunk.sum(axis=1, dtype=np.float64, keepdims=True)
-    scale = np.divide(1.0, total, out=np.zeros_like(total), where=total != 0)
-    # A row that sums to zero is left as it is (it is all zeros in the published sets).
-    return np.where(total != 0, chunk * scale, chunk).astype(np.float32)
+        _rewrite(path, to_one)
 
 
 def _standard(path: Path, train_mask: Array) -> Callable[[Array], Array]:

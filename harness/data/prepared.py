@@ -322,7 +322,9 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     names = _ARRAYS if graph.weights is None else (*_ARRAYS, _OPTIONAL)
     for name in names:
         path, array = work / f"{name}.npy", getattr(graph, name)
-        if not _is_file(array, path):
+        # A slice of a memory map keeps the file's name, but its base is the map it was cut from.
+        whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
+        if not (whole and os.path.realpath(str(array.filename)) == os.path.realpath(path)):
             write_npy(path, array)
     meta = {key: getattr(graph, key) for key in _META}
     meta |= {"format": FORMAT_VERSION, "nodes": graph.nodes, "edges": graph.edges}
@@ -330,12 +332,6 @@ def fill_graph(graph: GraphData, work: Path) -> None:
     for entry in work.iterdir():
         if entry.name != "meta.json" and entry.name not in {f"{name}.npy" for name in names}:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-def _is_file(array: Any, path: Path) -> bool:
-    # A slice of a memory map keeps the file's name, but its base is the map it was cut from.
-    whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
-    return whole and os.path.realpath(str(array.filename)) == os.path.realpath(path)
 
 
 def fingerprint(directory: Path) -> str:
