@@ -139,7 +139,7 @@ def _change(metric: Metric) -> str:
 DRIFTS: dict[Drift, str] = {
     "none": "",
     "turns": "A and B ran in turns: pairs take the machine's drift out",
-    "reference": "B / A is without the machine's drift, as the reference workload tells it",
+    "reference": "B / A is without the machine's drift, as the reference workload measures it",
     "unknown": (
         "A and B did not run in turns, nor was the reference workload measured often enough: intervals allow for a "
         "drift of 10 % (for K = 0, 1, ... run A, then B, with --repeat N --only repeat=K)"
@@ -158,7 +158,7 @@ def drift_lines(trials: Sequence[Drift], whole: Drift) -> list[str]:
 
 
 def verdict(row: Compared) -> str:
-    """Return the verdict, and what it would take to tell."""
+    """Return the verdict, and what a decision would take."""
     return ": ".join(filter(None, (row.verdict, row.needs)))
 
 
@@ -340,7 +340,7 @@ def _full(record: Record, bases: Sequence[Record]) -> Record | None:
 
 def _projection_notes(links: Sequence[NamedLink], latency: str, ranks_per_host: int) -> list[str]:
     shared = "a host of its own for each rank" if ranks_per_host == 1 else f"{ranks_per_host} ranks a host"
-    notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was told apart."]
+    notes = [f"Latency {latency}, {shared}; compute includes the wait for slower ranks where it was measured apart."]
     return notes + [f"{link.name}: {link.source}." for link in links if link.source]
 
 

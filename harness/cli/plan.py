@@ -96,7 +96,7 @@ def _duration(planned: Sequence[PlannedTrial], records: Sequence[Record], store:
     forecaster = Forecaster(machine())
     forecaster.learn(records)
     for directory in {file.parent for file in store.root.glob(f"*/{SUITE_FILE}")} - {store.directory}:
-        with suppress(UserError):  # a damaged record is told where its own suite is planned
+        with suppress(UserError):  # a damaged record is reported where its own suite is planned
             forecaster.learn(map(read_at, records_under(directory)))
     found = [forecaster.of(each.trial, each.graph) for each in todo]
     by: Counter[str] = Counter(each.by for each in found)

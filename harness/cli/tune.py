@@ -71,7 +71,7 @@ def tune(
         typer.echo(f"train it with fresh seeds: harness run {path} --results {results}")
         return
     store = ResultStore(results, final.name)
-    outcome.write(store.directory)  # results tell what their settings cost, wherever they are taken
+    outcome.write(store.directory)  # results show what their settings cost, wherever they are copied
     code = run(final, expand(final, device=asked.device, data_dir=asked.data_dir), store)
     if code == INTERRUPTED:
         interrupted()

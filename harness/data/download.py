@@ -46,7 +46,7 @@ def fetch(entry: Published, target: Path) -> Path:
                 _fetch_one(url, work, name)
             if not (work / entry.marker).exists():
                 raise DataError(f"has no '{entry.marker}', which {name} should have", file=entry.urls[0])
-            seal(work, "*")  # not every publisher tells checksums: later the files are held against what came
+            seal(work, "*")  # not every publisher gives checksums: later the files are compared with these
     return target
 
 

@@ -238,7 +238,7 @@ _META: dict[str, type] = {"name": str, "num_classes": int, "multilabel": bool, "
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of `path` (a file `.NAME.lock` beside it); blocks while another process has it.
+    """Hold the exclusive lock of `path` (a file `.NAME.lock` next to it); blocks while another process has it.
 
     The kernel drops the lock of a process that dies. On a file system without locks (Lustre without `-o flock`) nobody
     waits: two may then make the same thing, and one of them is kept whole (see `atomic_directory`).
@@ -269,13 +269,13 @@ def flock(lock: int, file: Path, how: int) -> None:
 
 
 def may_keep(target: Path) -> bool:
-    """Return whether a directory is there, or can be made: caches may be read-only, or somebody else's."""
+    """Return whether a directory is there, or can be made: caches may be read-only, or another user's."""
     return target.exists() or os.access(target.parent, os.W_OK | os.X_OK)
 
 
 @contextmanager
 def atomic_directory(target: Path) -> Iterator[Path]:
-    """Yield a new directory beside `target`; on success sync it and rename it to `target`, else remove it.
+    """Yield a new directory next to `target`; on success sync it and rename it to `target`, else remove it.
 
     A `target` that exists is replaced; of two that are put there at the same moment one stays. What processes that
     died left behind is removed first.
