@@ -16,7 +16,7 @@ from launch.tiny import write_suite
 
 from harness import errors
 from harness.cli import main
-from harness.launch import runner as runner_module
+from harness.launch import machines as machines_module
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(120)
@@ -30,9 +30,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    real = runner_module.run_group
+    real = machines_module.run_group
     monkeypatch.setattr(
-        runner_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
+        machines_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
     )
     return tmp_path
 

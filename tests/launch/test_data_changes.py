@@ -123,7 +123,7 @@ def test_what_is_asked_for_is_made_and_told_and_nothing_else(bench: Bench, monke
     told: list[str] = []
 
     def look(**options: Any) -> list[str | None]:
-        trials, _ = on_todays_data(every, bench.store, bench.data, bench.cache, tell=told.append, **options)
+        trials, _ = on_todays_data(every, bench.store, bench.data, bench.cache, report=told.append, **options)
         return [trial.data and trial.data[:16] for trial in trials]
 
     monkeypatch.setattr("harness.data.registry.prepare", fail := Unwanted())
