@@ -89,11 +89,24 @@ def run(home: Path, end: str) -> list[Record]:
             "kill", 1, "oom", "the process was killed by signal 9 (SIGKILL) while partitioning ring into 2 (planted): "
             "the machine or its memory limit ran out of memory",
         ),
-        ("kill", 0, "error", "the process was killed by signal 9 (SIGKILL) while partitioning ring into 2 (planted)"),
-        ("memory", 0, "oom", "out of memory while partitioning ring into 2 (planted): Unable to allocate 64.0 GiB"),
-        ("crash", 0, "error", "the process was killed by signal 6 (SIGABRT) while partitioning ring into 2 (planted)"),
+        pytest.param(
+            "kill", 0, "error", "the process was killed by signal 9 (SIGKILL) while partitioning ring into 2 (planted)",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "memory", 0, "oom", "out of memory while partitioning ring into 2 (planted): Unable to allocate 64.0 GiB",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "crash", 0, "error",
+            "the process was killed by signal 6 (SIGABRT) while partitioning ring into 2 (planted)",
+            marks=pytest.mark.slow,
+        ),
         ("bug", 0, "error", "ZeroDivisionError: planted while partitioning ring into 2 (planted)"),
-        ("exit", 0, "error", "the process exited with code 0 while partitioning ring into 2 (planted)"),
+        pytest.param(
+            "exit", 0, "error", "the process exited with code 0 while partitioning ring into 2 (planted)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_the_suite_goes_on(
