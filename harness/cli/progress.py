@@ -178,7 +178,7 @@ class Counted:
         how_far = [latest.stage] if latest.stage else epoch
         took = now - self._trial_started
         left = f"{seconds_text(took / share * (1 - share))} left" if share and not latest.stage else ""
-        # Of the label, what tells it from the others is last: method, parts, seed.
+        # The end of a label distinguishes it from others: method, parts, seed.
         label = end_of(self._label, max(room - len("  ".join([*how_far, left])) - 2, room // 2))
         values = latest.text().split("  ") if latest.epoch else []
         return [suite, beginning([label, *how_far, left, *values], room)]

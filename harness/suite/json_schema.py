@@ -108,7 +108,7 @@ def _options_by_name(registry: Registry[Any]) -> dict[str, Json | None]:
     for name in registry.names():
         try:
             found[name] = _options_of(registry.load(name).Options)
-        except Exception:  # a package of somebody else's must not take the schema away
+        except Exception:  # a broken package must not take the schema away
             found[name] = None
     return found
 

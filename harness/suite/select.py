@@ -18,7 +18,7 @@ from harness.suite.schema import Suite, TrialConfig
 from harness.suite.sections import Claim, Selector
 
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
-NAMES = ("dataset", "model", "method", "partitioner")  # in them case, `-` and `_` tell no two apart
+NAMES = ("dataset", "model", "method", "partitioner")  # case, `-` and `_` make no difference in them
 
 
 def chosen(trials: Sequence[TrialConfig], expr: str, options: Collection[str] = ()) -> list[TrialConfig]:
