@@ -10,7 +10,7 @@ import pytest
 
 from harness.results.record_store import ResultStore, kept, write_suite
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 SLOW = ("llvmlite", "numba", "numpy", "torch")
 COMMANDS = [

@@ -5,35 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.options import (
-    DataDir,
-    Device,
+from harness.cli.command_options import (
     Executor,
-    Fresh,
-    Interleave,
     Nodes,
-    Only,
-    Plugin,
-    Repeat,
-    Results,
-    Retry,
-    Set,
-    Shard,
     SlurmSettings,
-    SuiteFile,
-    TrustPlugins,
+    SuiteOptions,
     executor_of,
     node_count,
-    overrides_of,
-    statuses_of,
-    use_data_dir,
+    suite_command,
 )
-from harness.cli.selection import Kept, select
 from harness.cli.terminal import bytes_text, seconds_text, table
 from harness.errors import UserError
 
@@ -44,26 +28,15 @@ if TYPE_CHECKING:
     from harness.results.record_store import ResultStore
 
 
+@suite_command("warm")
 def plan(
-    suite: SuiteFile,
-    results: Results = Path("results"),
-    device: Device = None,
-    only: Only = None,
-    set_: Set = None,
-    plugin: Plugin = None,
-    trust_plugins: TrustPlugins = False,
-    retry: Retry = "",
-    fresh: Fresh = False,
-    data_dir: DataDir = None,
+    asked: SuiteOptions,
     memory: Annotated[
         bool, typer.Option("--memory", help="Also show what the memory of a rank consists of, trial by trial.")
     ] = False,
     executor: Executor = "local",
     slurm: SlurmSettings = None,
     nnodes: Nodes = None,
-    shard: Shard = None,
-    repeat: Repeat = None,
-    interleave: Interleave = False,
 ) -> None:
     """List what a run would do.
 
@@ -78,21 +51,17 @@ def plan(
     """
     from harness.launch.planner import plan as make_plan
     from harness.launch.planner import require_means, warnings
-    from harness.launch.slots import RunOptions
     from harness.results.record_store import ResultStore, read_at, records_under
     from harness.results.stats import trials as trials_text
 
-    options = RunOptions(statuses_of(retry), fresh, use_data_dir(data_dir))
-    set_ = overrides_of(set_, repeat, interleave)
-    kept = Kept(results, build=False)
-    loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, kept, trusted=trust_plugins)
+    loaded, trials = asked.select(build=False)
     nodes = node_count(nnodes or "1")
     machines = _machines(executor_of(executor, slurm, False, None), slurm, nodes)
     require_means(trials, loaded, machines)
     here = executor == "local" and nodes == 1
-    store = ResultStore(results, loaded.name)
+    store = ResultStore(asked.results, loaded.name)
     records = [read_at(place) for place in records_under(store.directory)]
-    planned = make_plan(trials, store, options, machines, records)
+    planned = make_plan(trials, store, asked.run_options(), machines, records)
     rows = [(p.trial.id, _state(p), p.trial.label, _memory(p), _fits(p), p.reason) for p in planned]
     table(["id", "state", "trial", "memory a rank", "fits", "reason"], rows, spare=["memory a rank", "id"])
     if memory:

@@ -105,14 +105,14 @@ class InputCache:
 
     def get(self, trial: TrialConfig, report: Report) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
-        from harness.data.partition.store import ensure_partitioned, partition_fingerprint, partition_table
+        from harness.data.partition.cached import ensure_partitioned, partition_fingerprint, partition_table
 
         report = self._make_missing(trial, report, partitioned=True)
         graph, split, first = self._graph(trial, report), _split(trial), _read_by(trial) not in self._reported
         if first:
             self._reported.add(_read_by(trial))
             report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        views = ensure_partitioned(graph, trial.partition, **split, cache=self.cache, check=first, tell=report)
+        views = ensure_partitioned(graph, trial.partition, **split, cache=self.cache, check=first, report=report)
         # Where nothing can be kept with the files, all of them are read for their fingerprint: so once.
         if graph not in self._described:
             self._described[graph] = _describe(graph)
@@ -134,7 +134,7 @@ class InputCache:
 
     def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
         """Have a process make what `trial` reads, once for all trials that read the same; return what reports next."""
-        from harness.data.partition.store import find_partitioned
+        from harness.data.partition.cached import find_partitioned
         from harness.data.registry import find_prepared
 
         data = trial.dataset.model_dump_json()
@@ -174,7 +174,7 @@ class InputCache:
         if key not in self._graphs:
             report(f"{PREPARING} {trial.dataset.name}")
             try:
-                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, tell=report)
+                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=report)
             except (DataUnavailable, UserError) as error:
                 self._graphs[key] = error
         found = self._graphs[key]
@@ -184,7 +184,7 @@ class InputCache:
 
 
 def _describe(directory: Path) -> dict[str, Any]:
-    from harness.data.store import fingerprint, open_graph
+    from harness.data.prepared import fingerprint, open_graph
 
     graph = open_graph(directory)
     return {
@@ -354,7 +354,7 @@ class _TodaysData:
 
     def settled(self, trial: TrialConfig, record: dict[str, Any]) -> TrialConfig:
         """Return `trial`, or it on today's data if its record is of other data."""
-        from harness.data.store import fingerprint
+        from harness.data.prepared import fingerprint
 
         was = (record.get("dataset") or {}).get("fingerprint"), record.get("partition_fingerprint")
         if was[0] is None:
@@ -396,7 +396,7 @@ class _TodaysData:
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
         """Return the fingerprint of today's partition; None if there is none yet."""
-        from harness.data.partition.store import ensure_partitioned, find_partitioned, partition_fingerprint
+        from harness.data.partition.cached import ensure_partitioned, find_partitioned, partition_fingerprint
 
         spec, how = trial.partition, {**_split(trial), "cache": self.inputs.cache}
 

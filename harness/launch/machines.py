@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from harness.data.prepared import locked
 from harness.data.registry import dataset_info
-from harness.data.store import locked
 from harness.errors import DataUnavailable, UserError, of_system
 from harness.files import SMALL, read_text
 from harness.graph.kernels import PACKAGES, Versions, stream

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from harness.errors import UserError
 from harness.launch import namespaces as helper
 from harness.launch.process import Placement, placements_of
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 INTERFACE = "eth0"
 ADDRESSES = ip_network("198.18.0.0/15")  # RFC 2544: for benchmarks, routed nowhere

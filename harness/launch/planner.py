@@ -202,7 +202,7 @@ class _Planner:
 
     def _partition_tables(self, trial: TrialConfig, graph: Path | None) -> tuple[Table | None, Table | None]:
         """Return the tables of the partitions that are trained and evaluated on, as far as they are known."""
-        from harness.data.partition.store import find_partitioned, partition_table
+        from harness.data.partition.cached import find_partitioned, partition_table
 
         key, inductive, source = _split_key(trial), is_inductive(trial), trial.plugins.get("partitioner")
         known = self._tables.get(key, (None, None))

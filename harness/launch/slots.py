@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from harness.caches import private_directory
-from harness.data.store import flock, locked
+from harness.data.prepared import flock, locked
 from harness.errors import UserError
 from harness.files import RECORD, read_bytes
 from harness.launch.hardware import usable_cores, visible_gpus

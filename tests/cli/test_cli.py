@@ -17,8 +17,8 @@ from harness.cli import main
 from harness.launch import runner as runner_module
 from harness.launch.hardware import Capacity
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(90)

@@ -25,7 +25,7 @@ from harness.results.record_store import ResultStore
 from harness.runtime.method import METHODS
 from harness.spec import PluginSource
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.slow
 

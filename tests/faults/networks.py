@@ -69,7 +69,7 @@ def _train_shaped(case: Case, then: Callable[[], None]) -> None:
 
     try:
         then()
-    except (subprocess.CalledProcessError, IndexError) as error:
+    except (subprocess.CalledProcessError, IndexError, OSError) as error:
         raise TooLate from error
     case.end(command)
 

@@ -23,9 +23,9 @@ from harness.launch.worker_node import WorkerNode, take_part
 from harness.results.record import Record, read_record
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import Timeouts
+from harness.suite.sections import NetworkSpec
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(90)
 

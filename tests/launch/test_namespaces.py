@@ -76,7 +76,7 @@ def test_a_killed_runner(tmp_path: Path) -> None:
     """Its ranks end with it, and so do its namespaces."""
     script = (
         "import sys; from pathlib import Path; from harness.launch.group import run_group\n"
-        "from harness.launch.network import network; from harness.suite.network import NetworkSpec\n"
+        "from harness.launch.network import network; from harness.suite.sections import NetworkSpec\n"
         "out = Path(sys.argv[1])\n"
         "options = dict(threads=1, timeout_s=50, on_progress=print, worker='launch.fake_worker')\n"
         "with network(NetworkSpec(rate='1gbit'), 2) as places:\n"

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from harness.data.partition.store import PartitionPaths, partition_fingerprint
-from harness.data.store import fingerprint
+from harness.data.partition.cached import PartitionPaths, partition_fingerprint
+from harness.data.prepared import fingerprint
 from harness.errors import UserError
 from harness.launch.coordinator import merged
 from harness.launch.group import GroupResult, RankFailure

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launch.tiny import Silent, write_suite
 
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
 from harness.data.registry import prepare
 from harness.launch.hardware import Capacity
 from harness.launch.planner import PlannedTrial, Shortage, plan, total
@@ -15,7 +15,7 @@ from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 

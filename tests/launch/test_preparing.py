@@ -20,8 +20,8 @@ from harness.launch.slots import RunOptions
 from harness.results.record import Record, read_record
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.names import read_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import read_suite
 
 pytestmark = pytest.mark.timeout(120)
 # As the kernel does it, as numpy does it under a limit, as code of somebody else's does it.

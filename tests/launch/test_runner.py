@@ -25,8 +25,8 @@ from harness.results.leases import RUNNERS, Lease
 from harness.results.record import Record, read_record
 from harness.results.record_store import SUITE_FILE, ResultStore, read_epochs, read_suite
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(120)

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.launch.group import run_group
 from harness.launch.network import network
-from harness.suite.network import NetworkSpec
+from harness.suite.sections import NetworkSpec
 
 TESTS = Path(__file__).resolve().parents[1]
 

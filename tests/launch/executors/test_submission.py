@@ -24,8 +24,8 @@ from harness.launch.slots import RunOptions
 from harness.results.record_store import ResultStore
 from harness.runtime.run_store import write_secret
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import load_suite
 
 TESTS = Path(__file__).resolve().parents[2]
 
