@@ -27,8 +27,8 @@ def option(usage: str, help: str, **others: Any) -> Any:
 
 
 def suite_path(asked: Path | None) -> Path | None:
-    """Return the file of a suite's path or shipped name."""
-    from harness.suite.suite_file import suite_file  # with pydantic: too slow for --help
+    """Return the file of a suite that is asked for by its path or its name."""
+    from harness.suite.suite_file import suite_file  # it imports pydantic, which help does without
 
     return suite_file(asked)
 

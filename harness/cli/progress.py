@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.cli.terminal import beginning, end_of, is_terminal, seconds_text
-from harness.launch.runner import Latest
+from harness.launch.process import Latest
 from harness.results.record import Record
 from harness.results.stats import trials
 from harness.suite.schema import TrialConfig

@@ -142,6 +142,7 @@ def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
     assert wanted == [[trial.id], []]
 
 
+@pytest.mark.slow
 def test_failed_trials_are_exit_code_1(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ class Mine(Method[Options]):
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_is_planned_run_and_run_again_when_it_has_changed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +252,7 @@ def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.
     assert "whole graph" not in out
 
 
+@pytest.mark.slow
 def test_plan_tells_how_long_by_what_ran_here(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*options: str) -> str:
         return harness(capsys, "plan", "tiny.yaml", *options)[1].splitlines()[-1]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from launch.tiny import write_suite
+from support.tiers import tiered
 
 from harness import errors
 from harness.cli import main
@@ -88,6 +89,7 @@ def test_a_disk_that_is_full_under_the_cache(
     assert "No space left on device (make room there, or name another directory)" in said
 
 
+@pytest.mark.slow
 def test_a_report_on_a_full_disk(home: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", "tiny.yaml", *SMALL])
@@ -123,7 +125,7 @@ def test_locks_that_fail(
     assert os.strerror(number) in said
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+@pytest.mark.parametrize("number", tiered([errno.ENOLCK, errno.ENOSYS], [errno.ENOLCK]))
 def test_file_systems_without_locks_are_used_as_they_are(
     home: Path, number: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
