@@ -83,6 +83,9 @@ def run(
     together: Annotated[
         bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
     ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
+    ] = False,
     shard: Shard = None,
     repeat: Repeat = None,
     interleave: Interleave = False,
@@ -111,7 +114,9 @@ def run(
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
     asked = statuses_of(retry), fresh, use_data_dir(data_dir)
-    options = RunOptions(*asked, warm=warm, request=request, wait=not no_wait, jobs=share or 1, together=together)
+    options = RunOptions(
+        *asked, warm=warm, request=request, wait=not no_wait, jobs=share or 1, together=together, audit=audit
+    )
     loaded, trials = select(suite, set_, device, only, data_dir, plugin, shard, Kept(results), trusted=True)
     store = ResultStore(results, loaded.name)
     for line in outdated(trials, store, options):
@@ -211,6 +216,7 @@ def _arguments(
 
     arguments = [str(suite.resolve()), "--results", str(results.absolute()), "--warm" if options.warm else "--cold"]
     arguments += ["--device", device] if device else []
+    arguments += ["--audit"] if options.audit else []
     arguments += ["--data-dir", str(options.data_dir)] if options.data_dir else []
     for pair in overrides or []:
         arguments += ["--set", pair]

@@ -55,7 +55,7 @@ def coordinate(
     progress: TrialProgress,
 ) -> int:
     """Run the suite as `run_suite` does, on all nodes; the worker nodes end when this returns."""
-    ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes)
+    ranks = OneMachine(suite.timeouts, options.worker, options.warm, client.cluster.nodes, audit=options.audit)
     coordinator = Coordinator(client, suite.name, ranks)
     code = FAILED
     try:

@@ -100,6 +100,7 @@ class OneMachine:
     warm: bool = False
     nodes: int = 1
     seat: Seat = WHOLE
+    audit: bool = False
 
     def at(self, seat: Seat) -> OneMachine:
         """Return this machine for a trial that has `seat` of it."""
@@ -177,7 +178,15 @@ class OneMachine:
         limit = self.timeouts.collective_s
         return run_group(
             write_job(
-                trial, inputs, out, limit, threads=threads, cores=own, rendezvous=rendezvous, checkpoints=checkpoints
+                trial,
+                inputs,
+                out,
+                limit,
+                threads=threads,
+                cores=own,
+                rendezvous=rendezvous,
+                checkpoints=checkpoints,
+                audit=self.audit,
             ),
             [replace(self.seat.placed(each, own, near), own_pages=trial.timing != "off") for each in placements],
             out,
@@ -369,6 +378,7 @@ def write_job(
     cores: int,
     rendezvous: RanksRendezvous | None = None,
     checkpoints: CheckpointPlace | None = None,
+    audit: bool = False,
 ) -> Path:
     """Write the file that every rank reads and return its path."""
     job = {
@@ -383,6 +393,7 @@ def write_job(
         "cores": cores,
         "attempt": uuid.uuid4().hex,
         "collective_timeout_s": collective_s,
+        "audit": audit,
     }
     if rendezvous is not None:
         job["rendezvous"] = rendezvous.model_dump(mode="json")
@@ -418,7 +429,7 @@ def run_suite(
     """
     from harness.results.environment import collect
 
-    on = machines or OneMachine(suite.timeouts, options.worker, options.warm)
+    on = machines or OneMachine(suite.timeouts, options.worker, options.warm, audit=options.audit)
     check_device(trials, on.nodes)
     with store.runner() as me:
         leases, shown = store.leases(), Shown(progress, me)

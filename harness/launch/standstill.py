@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.launch.process import PROC, RankProcess, log_tail
-from harness.runtime.job import STACKS, Place, read_moves
+from harness.runtime.job import STACKS, Place, read_beacon
 
 LOOK_S = 1.0
 STILL_S = 5.0  # that a rank has not moved for, and is no longer taken for a busy one
@@ -39,7 +39,7 @@ class Standstill:
             return False
         self._next = now + LOOK_S
         for process in processes:
-            place = read_moves(self.out, process.rank)
+            place = read_beacon(self.out, process.rank)
             if place is not None and (process.rank not in self._seen or self._seen[process.rank][0] != place):
                 self._seen[process.rank] = place, now
         running = [process for process in processes if process.code is None]

@@ -1,4 +1,4 @@
-"""A rank of a trial that is run for its kernels' sake: beside its report it tells which it has loaded or compiled.
+"""A rank of a trial that is run for its kernels' sake: it writes which it has loaded or compiled.
 
 Run as `harness.runtime.rank`.
 """

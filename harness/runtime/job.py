@@ -1,4 +1,4 @@
-"""Job: what the launcher tells the ranks of a trial, and how they find each other."""
+"""Job: the launcher's file for the ranks of a trial, how they find each other, and the beacon of their progress."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class Job(Spec):
         collective_timeout_s: how long a rank waits for its peers.
         rendezvous: where the ranks find each other instead when they run on several machines.
         checkpoints: where the trial's state is kept and found; None: nowhere.
+        audit: whether threads, child processes, files and sockets are watched, see `harness.runtime.audit`.
     """
 
     config: RunConfig
@@ -74,6 +75,7 @@ class Job(Spec):
     collective_timeout_s: float = 300
     rendezvous: RanksRendezvous | None = None
     checkpoints: CheckpointPlace | None = None
+    audit: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Job:
@@ -175,11 +177,11 @@ class Place:
         return self.entered > self.left
 
 
-class Moves:
+class ProgressBeacon:
     """Writes where a rank is, from any thread: half a microsecond a move, two and a half a collective."""
 
     def __init__(self, out: Path, rank: int) -> None:
-        path = moves_path(out, rank)
+        path = beacon_path(out, rank)
         path.write_bytes(_LAYOUT.pack(0, -1, 0, 0))
         with path.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), _LAYOUT.size)
@@ -215,13 +217,13 @@ class Moves:
         _LAYOUT.pack_into(self._page, 0, self._moves, self._epoch, self._entered, self._left)
 
 
-def moves_path(out: Path, rank: int) -> Path:
+def beacon_path(out: Path, rank: int) -> Path:
     """Return the file in which a rank that writes to `out` says where it is."""
     return out / f"moves-{rank}"
 
 
-def read_moves(out: Path, rank: int) -> Place | None:
+def read_beacon(out: Path, rank: int) -> Place | None:
     """Return where a rank is; None if it has not said yet."""
     with suppress(OSError, struct.error):
-        return Place(*_LAYOUT.unpack(moves_path(out, rank).read_bytes()))
+        return Place(*_LAYOUT.unpack(beacon_path(out, rank).read_bytes()))
     return None

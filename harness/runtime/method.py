@@ -96,8 +96,8 @@ class Method(Registered, ABC, Generic[OptionsT]):
         plain: options at which it leaves out what is its own, so that its other variants are compared with
             it; None as an option's value: whatever that is. {}: there are none such.
         colour: `#rrggbb` of its first variant in all reports; "": one that is free.
-        metrics: what it tells with its steps and of its set-up, beside what its base classes do; they become
-            columns, axes and claims.
+        metrics: metrics of its steps and its set-up, besides those of its base classes; they become columns,
+            axes and claims.
         space: values of its options that `harness tune` tries, as a suite writes them: {"rate": [0.1, 0.5]} or
             {"rate": {"log": [0.01, 1]}}. What trains what it is, not what makes another method of it.
     """
@@ -141,7 +141,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
     def foreseen(cls, options: Any, case: MemoryCase) -> list[str]:
         """Return what `options` (an `Options`) come to on a rank of this `case` that a user may not have meant.
 
-        A line each, told in plans, and among the remarks of a trial that ran. The default is nothing.
+        A line each, in plans and in the record of a trial that ran. The default is nothing.
         """
         return []
 
@@ -169,7 +169,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """Called with each step's loss, a scalar summed over ranks, before the optimizer step."""
 
     def synchronize(self) -> None:
-        """Wait for what goes on beside the trainer; nothing of it may be lost."""
+        """Wait for what goes on in the background; nothing of it may be lost."""
 
     def state(self) -> dict[str, Any]:
         """Return what it carries from epoch to epoch, for a checkpoint: None, numbers, texts, tensors, arrays, and
@@ -189,7 +189,7 @@ class Method(Registered, ABC, Generic[OptionsT]):
         """
 
     def close(self) -> None:
-        """End what goes on beside the trainer; no more steps will be asked for."""
+        """End what goes on in the background; no more steps will be asked for."""
 
     @classmethod
     def memory(cls, options: Any, case: MemoryCase) -> Components:

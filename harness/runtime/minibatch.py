@@ -78,7 +78,7 @@ class MiniBatchOptions(MethodOptions):
     @model_validator(mode="after")
     def _drawn_ahead_or_at_once(self) -> Self:
         if self.pool and self.prefetch:
-            raise ValueError("pool: what is in it was not drawn beside the training; leave prefetch at 0, or pool")
+            raise ValueError("pool: its batches are not drawn during the training; leave prefetch at 0, or pool")
         return self
 
 
@@ -96,8 +96,8 @@ class NeighbourOptions(NodeBatchOptions):
 
     topology: Literal["shared", "owner"] = Field(
         "shared",
-        description="who reads the neighbours of remote nodes: every rank, of a map of the whole graph, or their "
-        "owners, who are asked for them layer by layer",
+        description="where neighbours of remote nodes come from: a map of the whole graph, which every rank reads, or "
+        "their owners, which are asked layer by layer",
         exclude_if=lambda topology: topology == "shared",
     )
 
@@ -163,7 +163,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         Metric.of_method("asked_neighbours", "neighbours that came for them"),
         Metric.of_method(
             "asked_s", "time from such questions to their answers, with what was answered to others meanwhile; part "
-            "of `sample` and `comm`, or beside the trainer", "s",
+            "of `sample` and `comm`, or in the background", "s",
         ),
     )  # fmt: skip
     Options: ClassVar[type[MethodOptions]] = MiniBatchOptions
@@ -251,7 +251,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
-        # Nothing here holds a batch that was trained on, or the next one would be drawn and fetched beside it.
+        # Nothing here holds a batch that was trained on, or it would be in memory while the next one is drawn.
         yield from map(self.step, self.loader.load(map(self.hand_out, self.batches(epoch))))
 
     def hand_out(self, batch: Batch) -> Batch:

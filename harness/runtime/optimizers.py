@@ -132,7 +132,7 @@ class Schedule(Registered, ABC, Generic[OptionsT]):
     def factor(self, epoch: int, epochs: int) -> float:
         """Return the factor in `epoch` (from 0) of at most `epochs`, those of `train.lr_warmup` not counted in either.
 
-        It depends on nothing else but what `evaluated` was told.
+        It depends on nothing else but the calls of `evaluated`.
         """
 
     def evaluated(self, val: float) -> None:  # most do not ask

@@ -1,4 +1,4 @@
-"""Pipelined methods: boundary rows and gradients of some iterations ago, moved beside the training."""
+"""Pipelined methods: boundary rows and gradients of some iterations ago, moved during the training."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         def make() -> Counts:
             return count(
                 topology, sampler, tables, draws, rank, worker.job.threads,
-                told=lambda done: worker.tell(f"counting subgraphs: {done} of {draws}"),
+                told=lambda done: worker.notify(f"counting subgraphs: {done} of {draws}"),
             )  # fmt: skip
 
         if keep is None:

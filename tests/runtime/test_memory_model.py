@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.launch.process import DEFAULTS
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
-from harness.runtime.cost_models import IN_STRIPS, MemoryCase, PartSize
+from harness.runtime.cost_models import IN_CHUNKS, MemoryCase, PartSize
 from harness.runtime.meters import OUTSIDE_BYTES, THRESHOLD
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
@@ -276,7 +276,7 @@ def test_a_gpu_evaluates_in_strips_where_features_are_the_host_s() -> None:
         storage: components("graphsage", large, storage=storage, **options)["evaluation"]
         for storage in ("sharded", "host")
     }
-    assert found["host"] <= IN_STRIPS * 64 * 2**20 + 8 * 10**6
+    assert found["host"] <= IN_CHUNKS * 64 * 2**20 + 8 * 10**6
     assert found["sharded"] > 4 * 10**8
     on_cpu = components("graphsage", replace(large, cuda=False), storage="host", **options)
     assert on_cpu["evaluation"] > 4 * 10**8
