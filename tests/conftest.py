@@ -74,10 +74,9 @@ def data_dir() -> Path:
 
 @pytest.fixture(autouse=True)
 def _private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep tests away from the user's cache, which a test session shares, and from the user's secret and name."""
+    """Keep tests away from the user's cache, which a test session shares, and from the user's secret."""
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HARNESS_SECRET", "known to all tests, and to nobody else")
-    monkeypatch.setenv("HARNESS_USER", "root")  # tests that sudo runs stay root's
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -114,6 +113,6 @@ def _no_gpu() -> str | None:
 
 def _no_namespaces() -> str | None:
     from harness.launch.network import why_not
-    from harness.suite.network import NetworkSpec
+    from harness.suite.sections import NetworkSpec
 
     return why_not(NetworkSpec(rate="1gbit"))

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from harness.cli import compare, data, doctor, history, method, plan, project, results, run, status, suites, tune
+from harness.cli import authoring, compare, data, doctor, plan, results, run, tune
 from harness.errors import DataUnavailable, UserError, of_system, printable
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,32 +46,32 @@ def _root(
 
 for _command in (
     run.run,
-    method.check,
+    authoring.check,
     plan.plan,
-    suites.suites,
+    authoring.suites,
     run.warm,
     tune.tune,
-    status.status,
+    results.status,
     results.report,
     results.check_claims,
     compare.compare,
-    history.history,
+    compare.history,
     results.merge,
     results.export,
-    project.project,
+    compare.project,
     data.partition,
-    suites.schema,
+    authoring.schema,
     doctor.doctor,
 ):
     app.command()(_command)
 app.add_typer(data.list_app, name="list")
-method.new_app.command()(suites.suite)
-app.add_typer(method.new_app, name="new")
+authoring.new_app.command()(authoring.suite)
+app.add_typer(authoring.new_app, name="new")
 app.add_typer(data.data_app, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, of this process without `arguments`, which then is no longer root's if it is a user's.
+    """Run the command line, of this process without `arguments`.
 
     A program that gives `arguments` keeps its own signal handlers.
     Exit code 0: all ok; 1: trials failed; 2: the user's mistake; 130: Ctrl-C.
@@ -81,10 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     atexit.register(gc.freeze)  # and the interpreter would look through all of it again at its end
     before, hook = {each: signal.getsignal(each) for each in _ENDING}, sys.unraisablehook
     try:
-        if arguments is None and os.geteuid() == 0:
-            from harness.launch.privileges import give_up_root
-
-            give_up_root()
         app(args=None if arguments is None else [*arguments])
     except (UserError, DataUnavailable) as error:
         _end(error)

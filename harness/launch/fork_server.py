@@ -29,7 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from harness.launch import enter
+from harness.launch.namespaces import enter, libc
 
 if TYPE_CHECKING:
     from harness.graph.kernels import Versions
@@ -76,7 +76,7 @@ class ForkServer:
                 stdin=wanted,
                 stdout=subprocess.DEVNULL,  # what libraries say when they are imported; ranks write to their logs
                 stderr=subprocess.DEVNULL,
-                pass_fds=(remote.fileno(), *enter.passed()),
+                pass_fds=(remote.fileno(),),
                 start_new_session=True,
             )
 
@@ -116,19 +116,19 @@ class ForkServer:
         Args:
             argument: of the module.
             env: the rank's whole environment.
-            placement: its network namespace, its cores, and whether it gets pages of its own.
+            placement: its network namespace and its cores.
             log, stdin: file descriptors of its output and its input.
 
         Raises:
             NoWarmStart: the server cannot fork it.
         """
-        where = {key: getattr(placement, key) for key in ("namespace", "cores", "own_pages")} | {"cwd": os.getcwd()}
-        where["place"] = enter.place()
+        where = {"cores": placement.cores, "cwd": os.getcwd()}
+        handed = [stdin, log] if placement.namespace is None else [stdin, log, placement.namespace]
         request = {"worker": self.worker, "argument": argument, "env": dict(env), **where}
         try:
             self.wait()
             with _adopting():
-                socket.send_fds(self._channel, [json.dumps(request).encode()], [stdin, log])
+                socket.send_fds(self._channel, [json.dumps(request).encode()], handed)
                 pid = int(self._answer()["pid"])
             if not _is_child(pid):
                 self._why_not = NoWarmStart("the kernel hands orphans to another process than the runner")
@@ -199,6 +199,20 @@ def shared(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in PER_RANK | _NAMED}
 
 
+def import_for_ranks() -> None:
+    """Import what a rank of harness's own needs; starts no thread and touches no device."""
+    import numba  # noqa: F401 - first, so that no kernel is deferred
+    import threadpoolctl  # noqa: F401 - a rank gives OpenBLAS its threads with it
+
+    import harness.models.gnn
+    import harness.runtime.trainer  # noqa: F401
+    from harness.graph.kernels import compile_once
+    from harness.runtime.method import METHODS
+
+    METHODS.load_own()
+    compile_once()
+
+
 def _needs(worker: str) -> str:
     """Return what the ranks that run a module have in common: all of harness's own need the same."""
     return "harness" if worker.startswith("harness.") else worker
@@ -215,7 +229,7 @@ def main(arguments: list[str]) -> NoReturn:
         channel.send(json.dumps({"why_not": str(why)}).encode())
         os._exit(1)
     while True:
-        said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 2)
+        said, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
         if not said:
             os._exit(0)
         request = json.loads(said)
@@ -237,7 +251,7 @@ class _Server:
         if self._harness:  # of another module it is not known what it needs
             often = gc.get_threshold()
             gc.set_threshold(100_000, 50, 100)  # imports make little garbage: looking for it takes a fifth of the time
-            importlib.import_module("harness.launch.rank_imports")
+            import_for_ranks()
             gc.set_threshold(*often)
         self.load(kernels)
 
@@ -274,11 +288,16 @@ class _Server:
             os.setsid()
             _prctl(_SET_NAME, f"harness-rank-{request['env']['RANK']}".encode())
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number, descriptor in enumerate((*descriptors, descriptors[1])):
+            stdin, log, *namespace = descriptors
+            for number, descriptor in enumerate((stdin, log, log)):
                 os.dup2(descriptor, number)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            _go(request)
+            os.close(stdin)
+            os.close(log)
+            for descriptor in namespace:
+                enter(descriptor)
+            if request["cores"] is not None:
+                os.sched_setaffinity(0, request["cores"])
+            os.chdir(request["cwd"])
             os.environ.clear()
             os.environ.update(request["env"])
             if request["worker"] not in _SHARING:
@@ -298,17 +317,6 @@ class _Server:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-
-
-def _go(request: Mapping[str, Any]) -> None:
-    """Go where the rank is to run: its network, its cores, its directory."""
-    if request["namespace"] is not None:
-        enter.enter(request["namespace"], request["place"])
-    if request["place"] is not None:
-        os.close(request["place"])  # what the rank loads may not enter anything
-    if request["cores"] is not None:
-        os.sched_setaffinity(0, request["cores"])
-    os.chdir(request["cwd"])
 
 
 def _renew() -> None:
@@ -381,14 +389,14 @@ def _is_child(pid: int) -> bool:
 
 def _prctl(option: int, value: Any) -> None:
     try:
-        enter.libc("prctl", option, value, 0, 0, 0)
+        libc("prctl", option, value, 0, 0, 0)
     except OSError as error:
         raise NoWarmStart(str(error)) from None
 
 
 def _advise(start: int, length: int, advice: int) -> None:
     try:
-        enter.libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
+        libc("madvise", ctypes.c_void_p(start), ctypes.c_size_t(length), advice)
     except OSError as error:
         raise NoWarmStart(f"{error} (Linux 5.14 or newer fills pages ahead)") from None
 

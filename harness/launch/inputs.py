@@ -1,20 +1,42 @@
-"""What a trial's ranks read: the prepared graph and its partition, made once for all that share them."""
+"""What a trial's ranks read: the prepared graph and its partition, made once for all trials that share them.
+
+What is not there yet is made by a process of its own, so that it dies and not the runner if memory runs out: run as
+`python -P -m harness.launch.inputs`, a request as JSON on its standard input, stages and the outcome as lines of JSON
+on its standard output. The kernel's OOM killer takes it before anything else of the user's.
+
+A trial's id is known without its data. Where a record of that id has other fingerprints than the data of today, the
+trial gets these into its configuration, and so an id of its own; see docs/design/records-and-resume.md.
+"""
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable
+import json
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.errors import DataUnavailable, UserError
-from harness.launch.process import cpu_limit
+from harness.files import RECORD, read_bytes
+from harness.launch.hardware import oom_kills
+from harness.launch.runner_process import start_runner
+from harness.results.record import Status
+from harness.results.record_store import ResultStore, records_under
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 
-PREPARING = "preparing"  # begins what is told while a data set is
+T = TypeVar("T")
+Report = Callable[[str], None]
+"""Receives a line before something is made that may take a while."""
+PREPARING = "preparing"  # begins what is reported while a data set is
+OOM_SCORE = 900  # of 1000 at most: what the kernel adds when it looks for what to kill
+LOG_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -35,6 +57,17 @@ class TrialInputs:
         return f"{self.dataset['fingerprint']}.{self.partition_fingerprint}"
 
 
+class NotPrepared(Exception):  # noqa: N818 - what happened, and to whom, not a mistake
+    """Preparing data ended otherwise than with data, or a UserError or DataUnavailable.
+
+    `status` is that of the trials that need them, `log` the end of what the process wrote.
+    """
+
+    def __init__(self, status: Status, reason: str, log: str = "") -> None:
+        self.status, self.log = status, log
+        super().__init__(reason)
+
+
 def is_inductive(trial: TrialConfig) -> bool:
     """Return whether training sees the training subgraph only: the suite says so, or else the data set does."""
     from harness.data.registry import dataset_info
@@ -43,128 +76,86 @@ def is_inductive(trial: TrialConfig) -> bool:
     return dataset_info(trial.dataset).inductive if asked is None else asked
 
 
-def cores() -> int:
-    """Return the whole cores this process may use: those it may run on, or fewer by its cgroup's quota; 1 at least."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, int(cpu_limit() or allowed)))
+def _split(trial: TrialConfig) -> dict[str, Any]:
+    """Return what, with the graph and the partition's specification, decides how a graph is split."""
+    return {"inductive": is_inductive(trial), "source": trial.plugins.get("partitioner")}
 
 
-def usable_cores() -> list[int]:
-    """Return the cores that this process may run on, as many as its quota allows; those of one processor core meet."""
-    if not hasattr(os, "sched_getaffinity"):
-        return list(range(cores()))
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_siblings(core), core))[: cores()]
-
-
-def _siblings(core: int) -> int:
-    """Return the first of the logical cores that are one core of the processor."""
-    try:
-        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
-        return int(listed.replace("-", ",").split(",")[0])
-    except (OSError, ValueError):
-        return core
-
-
-def cores_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
-    """Return the cores of each rank: as many as the suite says, or its share of a node's `of` cores (all).
-
-    Never more than there are; where the suite says threads and not cores, at least one for each of them.
-    """
-    there = of or cores()
-    share = max(there // math.ceil(trial.partition.parts / nodes), trial.train.threads or 1)
-    return min(trial.train.cores or share, there)
-
-
-def threads_of(trial: TrialConfig, nodes: int = 1, of: int | None = None) -> int:
-    """Return the CPU threads of each rank: as many as the suite says, or one for each of its cores; see `cores_of`."""
-    return trial.train.threads or cores_of(trial, nodes, of)
+def _read_by(trial: TrialConfig) -> Hashable:
+    """Return what decides the files that a trial reads."""
+    return trial.dataset.model_dump_json(), trial.partition.model_dump_json(), *_split(trial).values()
 
 
 @dataclass
 class InputCache:
     """Prepares inputs and remembers them, and what could not be had, for the trials that follow.
 
-    `apart`: what is not there yet is made by a process of its own (`harness.launch.preparing`), which may run out of
-    memory.
+    `apart`: what is not there yet is made by a process of its own, which may run out of memory.
     """
 
     data_dir: Path | None = None
     cache: Path | None = None
     apart: bool = False
     _graphs: dict[str, Path | Exception] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _reported: set[Hashable] = field(default_factory=set)
     _described: dict[Path, dict[str, Any]] = field(default_factory=dict)
     _fingerprints: dict[Path, str] = field(default_factory=dict)
-    _made: dict[str, Exception | None] = field(default_factory=dict)
+    _made: dict[Hashable, Exception | None] = field(default_factory=dict)
 
-    def get(self, trial: TrialConfig, tell: Callable[[str], None]) -> TrialInputs:
+    def get(self, trial: TrialConfig, report: Report) -> TrialInputs:
         """Return the inputs of `trial`. Raises DataUnavailable, DataError or UserError, and NotPrepared if `apart`."""
-        from harness.data.partition.store import ensure_partitioned, partition_fingerprint, partition_table
+        from harness.data.partition.cached import ensure_partitioned, partition_fingerprint, partition_table
 
-        if self.apart and not self._known(trial, lambda: self._is_there(trial)):
-            self._make_apart(trial, tell)
-            tell = _ignore  # it was said
-        graph = self._graph(trial, tell)
-        inductive = is_inductive(trial)
-        source = trial.plugins.get("partitioner")
-        split = f"{graph} {trial.partition.model_dump_json()} {inductive} {source}"
-        if first := split not in self._told:
-            self._told.add(split)
-            tell(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
-        how: dict[str, Any] = {"inductive": inductive, "cache": self.cache, "source": source}
-        views = ensure_partitioned(graph, trial.partition, **how, check=first, tell=tell)
-        table = partition_table(views.train)
-        # Where nothing can be kept beside the files, all of them are read for their fingerprint.
+        report = self._make_missing(trial, report, partitioned=True)
+        graph, split, first = self._graph(trial, report), _split(trial), _read_by(trial) not in self._reported
+        if first:
+            self._reported.add(_read_by(trial))
+            report(f"partitioning {trial.dataset.name} into {trial.partition.parts} ({trial.partition.method})")
+        views = ensure_partitioned(graph, trial.partition, **split, cache=self.cache, check=first, report=report)
+        # Where nothing can be kept with the files, all of them are read for their fingerprint: so once.
         if graph not in self._described:
             self._described[graph] = _describe(graph)
         if views.full not in self._fingerprints:
             self._fingerprints[views.full] = partition_fingerprint(views)
-        told = self._described[graph], table, self._fingerprints[views.full]
-        return TrialInputs(graph, views.train, views.full, inductive, *told)
+        return TrialInputs(
+            graph,
+            views.train,
+            views.full,
+            split["inductive"],
+            self._described[graph],
+            partition_table(views.train),
+            self._fingerprints[views.full],
+        )
 
-    def graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
+    def graph(self, trial: TrialConfig, report: Report) -> Path:
         """Return the prepared data set of `trial`; raises what `get` does."""
-        from harness.data.registry import find_prepared
+        return self._graph(trial, self._make_missing(trial, report, partitioned=False))
 
-        if self.apart and not self._known(
-            trial, lambda: find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache) is not None
-        ):
-            self._make_apart(trial, tell, partitioned=False)
-            tell = _ignore
-        return self._graph(trial, tell)
-
-    def _is_there(self, trial: TrialConfig) -> bool:
-        """Return whether nothing is to be built for `trial`."""
-        from harness.data.partition.store import find_partitioned
+    def find(self, trial: TrialConfig, *, partitioned: bool) -> bool:
+        """Return whether nothing is to be made for `trial`."""
+        from harness.data.partition.cached import find_partitioned
         from harness.data.registry import find_prepared
 
         graph = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
-        inductive, source = is_inductive(trial), trial.plugins.get("partitioner")
-        return graph is not None and (
-            find_partitioned(graph, trial.partition, inductive=inductive, cache=self.cache, source=source) is not None
-        )
+        if graph is None or not partitioned:
+            return graph is not None
+        return find_partitioned(graph, trial.partition, **_split(trial), cache=self.cache) is not None
 
-    def _known(self, trial: TrialConfig, look: Callable[[], bool]) -> bool:
-        """Return what `look` finds; True also where it is known why the data set of `trial` cannot be had."""
-        if isinstance(self._graphs.get(trial.dataset.model_dump_json()), Exception):
-            return True
-        try:
-            return look()
-        except UserError:
-            return True  # said where it is prepared
-
-    def _make_apart(self, trial: TrialConfig, tell: Callable[[str], None], *, partitioned: bool = True) -> None:
-        """Make what `trial` reads, once; what that came to holds for all trials that read the same."""
-        from harness.launch.preparing import prepare_apart
-
+    def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
+        """Have a process make what `trial` reads, once for all trials that read the same; return what reports next."""
         data = trial.dataset.model_dump_json()
-        key = data if not partitioned else f"{data} {trial.partition.model_dump_json()} {is_inductive(trial)} "
-        key += str(trial.plugins.get("partitioner"))
-        stages = [PREPARING]
+        if not self.apart or isinstance(self._graphs.get(data), Exception):
+            return report
+        try:
+            if self.find(trial, partitioned=partitioned):
+                return report
+        except UserError:
+            return report  # it is raised again where the data are prepared
+        key, stages = _read_by(trial) if partitioned else data, [PREPARING]
 
         def note(text: str) -> None:
             stages.append(text)
-            tell(text)
+            report(text)
 
         if key not in self._made:
             self._made[key] = None
@@ -176,15 +167,16 @@ class InputCache:
                 self._made[key] = error
         if (failed := self._made[key]) is not None:
             raise failed
+        return lambda text: None  # the process has reported all stages
 
-    def _graph(self, trial: TrialConfig, tell: Callable[[str], None]) -> Path:
+    def _graph(self, trial: TrialConfig, report: Report) -> Path:
         from harness.data.registry import prepare
 
         key = trial.dataset.model_dump_json()
         if key not in self._graphs:
-            tell(f"{PREPARING} {trial.dataset.name}")
+            report(f"{PREPARING} {trial.dataset.name}")
             try:
-                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, tell=tell)
+                self._graphs[key] = prepare(trial.dataset, data_dir=self.data_dir, cache=self.cache, report=report)
             except (DataUnavailable, UserError) as error:
                 self._graphs[key] = error
         found = self._graphs[key]
@@ -193,12 +185,8 @@ class InputCache:
         return found
 
 
-def _ignore(text: str) -> None:
-    pass
-
-
 def _describe(directory: Path) -> dict[str, Any]:
-    from harness.data.store import fingerprint, open_graph
+    from harness.data.prepared import fingerprint, open_graph
 
     graph = open_graph(directory)
     return {
@@ -234,3 +222,228 @@ def missing_data(spec: DatasetSpec, data_dir: Path | None, cache: Path | None) -
     except DataUnavailable as missing:
         return missing
     return None
+
+
+def prepare_apart(
+    trial: TrialConfig, data_dir: Path | None, cache: Path | None, report: Report, *, partitioned: bool = True
+) -> None:
+    """Have what `trial` reads prepared, and `partitioned`, in `cache`, by a process that ends with this one.
+
+    Raises what `InputCache.get` does, and NotPrepared.
+    """
+    places = {key: None if path is None else str(path) for key, path in (("data_dir", data_dir), ("cache", cache))}
+    request = {"trial": trial.model_dump(mode="json"), "partitioned": partitioned, **places}
+    kills, doing, end = oom_kills(), "preparing data", dict[str, str]()
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as asked:
+        asked.write(json.dumps(request).encode())
+        asked.seek(0)
+        process = start_runner(
+            [sys.executable, "-P", "-m", "harness.launch.inputs"],
+            stdin=asked,
+            stdout=-1,
+            stderr=errors,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                end = json.loads(line)
+                if "doing" in end:
+                    report(doing := end["doing"])
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        errors.seek(max(0, errors.seek(0, 2) - LOG_BYTES))
+        log = errors.read().decode(errors="replace")
+    if code == 0 and "done" in end:
+        return
+    if "unavailable" in end:
+        raise DataUnavailable(end["unavailable"], end["command"])
+    if "mistake" in end:
+        raise UserError(end["mistake"])
+    if "memory" in end:
+        raise NotPrepared("oom", f"out of memory while {doing}: {end['memory']}", log)
+    if "error" in end:
+        raise NotPrepared("error", f"{end['error']} while {doing}", log)
+    if code == -signal.SIGKILL and oom_kills() > kills:
+        why = "the machine or its memory limit ran out of memory"
+        raise NotPrepared("oom", f"the process was killed by signal 9 (SIGKILL) while {doing}: {why}", log)
+    how = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exited with code {code}"
+    raise NotPrepared("error", f"the process {how} while {doing}", log)
+
+
+def main() -> None:
+    """Prepare what the request names, and report what came of it."""
+    with suppress(OSError):  # Linux has it
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    out = sys.stdout
+    sys.stdout = sys.stderr  # for what libraries print
+
+    def say(**what: str) -> None:
+        out.write(json.dumps(what) + "\n")
+        out.flush()
+
+    request: dict[str, Any] = json.load(sys.stdin)
+    data_dir, cache = (None if request[key] is None else Path(request[key]) for key in ("data_dir", "cache"))
+    try:
+        inputs, trial = InputCache(data_dir, cache), TrialConfig.model_validate(request["trial"])
+        make = inputs.get if request["partitioned"] else inputs.graph
+        make(trial, lambda text: say(doing=text))
+    except DataUnavailable as missing:
+        say(unavailable=missing.reason, command=missing.command)
+    except UserError as error:
+        say(mistake=str(error))
+    except MemoryError as error:
+        say(memory=" ".join(str(error).split()))
+    except Exception as error:
+        traceback.print_exc()
+        say(error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+    else:
+        say(done="")
+
+
+def on_todays_data(
+    trials: Sequence[TrialConfig],
+    store: ResultStore,
+    data_dir: Path | None = None,
+    cache: Path | None = None,
+    *,
+    build: bool = True,
+    wanted: Collection[TrialConfig] | None = None,
+    report: Report = lambda text: None,
+) -> tuple[list[TrialConfig], list[str]]:
+    """Return the trials, those with a record of other data as trials of today's, and lines for the user.
+
+    Looks at what is prepared already. `build`: data whose files are not those that a record is of are prepared, to see
+    whether their content is, and partitions of changed data, or given by a file, are made; for those trials only that
+    are `wanted` (None: all).
+    """
+    recorded = {path.name.partition(".")[0]: path / "record.json" for path in records_under(store.directory)}
+    records = {trial.id: found for trial in trials if trial.id in recorded and (found := _read(recorded[trial.id]))}
+    if not records:
+        return list(trials), []
+    making = (trials if wanted is None else wanted) if build else ()
+    today = _TodaysData(
+        InputCache(data_dir, cache, apart=True),
+        {trial.dataset.model_dump_json() for trial in making},
+        {_read_by(trial) for trial in making},
+        report,
+    )
+    settled = [today.settled(trial, records[trial.id]) if trial.id in records else trial for trial in trials]
+    # Trials without a record that read the same become other trials than older ones too: seeds stay one cell.
+    new = {_read_by(trial): trial.data for trial in settled if trial.data}
+    for i, trial in enumerate(settled):
+        if trial.id not in records and _read_by(trial) in new:
+            settled[i] = trial.model_copy(update={"data": new[_read_by(trial)]})
+    return settled, today.lines()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(read_bytes(path, RECORD))
+    except (OSError, UserError, ValueError, RecursionError):
+        return None  # a command that needs the record says so
+    return record if isinstance(record, dict) else None
+
+
+@dataclass
+class _TodaysData:
+    """Compares records with the data of today; `graphs` and `splits` may be made for it."""
+
+    inputs: InputCache
+    graphs: Set[str]
+    splits: Set[Hashable]
+    report: Report
+    _changed: Counter[str] = field(default_factory=Counter)
+    _unknown: Counter[str] = field(default_factory=Counter)
+    _old: int = 0
+    _known: dict[Hashable, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return what the user should know of all trials."""
+        said = [
+            f"{_trials(count)} ran on other data or another partition of '{name}': kept, and run again as other trials"
+            for name, count in sorted(self._changed.items())
+        ]
+        said += [
+            f"'{name}' has other files or parts than when {_trials(count)} ran: a run looks whether they are the same"
+            for name, count in sorted(self._unknown.items())
+        ]
+        if self._old:
+            said.append(f"older than fingerprints of data, and taken to be of today's: {_trials(self._old)}")
+        return said
+
+    def settled(self, trial: TrialConfig, record: dict[str, Any]) -> TrialConfig:
+        """Return `trial`, or it on today's data if its record is of other data."""
+        from harness.data.prepared import fingerprint
+
+        was = (record.get("dataset") or {}).get("fingerprint"), record.get("partition_fingerprint")
+        if was[0] is None:
+            self._old += record.get("status") == "ok"
+            return trial
+        graph = self._graph(trial, record)
+        if graph is None:
+            return trial
+        now = self._once(("graph", graph), lambda: fingerprint(graph)), self._partition(trial, graph)
+        if now[0] == was[0] and (now[1] is None or now[1] == was[1]):
+            return trial
+        if now[1] is None and _read_by(trial) not in self.splits:
+            self._unknown[trial.dataset.name] += 1
+            return trial
+        try:
+            data = f"{now[0]}.{now[1]}" if now[1] else self.inputs.get(trial, self.report).fingerprint
+        except (DataUnavailable, UserError, NotPrepared):
+            return trial  # it is skipped, or fails, as any other
+        self._changed[trial.dataset.name] += 1
+        return trial.model_copy(update={"data": data})
+
+    def _graph(self, trial: TrialConfig, record: dict[str, Any]) -> Path | None:
+        """Return where the data set of today is prepared; None if it is that of the record, or cannot be had."""
+        from harness.data.registry import find_prepared, generators, prepared_name
+
+        spec, where = trial.dataset, {"data_dir": self.inputs.data_dir, "cache": self.inputs.cache}
+        key = "where", spec.model_dump_json()
+        found, name = self._once(key, lambda: (find_prepared(spec, **where), prepared_name(spec, **where)))
+        same_files = name in (None, record["dataset"].get("prepared")) or spec.name in generators()
+        if found is not None or same_files:
+            return found
+        if spec.model_dump_json() not in self.graphs:
+            self._unknown[spec.name] += 1
+            return None
+        try:
+            return self.inputs.graph(trial, self.report)
+        except (DataUnavailable, UserError, NotPrepared):
+            return None
+
+    def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
+        """Return the fingerprint of today's partition; None if nobody has made it yet."""
+        from harness.data.partition.cached import ensure_partitioned, find_partitioned, partition_fingerprint
+
+        spec, how = trial.partition, {**_split(trial), "cache": self.inputs.cache}
+
+        def look() -> str | None:
+            paths = find_partitioned(graph, spec, **how)
+            if paths is None and _read_by(trial) in self.splits and spec.file is not None:
+                paths = ensure_partitioned(graph, spec, **how)
+            return partition_fingerprint(paths) if paths else None
+
+        try:
+            return self._once((graph, spec.model_dump_json(), *_split(trial).values()), look)
+        except UserError:
+            return None
+
+    def _once(self, key: Hashable, find: Callable[[], T]) -> T:
+        if key not in self._known:
+            self._known[key] = find()
+        found: T = self._known[key]
+        return found
+
+
+def _trials(count: int) -> str:
+    return "1 finished trial" if count == 1 else f"{count} finished trials"
+
+
+if __name__ == "__main__":
+    main()

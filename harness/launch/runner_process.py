@@ -146,7 +146,7 @@ def run_on_node(job: NodeJob) -> NodeEnd:
     """Run in a Ray task: start the runner and wait for it; when the task is cancelled it ends the runner."""
     from ray import get_runtime_context
 
-    from harness.launch.inputs import cores
+    from harness.launch.hardware import cores
 
     host, node = socket.gethostname(), get_runtime_context().get_node_id()
     try:

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.data.store import hash_file, sync
+from harness.data.prepared import hash_file, sync
 from harness.errors import UserError
-from harness.files import open_regular, size_text
+from harness.files import open_regular, size_text, write_whole
 from harness.results.environment import measurements, note
 from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, named
 from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
-from harness.suite.claim import Claim
 from harness.suite.schema import PLAIN_NAME, Suite, TrialConfig
-from harness.suite.text import write_whole
+from harness.suite.sections import Claim
 
 if TYPE_CHECKING:
     import pandas as pd

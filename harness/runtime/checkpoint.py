@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import sync
+from harness.data.prepared import sync
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.runtime.run_config import TrainSpec

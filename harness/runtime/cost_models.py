@@ -180,7 +180,6 @@ class MemoryCase:
         torch_engine: SpMM by torch, which keeps 4-byte pointers of its own, and values where there are none.
         threads: of the rank; as many batches are drawn at a time.
         evaluation_mib: of boundary rows that an evaluation receives at once.
-        least: where a method can only bound what it needs, give what it needs in any case, not the most.
         most_edges: of so many rows of the graph, where it is there to be read.
     """
 
@@ -201,7 +200,6 @@ class MemoryCase:
     torch_engine: bool = False
     threads: int = 1
     evaluation_mib: float = EVALUATION_MIB
-    least: bool = False
     most_edges: Callable[[int], int] | None = None
 
     def full_graph(
@@ -228,7 +226,6 @@ class MemoryCase:
         peak = training_values(
             self.model, blocks, exchanged=self.parts > 1 and kept > 0, precompute=precompute,
             transform_first=transform_first, loss_rows=self.train_nodes, cuda=self.cuda, itemsize=self.itemsize,
-            least=self.least,
         )  # fmt: skip
         features = self.train.inner * self.model.widths[0][0] * self.itemsize
         whole = self.matrices(self.train.block) if sampled else 0
@@ -270,7 +267,7 @@ class MemoryCase:
             sampled = sum(self.matrices(block) for block in {id(block): block for block in blocks}.values())
             peak = training_values(
                 self.model, blocks, exchanged=False, inputs_fetched=True, loss_rows=blocks[-1].dst,
-                cuda=self.cuda, itemsize=self.itemsize, least=self.least,
+                cuda=self.cuda, itemsize=self.itemsize,
             )  # fmt: skip
             components |= {
                 **self._layers(blocks, peak),
@@ -312,10 +309,10 @@ class MemoryCase:
     def read_on_device(self, options: MiniBatchOptions) -> Components:
         """Return `drawn_on_device` of a layer all of whose destinations' edges are read, of which few are drawn.
 
-        Those may be all edges, which are numbered and sorted, or next to none. Of each node there are the factors of
+        Those may be all edges, which are numbered and sorted. Of each node there are the factors of
         the propagation, and what it adds to its own weight.
         """
-        components = self.drawn_on_device(0 if self.least else self.edges, options, entry=80)
+        components = self.drawn_on_device(self.edges, options, entry=80)
         return components | {"probabilities": 24 * self.nodes} if components else {}
 
     def subgraphs(self, options: MiniBatchOptions, size: int, *, chances: bool = True) -> Components:
@@ -329,8 +326,7 @@ class MemoryCase:
     def subgraph_blocks(self, size: int) -> list[BlockSize]:
         """Return bounds of a subgraph's blocks: `size` nodes (-1: all) and every edge there can be."""
         nodes = self.nodes if size < 0 else min(size, self.nodes)
-        edges = 0 if self.least else min(self.edges_of(nodes), nodes * nodes)
-        return [BlockSize(nodes, nodes, edges)] * self.model.depth
+        return [BlockSize(nodes, nodes, min(self.edges_of(nodes), nodes * nodes))] * self.model.depth
 
     def largest_blocks(
         self, rows: int, drawn: Sequence[int], *, each: bool, layers: Layers = "nested"
@@ -338,9 +334,8 @@ class MemoryCase:
         """Return bounds of a batch's blocks, input layer first, for `rows` targets.
 
         In a layer `drawn` nodes (input layer first; negative: all there are) are drawn for `each` destination, or
-        for all of them together, in which case `layers` (see `LayerSampler`) says what else are sources. Of its nodes
-        only bounds are known: at most what is drawn, and never more than the graph has; at least those that are
-        sources in any case (whose draws may all coincide).
+        for all of them together, in which case `layers` (see `LayerSampler`) says what else are sources: no two draws
+        coincide, but there are never more nodes than the graph has.
         """
         blocks, targets = list[BlockSize](), rows
         for number in reversed(drawn):
@@ -350,7 +345,7 @@ class MemoryCase:
             entries = min(self.edges_of(rows), rows * number if number >= 0 else self.edges)
             certain = {"nested": rows, "public": targets, "paper": 0}[layers]
             most = max(certain, min(self.nodes, certain + nodes))
-            blocks.append(BlockSize(rows, certain, 0) if self.least else BlockSize(rows, most, entries))
+            blocks.append(BlockSize(rows, most, entries))
             rows = blocks[-1].src
         return blocks[::-1]
 
@@ -382,7 +377,7 @@ class MemoryCase:
             sizes = [(block.dst + block.src, *pair) for block, pair in zip(blocks, self.model.widths, strict=True)]
             sizes += [(blocks[-1].dst, *pair) for pair in self.model.linear_widths]
             operands = sum(rows * inputs for rows, inputs, _ in sizes) + max(rows * max(pair) for rows, *pair in sizes)
-            found["bfloat16 operands"] = 0 if self.least else 2 * operands
+            found["bfloat16 operands"] = 2 * operands
         return found
 
     def _labels(self, rows: int) -> int:

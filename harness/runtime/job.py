@@ -60,6 +60,7 @@ class Job(Spec):
         rendezvous: where the ranks find each other instead when they run on several machines.
         checkpoints: where the trial's state is kept and found; None: nowhere.
         audit: whether threads, child processes, files and sockets are watched, see `harness.runtime.audit`.
+        kernels: whether a rank writes which compiled kernels it has called, to `kernels{rank}.json`.
     """
 
     config: RunConfig
@@ -76,6 +77,7 @@ class Job(Spec):
     rendezvous: RanksRendezvous | None = None
     checkpoints: CheckpointPlace | None = None
     audit: bool = False
+    kernels: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Job:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ if __name__ == "__main__":
 import numba  # noqa: F401 - first, so that no kernel is deferred
 import torch
 
+from harness.graph.kernels import loaded
 from harness.runtime.audit import CpuAccount
 from harness.runtime.job import STACKS, Job, join_group
 from harness.runtime.report import RankReport
@@ -43,6 +45,8 @@ def main(arguments: list[str]) -> int:
         trainer.resume()
         trainer.run()
         del store  # the group, which used it, is done
+    if job.kernels:
+        (job.out / f"kernels{rank}.json").write_text(json.dumps(loaded()))
     return report.exit_code
 
 

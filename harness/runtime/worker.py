@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import open_graph
+from harness.data.prepared import open_graph
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.devices import kind_of, upload

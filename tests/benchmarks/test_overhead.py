@@ -14,7 +14,7 @@ from benchmarks import pair
 
 from harness.check.graphs import OnDisk
 from harness.check.training import Case
-from harness.data.partition.store import ensure_partitioned
+from harness.data.partition.cached import ensure_partitioned
 from harness.models.spec import ModelSpec
 from harness.runtime.clock import Clock
 from harness.runtime.counters import Reasons

@@ -16,6 +16,8 @@ from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
 
+pytestmark = pytest.mark.slow
+
 WORLD, NODES, FEATURES, ITEM, EPOCHS = 3, 60, 7, 4, 2
 GRAPH = random_graph(61, NODES, degree=6, features=FEATURES)
 PARTS = np.random.default_rng(2).integers(0, WORLD, NODES)

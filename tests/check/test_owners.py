@@ -18,6 +18,8 @@ from harness.models.spec import ModelSpec
 from harness.runtime.method import METHODS as REGISTERED
 from harness.runtime.run_config import TrainSpec
 
+pytestmark = pytest.mark.slow
+
 WORLD, NODES, EPOCHS = 3, 60, 2
 GRAPHS = {kind: random_graph(81, NODES, degree=8, weighted=kind == "weighted") for kind in ("plain", "weighted")}
 MODELS = {

@@ -14,15 +14,15 @@ import psutil
 import pytest
 from launch.tiny import SUITE, TESTS, Silent, write_suite
 
-from harness.launch import preparing
-from harness.launch.inputs import InputCache
-from harness.launch.preparing import OOM_SCORE, NotPrepared, prepare_apart
-from harness.launch.runner import RunOptions, run_suite
+from harness.launch import inputs as module
+from harness.launch.inputs import OOM_SCORE, InputCache, NotPrepared, prepare_apart
+from harness.launch.runner import run_suite
+from harness.launch.slots import RunOptions
 from harness.results.record import Record, read_record
 from harness.results.record_store import ResultStore
 from harness.suite.expand import expand
-from harness.suite.names import read_suite
 from harness.suite.schema import TrialConfig
+from harness.suite.suite_file import read_suite
 
 pytestmark = pytest.mark.timeout(120)
 # As the kernel does it, as numpy does it under a limit, as code of somebody else's does it.
@@ -101,7 +101,7 @@ def test_the_suite_goes_on(
 ) -> None:
     """Trials that need what cannot be had say why, in the words of one try; the others run."""
     counts = iter([7, 7 + kills] + [7] * 20)
-    monkeypatch.setattr(preparing, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(module, "oom_kills", lambda: next(counts))
     records = run(home, end)
     assert Counter(record.status for record in records) == {"ok": 2, status: 2}
     failed = [record for record in records if record.status != "ok"]
@@ -119,7 +119,7 @@ def test_the_runner_ends_and_so_does_what_prepares(home: Path) -> None:
     (trial, *_), _ = trials(home, "hang")
     (home / "trial.json").write_text(trial.model_dump_json())
     script = (
-        "import sys; from pathlib import Path; from harness.launch.preparing import prepare_apart\n"
+        "import sys; from pathlib import Path; from harness.launch.inputs import prepare_apart\n"
         "from harness.suite.schema import TrialConfig\n"
         "trial = TrialConfig.model_validate_json(Path('trial.json').read_text())\n"
         "prepare_apart(trial, Path('data'), Path('cache'), print)\n"
@@ -149,7 +149,7 @@ def test_what_is_there_starts_no_process(home: Path, monkeypatch: pytest.MonkeyP
     told: list[str] = []
     made = InputCache(home / "data", apart=True).get(trial, told.append)
     assert told == ["preparing ring", "partitioning ring into 2 (chunk)"]
-    monkeypatch.setattr(preparing, "prepare_apart", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(module, "prepare_apart", lambda *_, **__: pytest.fail("started"))
     assert InputCache(home / "data", apart=True).get(trial, print) == made
     assert InputCache(home / "data").get(trial, print) == made
 
@@ -171,10 +171,12 @@ def test_mistakes_are_told_as_they_are_here(home: Path) -> None:
     assert str(missing.value).endswith("get it with: harness data get cora")
 
 
-def test_a_request_that_is_none(home: Path) -> None:
+def test_a_request_that_is_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = subprocess.run(
-        [sys.executable, "-P", "-m", preparing.__name__], input=json.dumps({}), text=True, capture_output=True
+        [sys.executable, "-P", "-m", module.__name__], input=json.dumps({}), text=True, capture_output=True
     )
     assert (process.returncode, process.stdout) == (1, "")
+    monkeypatch.setattr(module, "start_runner", lambda command, **options: subprocess.Popen(["false"], **options))
+    (trial, *_), _ = trials(home, "bug")
     with pytest.raises(NotPrepared, match="exited with code 1 while preparing data"):
-        preparing._raise_for(1, {}, "preparing data", "", oom=False)
+        prepare_apart(trial, home / "data", home / "cache", print)

@@ -1,19 +1,24 @@
-"""The options that commands share, and what they mean."""
+"""The options that commands share; `SuiteOptions` are those of commands that take a suite."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
 from harness.errors import UserError, nearest
-from harness.suite.shipped import suite_file
+from harness.suite.suite_file import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.rendezvous import Cluster
+    from harness.launch.slots import RunOptions
+    from harness.suite.schema import Suite, TrialConfig
 
 
 def option(usage: str, help: str, **others: Any) -> Any:
@@ -132,7 +137,7 @@ def executor_of(text: str, slurm: list[str] | None, detach: bool, rdzv: str | No
         raise UserError(f"unknown executor '{text}'", key="--executor", fix=nearest(text, EXECUTORS))
     for given, name, whose in ((slurm, "--slurm", "slurm"), (detach, "--detach", "slurm"), (rdzv, "--rdzv", "local")):
         if given and text != whose:
-            raise UserError(f"nothing that --executor {text} has", key=name, fix=f"--executor {whose}, or leave it out")
+            raise UserError(f"applies only to --executor {whose}", key=name, fix="leave it out, or name that executor")
     return text
 
 
@@ -184,7 +189,7 @@ def cluster_of(
     if step is not None and step.nodes != count:
         raise UserError(f"{count}, the Slurm step has {step.nodes} nodes", key="--nnodes", fix="srun -N")
     if rdzv is None and step is None:
-        raise UserError(f"{nodes} nodes that know no place to meet", key="--nnodes", fix="add --rdzv HOST:PORT")
+        raise UserError(f"{nodes} needs a rendezvous address", key="--nnodes", fix="add --rdzv HOST:PORT")
     if step is not None:
         return Cluster(count, step.coordinator, step.port, step.index == 0, rdzv_timeout_s, node_timeout_s)
     host, port = _endpoint(rdzv or "")
@@ -240,7 +245,123 @@ def use_data_dir(path: Path | None) -> Path | None:
     return path.resolve()
 
 
-def overrides_of(set_: list[str] | None, repeat: int | None, interleave: bool) -> list[str]:
-    """Return the overrides of a suite that options ask for, those of --set first."""
-    repeats = [] if repeat is None else [f"repeat={repeat}"]
-    return [*(set_ or []), *repeats, *(["interleave=true"] if interleave else [])]
+@dataclass
+class SuiteOptions:
+    """A suite as a user asks for it, and which of its trials.
+
+    See `suite_command`. `suite` may be a mapping with the content of a file in place of a path (`harness.run`).
+    """
+
+    suite: SuiteFile
+    results: Results = Path("results")
+    device: Device = None
+    only: Only = None
+    set_: Set = None
+    plugin: Plugin = None
+    trust_plugins: TrustPlugins = False
+    retry: Retry = ""
+    fresh: Fresh = False
+    data_dir: DataDir = None
+    warm: Warm = True
+    shard: Shard = None
+    repeat: Repeat = None
+    interleave: Interleave = False
+
+    def __post_init__(self) -> None:
+        self.data_dir = use_data_dir(self.data_dir)
+        self.device = device_of(self.device)
+
+    @property
+    def overrides(self) -> list[str]:
+        """Overrides of the suite's keys, those of --set first."""
+        repeats = [] if self.repeat is None else [f"repeat={self.repeat}"]
+        return [*(self.set_ or []), *repeats, *(["interleave=true"] if self.interleave else [])]
+
+    def run_options(self, **others: Any) -> RunOptions:
+        """Return the options of a run; `others`: fields that are not the suite's."""
+        from harness.launch.slots import RunOptions
+
+        return RunOptions(statuses_of(self.retry), self.fresh, self.data_dir, warm=self.warm, **others)
+
+    def read(self) -> Suite:
+        """Read the suite with its overrides and plugins."""
+        from harness.suite.suite_file import read_suite
+
+        return read_suite(self.suite, self.overrides, self.plugin or [], trusted=self.trust_plugins)
+
+    def select(self, *, with_results: bool = True, build: bool = True) -> tuple[Suite, list[TrialConfig]]:
+        """Return the suite with the trials that are asked for, at least one.
+
+        Args:
+            with_results: a trial that has a record of other data in `results` is another trial on today's.
+            build: prepare data where only that shows whether a record is of today's data.
+
+        Raises:
+            UserError: a mistake in the suite, or no trial is selected.
+        """
+        from harness.suite.expand import expand, older_names
+        from harness.suite.select import chosen
+
+        suite = self.read()
+        idle: list[str] = []
+        every = expand(suite, device=self.device, data_dir=self.data_dir, report=idle.append)
+        options = {key for trial in every for key in trial.method.options}
+        first, step = (0, 1) if self.shard is None else shard_of(self.shard)
+
+        def asked(trials: Sequence[TrialConfig]) -> list[TrialConfig]:
+            """Return the selected ones, by the ids of today's data or, alike on all nodes, of any."""
+            if self.only is None:
+                return list(trials)
+            alike = [own for trial in trials for own in (trial, trial.of_any_data)]
+            wanted = {own.of_any_data.id for own in chosen(alike, self.only, options)}
+            return [trial for trial in trials if trial.of_any_data.id in wanted]
+
+        if with_results:
+            from harness.launch.inputs import on_todays_data
+            from harness.results.record_store import ResultStore
+
+            store, wanted = ResultStore(self.results, suite.name), asked(every)[first::step]
+            every, said = on_todays_data(every, store, self.data_dir, build=build, wanted=wanted, report=typer.echo)
+            for line in said:
+                typer.echo(f"note: {line}")
+        for line in [*older_names(suite), *idle]:
+            typer.echo(f"note: {line}", err=True)
+        trials = asked(every)
+        if not trials:
+            what = f"none of the {len(every)} trials matches '{self.only}'" if self.only else "the suite has no trials"
+            file = self.suite if isinstance(self.suite, Path) else None
+            fix = f"see `harness plan {file}`" if file else None
+            raise UserError(what, file=file, key="--only" if self.only else None, fix=fix)
+        return suite, trials[first::step]
+
+
+def suite_command(*left_out: str, **fixed: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function of `SuiteOptions` a command whose options are their fields, then its own parameters.
+
+    `left_out`: fields that the command does not offer; `fixed`: the same, with their values. A field that the command
+    declares itself, too, has the command's declaration.
+    """
+
+    def made(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(SuiteOptions, include_extras=True) | get_type_hints(command, include_extras=True)
+        _, *own = inspect.signature(command).parameters.values()
+        names = {parameter.name for parameter in own}
+        offered = [each for each in fields(SuiteOptions) if each.name not in {*left_out, *fixed}]
+        keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+        declared = [
+            inspect.Parameter(name, keyword, default=getattr(SuiteOptions, name, empty), annotation=hints[name])
+            for name in (each.name for each in offered)
+            if name not in names
+        ]
+        declared += [each.replace(kind=keyword, annotation=hints[each.name]) for each in own]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            options = SuiteOptions(**fixed, **{each.name: given[each.name] for each in offered})
+            command(options, **{name: given[name] for name in names})
+
+        run.__signature__ = inspect.Signature(declared)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in declared}
+        return run
+
+    return made

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.local import GroupResult, run_group
+from harness.launch import group as module
+from harness.launch.group import GroupResult, run_group
 from harness.launch.process import RankProcess, placements_of, rank_environment, wait_for_end
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -25,11 +26,12 @@ pytestmark = pytest.mark.timeout(60)
 def start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How ranks start; what they do and leave is the same."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
+    monkeypatch.setattr(module, "GRACE_S", 1.0)
     monkeypatch.setitem(SETTINGS, "warm", request.param == "warm")
     return request.param
 
 
-SETTINGS: dict = {"threads": 1, "timeout_s": 30, "on_progress": lambda event: None, "grace_s": 1.0}
+SETTINGS: dict = {"threads": 1, "timeout_s": 30, "on_progress": lambda event: None}
 
 
 def write_job(out: Path) -> Path:
@@ -41,7 +43,7 @@ def write_job(out: Path) -> Path:
 def run(out: Path, monkeypatch: pytest.MonkeyPatch, ranks: dict[int, str], size: int = 2, **options) -> GroupResult:
     monkeypatch.setenv("FAKE_RANKS", json.dumps(ranks))
     placements = placements_of(range(size), size)
-    group = run_group(write_job(out), placements, out, worker="launch.fake_worker", **SETTINGS | options)
+    group = run_group(write_job(out), placements, worker="launch.fake_worker", **SETTINGS | options)
     assert group.warm == SETTINGS["warm"]
     return group
 
@@ -84,10 +86,7 @@ def test_environment_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     settings = SETTINGS | {"threads": 3}
-    assert (
-        run_group(write_job(tmp_path), placements_of(range(2), 2), tmp_path, worker="show_env", **settings).status
-        == "ok"
-    )
+    assert run_group(write_job(tmp_path), placements_of(range(2), 2), worker="show_env", **settings).status == "ok"
     env = json.loads((tmp_path / "env-1.json").read_text())
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONUNBUFFERED")
     assert [env[name] for name in names] == ["1", "2", "1", "2", "1"]
@@ -96,13 +95,13 @@ def test_environment_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     flags = Path(f"/sys/class/net/{env['GLOO_SOCKET_IFNAME']}/flags")
     assert int(flags.read_text(), 16) & 0x8  # IFF_LOOPBACK
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine")
-    run_group(write_job(tmp_path), placements_of(range(1), 1), tmp_path, worker="show_env", **settings)
+    run_group(write_job(tmp_path), placements_of(range(1), 1), worker="show_env", **settings)
     assert json.loads((tmp_path / "env-0.json").read_text())["GLOO_SOCKET_IFNAME"] == "mine"
 
 
-@pytest.mark.parametrize("namespace", [None, "harness-1"])
+@pytest.mark.parametrize("namespace", [None, 7])
 def test_the_users_interface_for_nccl_stays_but_in_a_namespace(
-    namespace: str | None, monkeypatch: pytest.MonkeyPatch
+    namespace: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [placement] = placements_of(range(1), 2, "eth7")
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
@@ -122,7 +121,8 @@ def test_a_rank_exits_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_cause_wins_over_a_lost_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = run(tmp_path, monkeypatch, {0: "lost", 1: "kill"}, grace_s=10)
+    monkeypatch.setattr(module, "GRACE_S", 10.0)
+    group = run(tmp_path, monkeypatch, {0: "lost", 1: "kill"})
     assert (group.status, group.reason) == ("error", "rank 1 was killed by signal 9 (SIGKILL)")
     assert [rank["status"] for rank in group.ranks] == ["error"]
     assert group.wall_s < 8  # the grace ends when all have
@@ -142,7 +142,8 @@ def test_a_status_of_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_sigkill_is_oom_when_the_kernel_counted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([4, 5])
-    group = run(tmp_path, monkeypatch, {1: "kill", 0: "hang"}, count_oom_kills=lambda: next(counts))
+    monkeypatch.setattr(module, "oom_kills", lambda: next(counts))
+    group = run(tmp_path, monkeypatch, {1: "kill", 0: "hang"})
     assert group.status == "oom"
     assert group.reason is not None
     assert group.reason.startswith("rank 1 was killed by signal 9 (SIGKILL): ")
@@ -211,11 +212,11 @@ def test_an_exception_in_the_runner_ends_the_ranks(tmp_path: Path, monkeypatch: 
 def start_runner(out: Path, warm: bool) -> subprocess.Popen[bytes]:
     """A process of its own that runs a group which hangs."""
     script = (
-        "import sys; from pathlib import Path; from harness.launch.local import run_group\n"
+        "import sys; from pathlib import Path; from harness.launch.group import run_group\n"
         "from harness.launch.process import placements_of\n"
         "out = Path(sys.argv[1])\n"
         f"options = dict(threads=1, timeout_s=50, on_progress=print, worker='launch.fake_worker', warm={warm})\n"
-        "run_group(out / 'job.json', placements_of(range(2), 2), out, **options)\n"
+        "run_group(out / 'job.json', placements_of(range(2), 2), **options)\n"
     )
     write_job(out)
     env = os.environ | {"FAKE_RANKS": '{"0": "hang", "1": "stubborn"}'}

@@ -12,14 +12,13 @@ import pytest
 from harness import gpus as usable
 from harness.errors import UserError
 from harness.gpus import Gpu, driver_cuda, why_unusable
-from harness.launch import gpus as module
+from harness.launch import hardware as module
 from harness.launch.coordinator import Coordinator
-from harness.launch.gpus import check_device, expanded, near_cores, unlike_gpus
-from harness.launch.memory import Capacity
-from harness.launch.planner import PlannedTrial, remarks
+from harness.launch.hardware import Capacity, check_device, expanded, near_cores, unlike_gpus
+from harness.launch.planner import PlannedTrial, warnings
 from harness.launch.process import placements_of
 from harness.launch.rendezvous import NodeInfo
-from harness.launch.seats import Seat
+from harness.launch.slots import Slot
 from harness.suite.expand import expand
 from harness.suite.schema import Suite, TrialConfig
 
@@ -114,12 +113,12 @@ def test_ranks_of_a_timed_trial_have_like_gpus(here: list[Gpu]) -> None:
 
 
 def test_a_plan_says_so_before_anything_runs() -> None:
-    planned = PlannedTrial(trial(), "run", None, None, None, None, SimpleNamespace(nodes=9))  # type: ignore[arg-type]
-    [note] = remarks([planned], Capacity(0, (1, 1), names=tuple(UNLIKE)))
+    planned = PlannedTrial(trial(), "run", None, None, None, (), SimpleNamespace(nodes=9))  # type: ignore[arg-type]
+    [note] = warnings([planned], Capacity(0, (1, 1), names=tuple(UNLIKE)))
     assert note == (
         "1 trial: ranks on unlike GPUs (A100, H100): times would be those of the slowest; a run refuses them"
     )
-    assert remarks([planned], Capacity(0, (1, 1), names=("A100", "A100"))) == []
+    assert warnings([planned], Capacity(0, (1, 1), names=("A100", "A100"))) == []
 
 
 def test_nodes_with_unlike_gpus_train_nothing(tmp_path: Path) -> None:
@@ -175,6 +174,6 @@ def test_a_bus_is_written_as_linux_does(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ranks_have_cores_near_their_gpu_first(
     each: int, near: list[set[int]], expected: list[tuple[int, ...]]
 ) -> None:
-    seat = Seat(tuple(range(8)))
+    slot = Slot(tuple(range(8)))
     ranks = placements_of(range(4), 4)
-    assert [seat.placed(rank, each, [*map(frozenset, near)]).cores for rank in ranks] == expected
+    assert [slot.placed(rank, each, [*map(frozenset, near)]).cores for rank in ranks] == expected

@@ -13,20 +13,23 @@ from harness.caches import cache_root
 from harness.data.graph import GraphData
 from harness.data.partition import PARTITIONERS, extend_parts, partition_nodes
 from harness.data.partition.view import META, PartitionedGraph, write_induced, write_view
-from harness.data.store import (
+from harness.data.prepared import (
     FINGERPRINT_DIGITS,
+    Report,
     atomic_directory,
     content_hash,
+    damage,
     hash_file,
     known_hash,
     locked,
     open_graph,
-    replace_text,
+    seal,
+    set_aside,
+    to_stderr,
 )
-from harness.data.sums import Tell, damage, seal, set_aside, to_stderr
 from harness.deferred import numpy as np
 from harness.errors import DataError, UserError
-from harness.files import RECORD, read_text
+from harness.files import RECORD, read_text, write_whole
 from harness.spec import PartitionSpec, PluginSource
 
 if TYPE_CHECKING:
@@ -53,12 +56,12 @@ def ensure_partitioned(
     cache: Path | None = None,
     source: PluginSource | None = None,
     check: bool = True,
-    tell: Tell = to_stderr,
+    report: Report = to_stderr,
 ) -> PartitionPaths:
     """Return the views of the prepared graph in `graph_dir` under `spec`, building them if need be.
 
     Views that are there are held against their checksums (`check`); if they are damaged, they are set aside and made
-    again, which `tell` says. Nothing is written if they are whole: the cache may be read-only.
+    again; `report` receives a line. Nothing is written if they are whole: the cache may be read-only.
 
     They lie in `cache/partitions/<key>/{train,full}`; the key hashes the graph's topology and training mask, what of
     `spec` matters to its partitioner, the code of a plugin's (`source`), and the format. Processes that ask at the
@@ -76,7 +79,7 @@ def ensure_partitioned(
         return _paths(target, inductive)
     with locked(target):
         if (target / "full" / META).is_file() and (why := damage(target)) is not None:
-            set_aside(target, why, tell)
+            set_aside(target, why, report)
         if not (target / "full" / META).is_file():
             with atomic_directory(target) as staging:
                 start = time.perf_counter()
@@ -111,7 +114,7 @@ def find_partitioned(
 def _keep_seconds(built: Path, seconds: float) -> None:
     """Keep in the views what making them took, for the trials that find them."""
     for meta in built.glob(f"*/{META}"):
-        replace_text(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
+        write_whole(meta, json.dumps(json.loads(meta.read_text()) | {"seconds": seconds}, indent=1))
 
 
 def partition_fingerprint(paths: PartitionPaths) -> str:
@@ -205,7 +208,7 @@ def _point_at(view_dir: Path, topology: Path) -> None:
     """Keep the view's absolute path right when the cache or the graph has moved."""
     meta = _read_meta(view_dir)
     if meta["topology"] != str(topology):
-        replace_text(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
+        write_whole(view_dir / META, json.dumps(meta | {"topology": str(topology)}, indent=1))
 
 
 def _read_meta(view_dir: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Arrays on disk by chunks of rows, prepared graphs, and what every cache is built with: a lock, an atomic directory.
+"""Prepared graphs on disk: arrays by chunks of rows, locks, atomic directories, checksums.
 
 No array need fit in memory. Plain file reads are used rather than memory maps: mapped pages would count as
 this process's memory.
@@ -17,7 +17,9 @@ import mmap
 import os
 import shutil
 import socket
+import sys
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +29,11 @@ from typing import IO, Any, NamedTuple
 from harness.data.graph import Array, GraphData, check_graph
 from harness.deferred import numpy as np
 from harness.errors import DataError, UserError, writing
-from harness.files import SMALL, open_regular, read_text
+from harness.files import SMALL, open_regular, read_text, write_whole
 
 CHUNK_BYTES = 4 << 20
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # what file systems without locks answer
-SUMS = "checksums.json"  # see `harness.data.sums`
+SUMS = "checksums.json"  # see `seal`
 _MAX_HEADER = 10_000
 _BAD_HEADER = (ValueError, TypeError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError, OverflowError)
 
@@ -198,7 +200,7 @@ def content_hash(directory: Path, names: Sequence[str], kept: str) -> str:
     joined = "".join(hash_file(path) for path in _there(directory, names))
     digest = hashlib.sha256(joined.encode()).hexdigest()
     with contextlib.suppress(OSError):  # it is only a shortcut: the directory may be read-only, or full
-        replace_text(directory / kept, json.dumps({"stat": _stat(directory, names), "hash": digest}))
+        write_whole(directory / kept, json.dumps({"stat": _stat(directory, names), "hash": digest}))
     return digest
 
 
@@ -217,18 +219,6 @@ def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file; raises as `open_regular`."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a small file, whole or not at all; other hosts and containers may write it, too."""
-    staging = path.with_name(f".{path.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    try:
-        staging.write_text(text)
-        os.replace(staging, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            staging.unlink(missing_ok=True)
-        raise
 
 
 def _there(directory: Path, names: Sequence[str]) -> list[Path]:
@@ -402,3 +392,75 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# Checksums: with a flipped bit in a column index a kernel reads anywhere, and dies. CRC-32, which zlib computes at
+# several GB/s: all of a prepared graph is read once by each run that uses it.
+Report = Callable[[str], None]
+
+
+def to_stderr(text: str) -> None:
+    """Print a line on standard error."""
+    print(text, file=sys.stderr)
+
+
+def seal(directory: Path, pattern: str = "*.npy") -> None:
+    """Keep the sizes and checksums of the files under a directory that match `pattern`, in its `checksums.json`."""
+    files = sorted(path for path in directory.rglob(pattern) if path.is_file() and path.name != SUMS)
+    sums = {path.relative_to(directory).as_posix(): [path.stat().st_size, _crc(path)] for path in files}
+    write_whole(directory / SUMS, json.dumps(sums, indent=1) + "\n")
+
+
+def changed(directory: Path) -> list[str] | None:
+    """Return the files that are not what they were when the directory was sealed; None if it never was.
+
+    OSError if a file is there and cannot be read: that says nothing of what it contains.
+    """
+    try:
+        sums = json.loads((directory / SUMS).read_text(encoding="utf-8"))
+        known = {str(name): (int(size), int(crc)) for name, (size, crc) in sums.items()}
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, AttributeError):
+        return [SUMS]
+    return [name for name, sum_ in known.items() if not _is(directory / name, *sum_)]
+
+
+def _is(path: Path, size: int, crc: int) -> bool:
+    try:
+        return path.stat().st_size == size and _crc(path) == crc
+    except FileNotFoundError:
+        return False
+
+
+def _crc(path: Path) -> int:
+    crc, chunk = 0, bytearray(CHUNK_BYTES)
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(chunk):
+            crc = zlib.crc32(memoryview(chunk)[:count], crc)
+    return crc
+
+
+def damage(directory: Path) -> str | None:
+    """Return what is wrong with a sealed directory, in words; None if nothing is, or it never was sealed."""
+    names = changed(directory)
+    if not names:
+        return None
+    more = f" and {len(names) - 1} more files" if len(names) > 1 else ""
+    return f"{names[0]}{more} changed since it was made"
+
+
+def set_aside(directory: Path, why: str, report: Report) -> None:
+    """Rename a damaged directory to `NAME.damaged`, in place of an earlier one, and report so.
+
+    DataError if that is not possible.
+    """
+    aside = directory.with_name(f"{directory.name}.damaged")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(aside)
+        os.rename(directory, aside)
+    except OSError as error:
+        what = f"damaged: {why}, and cannot be set aside: {error.strerror}"
+        raise DataError(what, file=directory, fix="remove it, or set HARNESS_CACHE to another directory") from error
+    report(f"damaged: {why}; set aside as {aside}, and made again")

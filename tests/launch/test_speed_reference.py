@@ -11,9 +11,9 @@ from threading import BrokenBarrierError
 
 import pytest
 
-from harness.launch import reference as module
-from harness.launch.inputs import usable_cores
-from harness.launch.reference import EVERY, Reference
+from harness.launch import machines as module
+from harness.launch.hardware import usable_cores
+from harness.launch.machines import EVERY, SpeedReference
 from harness.results.environment import Measurement, machine, measurements, note
 from harness.runtime.speed_reference import measure
 
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_it_is_run_first_then_every_few_minutes_and_last(clock: Machine, tmp_path: Path) -> None:
-    reference, seen = Reference(tmp_path), []
+    reference, seen = SpeedReference(tmp_path), []
     for _ in range(3):
         seen.append(seconds(reference.before(clock.run)))
         clock.wait(seconds=EVERY.total_seconds() * 0.6)
@@ -66,11 +66,11 @@ def test_it_is_run_first_then_every_few_minutes_and_last(clock: Machine, tmp_pat
 
 
 def test_a_run_goes_on_with_the_last_time_of_one_just_before(clock: Machine, tmp_path: Path) -> None:
-    Reference(tmp_path).before(clock.run)
+    SpeedReference(tmp_path).before(clock.run)
     other = Measurement(machine="00000000", when=clock.now + timedelta(seconds=1), seconds=99, cores=2)
     note(tmp_path, [other])
     clock.wait(seconds=2)
-    again = Reference(tmp_path)
+    again = SpeedReference(tmp_path)
     assert seconds(again.before(clock.run)) == 1
     clock.wait(days=1)
     assert seconds(again.before(clock.run)) == 2
@@ -78,11 +78,11 @@ def test_a_run_goes_on_with_the_last_time_of_one_just_before(clock: Machine, tmp
 
 def test_a_time_of_other_cores_is_another_workloads(clock: Machine, tmp_path: Path) -> None:
     note(tmp_path, [Measurement(machine=machine(), when=clock.now, seconds=99, cores=CORES + 1)])
-    assert seconds(Reference(tmp_path).before(clock.run)) == 1
+    assert seconds(SpeedReference(tmp_path).before(clock.run)) == 1
 
 
 def test_nothing_is_measured_beside_trials_or_where_none_ran(clock: Machine, tmp_path: Path) -> None:
-    reference = Reference(tmp_path)
+    reference = SpeedReference(tmp_path)
     reference.after(nullcontext(True))
     assert clock.count == 0
     reference.before(clock.run)
@@ -91,7 +91,7 @@ def test_nothing_is_measured_beside_trials_or_where_none_ran(clock: Machine, tmp
 
 
 def test_a_workload_that_fails_leaves_no_time(clock: Machine, tmp_path: Path) -> None:
-    reference = Reference(tmp_path)
+    reference = SpeedReference(tmp_path)
     assert reference.before(clock.broken) is None
     assert measurements(tmp_path) == []
     assert reference.before(clock.run) is None
@@ -103,7 +103,7 @@ def test_a_workload_that_cannot_be_written_harms_no_trial(clock: Machine, tmp_pa
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    assert Reference(tmp_path).before(full) is None
+    assert SpeedReference(tmp_path).before(full) is None
 
 
 def test_a_full_disk_harms_no_trial(clock: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_full_disk_harms_no_trial(clock: Machine, tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module, "note", full)
-    assert seconds(Reference(tmp_path).before(clock.run)) == 1
+    assert seconds(SpeedReference(tmp_path).before(clock.run)) == 1
 
 
 def test_the_workload_is_run_on_the_cores_that_are_named() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.launch import ahead, fork_server
-from harness.launch.ahead import compile_ahead, everything, shape, tiny, with_usual_numbers
+from harness.launch import fork_server
+from harness.launch import machines as module
+from harness.launch.group import GroupResult, RankFailure
 from harness.launch.inputs import InputCache
-from harness.launch.local import GroupResult, RankFailure
-from harness.launch.runner import OneMachine
+from harness.launch.machines import OneMachine, everything, shape, tiny, warm_up, with_usual_numbers
 from harness.runtime.method import METHODS
 from harness.spec import PluginSource
 from harness.suite.expand import expand
@@ -24,7 +24,7 @@ from harness.suite.schema import Suite, Timeouts, TrialConfig
 
 @pytest.fixture(autouse=True)
 def _own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(ahead, "stream", SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path))))
+    monkeypatch.setattr(module, "stream", SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path))))
     yield
     fork_server.preload(None)
 
@@ -86,30 +86,30 @@ def test_what_kernels_depend_on(sections: dict[str, Any]) -> None:
 def test_words_among_options_matter_and_the_code_does(monkeypatch: pytest.MonkeyPatch) -> None:
     before = one({"bns-gcn": {"sampler": "fixed"}})
     assert before != one({"bns-gcn": {"sampler": "bernoulli"}})
-    monkeypatch.setattr(ahead, "_code", lambda: ["other code"])
+    monkeypatch.setattr(module, "_code", lambda: ["other code"])
     assert one({"bns-gcn": {"sampler": "fixed"}}) != before
 
 
 def test_each_shape_is_run_once_and_noted() -> None:
     wanted, ranks, told = trials(["full", {"bns-gcn": {"rate": [0.1, 0.5]}}]), Ranks(), []
     assert len(wanted) == 3
-    assert compile_ahead(wanted, ranks, told.append) == (2, 0)
+    assert warm_up(wanted, ranks, told.append) == (2, 0)
     assert [trial.method.name for trial in ranks.ran] == ["full", "bns-gcn"]
     assert [text[-7:] for text in told[:2]] == ["/2 full", "bns-gcn"]
     assert told[2:] == ["kernels are compiled for 2 of 2 shapes of trials"]
     assert told[1].startswith("compiling kernels, once on this machine ██████████░░░░░░░░░░ 1/2")
     assert len({id(inputs) for inputs in ranks.inputs}) == 1
-    assert compile_ahead(wanted, ranks, told.append) == (0, 0)
+    assert warm_up(wanted, ranks, told.append) == (0, 0)
     assert len(ranks.ran) == 2
     assert len(told) == 3
 
 
 def test_a_shape_that_fails_is_told_and_tried_again() -> None:
     ranks, told = Ranks("full"), []
-    assert compile_ahead(trials(["full", "pipegcn"]), ranks, told.append) == (2, 1)
+    assert warm_up(trials(["full", "pipegcn"]), ranks, told.append) == (2, 1)
     assert told[1] == "full is not compiled ahead: rank 0 planted"
     assert told[3] == "kernels are compiled for 1 of 2 shapes of trials"
-    assert compile_ahead(trials(["full", "pipegcn"]), ranks, told.append) == (1, 1)
+    assert warm_up(trials(["full", "pipegcn"]), ranks, told.append) == (1, 1)
     assert [trial.method.name for trial in ranks.ran] == ["full", "pipegcn", "full"]
 
 
@@ -122,37 +122,37 @@ def test_numbers_that_are_too_large_for_a_tiny_graph_are_left_at_their_defaults(
             return super().__call__(trial, out, inputs)
 
     ranks, told = TooMany(), []
-    assert compile_ahead([trial], ranks, told.append) == (1, 0)
+    assert warm_up([trial], ranks, told.append) == (1, 0)
     assert told[1:] == ["kernels are compiled for 1 of 1 shapes of trials"]
     asked, usual = (ran.method.options for ran in ranks.ran)
     assert (asked["clusters"], usual["clusters"], usual["per_batch"], usual["degrees"]) == (1500, 50, 5, "batch")
     assert shape(with_usual_numbers(trial)) == shape(trial)
-    assert compile_ahead([trial], ranks, told.append) == (0, 0)
+    assert warm_up([trial], ranks, told.append) == (0, 0)
 
 
 def test_servers_load_what_the_trials_called(tmp_path: Path) -> None:
     both, shared = trials(["full", "pipegcn"]), {"harness.shared": ["int64", "rank 0", "rank 1"]}
     full, pipegcn = {"harness.full": ["float32"]}, {"harness.pipegcn": ["float32"]}
     for _ in range(2):  # run, and noted
-        compile_ahead(both, Ranks(), lambda text: None)
+        warm_up(both, Ranks(), lambda text: None)
         assert fork_server._kernels == full | pipegcn | shared
-    compile_ahead(both[:1], Ranks(), lambda text: None)
+    warm_up(both[:1], Ranks(), lambda text: None)
     assert fork_server._kernels == full | shared
     (note,) = [path for path in (tmp_path / "harness-ahead").iterdir() if "pipegcn" in path.read_text()]
     note.write_text("")  # damaged
     ranks = Ranks()
-    compile_ahead(both, ranks, lambda text: None)
+    warm_up(both, ranks, lambda text: None)
     assert [trial.method.name for trial in ranks.ran] == ["pipegcn"]
 
 
 def test_servers_load_everything_where_a_trial_is_not_known(tmp_path: Path) -> None:
-    compile_ahead(trials(["full", "pipegcn"]), Ranks("pipegcn"), lambda text: None)
+    warm_up(trials(["full", "pipegcn"]), Ranks("pipegcn"), lambda text: None)
     assert fork_server._kernels is None
     (trial,) = trials(["full"])
-    compile_ahead([trial], Ranks(), lambda text: None)
+    warm_up([trial], Ranks(), lambda text: None)
     assert fork_server._kernels is not None
     plugin = PluginSource(file=tmp_path / "mine.py", module=None, cls="Mine", sha256="0")
-    compile_ahead([trial, trial.model_copy(update={"plugin": plugin})], Ranks(), lambda text: None)
+    warm_up([trial, trial.model_copy(update={"plugin": plugin})], Ranks(), lambda text: None)
     assert fork_server._kernels is None
 
 
@@ -165,7 +165,7 @@ def test_an_error_of_one_shape_does_not_end_the_others() -> None:
             raise UserError("no partitioner")
         return GroupResult()
 
-    assert compile_ahead(trials(["full", "pipegcn"]), run, told.append) == (2, 1)
+    assert warm_up(trials(["full", "pipegcn"]), run, told.append) == (2, 1)
     assert ran == ["full", "pipegcn"]
     assert "full is not compiled ahead: no partitioner" in told
 
@@ -174,9 +174,9 @@ def test_errors_are_told_and_no_errors_of_the_run(monkeypatch: pytest.MonkeyPatc
     def damaged(trial: TrialConfig) -> str:
         raise OSError("a file of the code is gone")
 
-    monkeypatch.setattr(ahead, "shape", damaged)
+    monkeypatch.setattr(module, "shape", damaged)
     told: list[str] = []
-    assert OneMachine(Timeouts()).compile(trials(["full"]), told.append) == (0, 1)
+    assert OneMachine(Timeouts()).warm_up(trials(["full"]), told.append) == (0, 1)
     assert told == ["kernels are not compiled ahead: OSError in the runner: a file of the code is gone"]
 
 
@@ -185,7 +185,7 @@ def test_a_plugin_is_not_run_unasked(tmp_path: Path) -> None:
     source = PluginSource(file=tmp_path / "mine.py", module=None, cls="Mine", sha256="0")
     ranks = Ranks()
     for own in ({"plugin": source}, {"plugins": {"model": source}}):
-        assert compile_ahead([trial.model_copy(update=own)], ranks, lambda text: None) == (0, 0)
+        assert warm_up([trial.model_copy(update=own)], ranks, lambda text: None) == (0, 0)
     assert ranks.ran == []
 
 

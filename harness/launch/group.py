@@ -8,34 +8,38 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.launch.fork_server import ForkServer, NoWarmStart, fork_server
-from harness.launch.options import WORKER
+from harness.launch.hardware import PROC, oom_kills
 from harness.launch.process import (
+    WORKER,
     Placement,
     ProgressTail,
     RankProcess,
     group_log,
     log_path,
     log_tail,
-    oom_kills,
     rank_environment,
     read_ended_epochs,
     read_rank,
     start_rank,
     wait_for_end,
+    what_is_odd,
 )
-from harness.launch.rank_reports import what_is_odd
-from harness.launch.standstill import Standstill
 from harness.results.record import Status
+from harness.runtime.job import STACKS, Place, read_beacon
 
 GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
 POLL_S = 0.05
+LOOK_S = 1.0  # between two looks at the ranks' progress beacons
+STILL_S = 5.0  # a rank without progress for so long is no longer taken for a busy one
+STACKS_S = 2.0  # for ranks to write where they are
 
 OnProgress = Callable[[dict[str, Any]], None]
 # The worst first: the status that explains the others is the one a table should show.
@@ -48,14 +52,14 @@ _CONNECTION = re.compile(r"connection|gloo|nccl|socket|broken pipe|\bpeers?\b", 
 class RankFailure:
     """A rank failed, or a whole node did (`rank` is None). `node` is None on one machine.
 
-    `lost`: it ended without a word of its own, from outside; another start may not.
+    `lost`: it ended from outside, without a report of its own; another start may not.
     """
 
     rank: int | None
     status: Status
     reason: str
-    order: int = 0  # its place among the ends of the group
-    told: bool = False  # it failed after the launcher asked it to end
+    order: int = 0  # its position among the ends of the group
+    asked: bool = False  # it failed after the launcher asked it to end
     node: int | None = None
     lost: bool = False
 
@@ -70,18 +74,23 @@ class RankFailure:
         """Return the sort key, which puts the likeliest cause of a group's end first."""
         lost = self.status == "error" and _CONNECTION.search(self.reason) is not None
         known = SEVERITY.index(self.status) if self.status in SEVERITY else len(SEVERITY)
-        return (self.told, lost, known, self.order)
+        return (self.asked, lost, known, self.order)
 
 
 @dataclass(frozen=True)
 class GroupResult:
     """Says how a group ended.
 
-    `ranks` is what each rank wrote (those that wrote nothing are left out), `epochs` the rows of epochs that these
-    others had ended; `log` the end of every rank's
-    output; `wall_s` seconds, None if no rank was started; `warm` whether all ranks were forked by a process that
-    had imported what they need; `limit_s` the time limit, if it ended the group; `reached` where training was then, in
-    words; `nodes` what each node is, empty on one machine.
+    Attributes:
+        failures: of ranks and nodes.
+        ranks: what each rank wrote; those that wrote nothing are left out.
+        log: the end of every rank's output.
+        wall_s: seconds; None if no rank was started.
+        warm: whether all ranks were forked by a process that had imported what they need.
+        limit_s: the time limit, if it ended the group.
+        reached: where training was then, in words.
+        nodes: what each node is; empty on one machine.
+        epochs: rows of the epochs that ranks without a report had ended.
     """
 
     failures: Sequence[RankFailure] = ()
@@ -111,8 +120,8 @@ class GroupResult:
 
     def _verdict(self) -> tuple[Status, str | None]:
         if self.limit_s is not None:
-            stood = next((f"; {f.text}" for f in self.failures if f.status == "timeout"), "")
-            return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}{stood}"
+            hung = next((f"; {f.text}" for f in self.failures if f.status == "timeout"), "")
+            return "timeout", f"time limit of {self.limit_s:g} s reached {self.reached}{hung}"
         if not self.failures:
             return "ok", None
         first = min(self.failures, key=RankFailure.sort_key)
@@ -122,42 +131,48 @@ class GroupResult:
 def run_group(
     job: Path,
     placements: Sequence[Placement],
-    out: Path,
     *,
     threads: int,
     timeout_s: float,
-    on_progress: OnProgress,
+    progress_s: float = math.inf,
+    on_progress: OnProgress = lambda event: None,
     worker: str = WORKER,
     warm: bool = False,
-    grace_s: float = GRACE_S,
-    count_oom_kills: Callable[[], int] = oom_kills,
     failed_elsewhere: Callable[[], bool] = lambda: False,
-    progress_s: float = math.inf,
 ) -> GroupResult:
     """Run `python -P -m worker job` at each of `placements` and wait for all of them.
 
-    `job` is the file every rank reads, `out` the existing directory they write to; `threads` is per rank;
-    `timeout_s` is wall time from the start, `progress_s` that without a move of any rank; `warm` has ranks forked
-    where that is possible; `failed_elsewhere`, asked often, says whether a rank of the same trial on another machine
-    has failed. Any exception, KeyboardInterrupt among them, ends the ranks before it leaves this function; if this
-    process is killed, the ranks see the end of their stdin and exit.
+    Any exception, KeyboardInterrupt among them, ends the ranks before it leaves this function; if this process is
+    killed, the ranks see the end of their stdin and exit.
+
+    Args:
+        job: the file every rank reads; ranks write to its directory.
+        placements: of the ranks.
+        threads: of each rank.
+        timeout_s: wall time from the start.
+        progress_s: seconds without progress of any rank, once one has begun an epoch.
+        on_progress: receives the events of the ranks.
+        worker: the module every rank runs.
+        warm: have ranks forked where that is possible.
+        failed_elsewhere: whether a rank of the same trial on another machine has failed; asked often.
     """
+    out = job.parent
     server = _ready_server(worker, placements, threads, on_progress) if warm and placements else None
-    started, kills = time.monotonic(), count_oom_kills()
+    started, kills = time.monotonic(), oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
     world = placements[0].world if placements else 0
-    group = _Group(out, on_progress, failed_elsewhere, Standstill(out, world, progress_s))
+    group = _Group(out, world, progress_s, on_progress, failed_elsewhere)
     try:
         for placement in placements:
             start = partial(start_rank, worker, job, placement, threads, log_path(out, placement.rank), read_end)
             try:
                 process = start(server)
             except NoWarmStart as why:
-                _tell_cold(why, on_progress)
+                _report_cold(why, on_progress)
                 server = None
                 process = start()
             group.processes.append(process)
-        in_time = group.wait(started + timeout_s, grace_s)
+        in_time = group.wait(started + timeout_s)
     finally:
         # Both ends go first, because a second Ctrl-C may come while the ranks are being killed.
         os.close(read_end)
@@ -165,12 +180,12 @@ def run_group(
         for process in group.processes:
             process.kill()
     group.report()
-    oom = count_oom_kills() > kills
+    oom = oom_kills() > kills
     ranks = [placement.rank for placement in placements]
-    written = {rank: _plain(read_rank(out, rank), rank) for rank in ranks}
+    written = {rank: _valid_report(out, rank) for rank in ranks}
     return GroupResult(
         failures=[
-            failure_of(process, out, oom=oom) for process in group.processes if process.stood or failed(process, out)
+            failure_of(process, out, oom=oom) for process in group.processes if process.hung or failed(process, out)
         ],
         ranks=[found for found in written.values() if found is not None],
         epochs=[row for rank in ranks if written[rank] is None for row in read_ended_epochs(out, rank)],
@@ -190,42 +205,46 @@ def _ready_server(
         server = fork_server(worker, rank_environment(placements[0], threads))
         server.wait()
     except NoWarmStart as why:
-        _tell_cold(why, on_progress)
+        _report_cold(why, on_progress)
         return None
     return server
 
 
-def _tell_cold(why: NoWarmStart, on_progress: OnProgress) -> None:
+def _report_cold(why: NoWarmStart, on_progress: OnProgress) -> None:
     on_progress({"event": "stage", "text": f"ranks start cold: {why}"})
 
 
 @dataclass
 class _Group:
-    """Watches the ranks of a group."""
+    """Watches ranks of a group that write to `out`, `world` of the trial's all together."""
 
     out: Path
+    world: int
+    progress_s: float
     on_progress: OnProgress
     failed_elsewhere: Callable[[], bool]
-    standstill: Standstill
+    clock: Callable[[], float] = time.monotonic
     processes: list[RankProcess] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
+    _beacons: dict[int, tuple[Place, float]] = field(default_factory=dict)
+    _next_look: float = 0.0
 
     def __post_init__(self) -> None:
         self._tail = ProgressTail(self.out / "progress.jsonl")
         self._ended, self._failed = 0, False
 
-    def wait(self, deadline: float, grace_s: float) -> bool:
+    def wait(self, deadline: float) -> bool:
         """Wait until every rank has ended, or end them; False if the deadline passed with no rank failed."""
         grace_end: float | None = None
         while not self._all_ended():
             now = time.monotonic()
             if grace_end is None and (self._failed or self.failed_elsewhere()):
-                grace_end = now + grace_s
-            still = self.standstill.look(self.processes)
-            if still or now >= (deadline if grace_end is None else grace_end):
-                self.standstill.name(self.processes, ended_for_it=still)
+                grace_end = now + GRACE_S
+            hung = self.are_hung()
+            if hung or now >= (deadline if grace_end is None else grace_end):
+                self.blame(ended_for_it=hung)
                 self._end()
-                return still or grace_end is not None
+                return hung or grace_end is not None
             self.report()
             wait_for_end(self.processes, POLL_S)
         return True
@@ -255,21 +274,86 @@ class _Group:
         """Ask the ranks that still run to end; the caller kills those that do not."""
         for process in self.processes:
             if process.code is None:
-                process.told = True
+                process.asked = True
                 process.signal(signal.SIGTERM)
         give_up = time.monotonic() + TERM_S
         while not self._all_ended() and time.monotonic() < give_up:
             wait_for_end(self.processes, POLL_S)
 
+    def are_hung(self) -> bool:
+        """Read the ranks' progress beacons, once a second; returns whether all have stood for `progress_s`."""
+        now = self.clock()
+        if now < self._next_look:
+            return False
+        self._next_look = now + LOOK_S
+        for process in self.processes:
+            place = read_beacon(self.out, process.rank)
+            if place is not None and (process.rank not in self._beacons or self._beacons[process.rank][0] != place):
+                self._beacons[process.rank] = place, now
+        running = [process for process in self.processes if process.code is None]
+        if not running or not any(place.epoch >= 0 for place, _ in self._beacons.values()):
+            return False
+        return all(self._still_s(process.rank) >= self.progress_s for process in running)
+
+    def _still_s(self, rank: int) -> float:
+        """Return for how many seconds a rank has made no progress; 0 of one without a beacon yet."""
+        found = self._beacons.get(rank)
+        return 0.0 if found is None else self.clock() - found[1]
+
+    def blame(self, *, ended_for_it: bool) -> None:
+        """Have the ranks without progress write their stacks, and mark those that the others wait for as hung.
+
+        A hung rank cannot report, so its last written position is compared with its peers'. Hung are the ranks in no
+        collective; if every rank of the trial is in one, those that have begun fewest. Where the group is
+        `ended_for_it` and there are none, all are.
+        """
+        still = [p for p in self.processes if p.code is None and self._still_s(p.rank) >= STILL_S]
+        if not still:
+            return
+        for process in still:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, STACKS)  # the rank alone: the signal may end what it started
+        places = {process.rank: self._beacons[process.rank][0] for process in still}
+        behind = [process for process in still if not places[process.rank].waits]
+        if not behind and len(still) == self.world:
+            least = min(place.entered for place in places.values())
+            behind = [process for process in still if places[process.rank].entered == least]
+        behind = behind or (still if ended_for_it else [])
+        blamed = {process.rank for process in behind}
+        waiting = sorted(rank for rank, place in places.items() if place.waits and rank not in blamed)
+        for process in behind:
+            epoch = places[process.rank].epoch
+            how = "was stopped" if _is_stopped(process) else "stood still"
+            where = f"in epoch {epoch}" if epoch >= 0 else "before the first epoch"
+            whom = f", while ranks {waiting} waited for it" if waiting else ""
+            seconds = f"{self._still_s(process.rank):.0f} s"
+            process.hung = f"{how} for {seconds} {where}{whom}; stacks of all ranks are in the log"
+        end = self.clock() + STACKS_S
+        while self.clock() < end and not all(
+            "most recent call first" in log_tail(self.out, process.rank)
+            for process in still
+            if not _is_stopped(process)
+        ):
+            time.sleep(0.05)
+
+
+def _is_stopped(process: RankProcess) -> bool:
+    """Return whether the kernel has stopped a process (SIGSTOP, a debugger)."""
+    try:
+        return (PROC / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
 
 def failed(process: RankProcess, out: Path) -> bool:
     """Return whether an ended rank did anything but write a whole result and exit with 0."""
-    written = _plain(read_rank(out, process.rank), process.rank)
+    written = _valid_report(out, process.rank)
     return process.code != 0 or written is None or written["status"] != "ok"
 
 
-def _plain(written: dict[str, Any] | None, rank: int) -> dict[str, Any] | None:
-    """Return a report of which a record can be made; else None."""
+def _valid_report(out: Path, rank: int) -> dict[str, Any] | None:
+    """Return a rank's report if a record can be made of it; else None."""
+    written = read_rank(out, rank)
     return None if written is None or what_is_odd(written, rank) is not None else written
 
 
@@ -278,11 +362,11 @@ def failure_of(process: RankProcess, out: Path, *, oom: bool) -> RankFailure:
     written, log = read_rank(out, process.rank), log_tail(out, process.rank)
     if written is not None and (odd := what_is_odd(written, process.rank)) is not None:
         return RankFailure(process.rank, "error", f"reported what is no report: {odd}", process.order or 0)
-    if process.stood:
-        return RankFailure(process.rank, "timeout", process.stood, process.order or 0)
-    status, reason = _explain(process.code, written, log, oom=oom and not process.told)
+    if process.hung:
+        return RankFailure(process.rank, "timeout", process.hung, process.order or 0)
+    status, reason = _explain(process.code, written, log, oom=oom and not process.asked)
     lost = written is None and status == "error"
-    return RankFailure(process.rank, status, reason, process.order or 0, process.told, lost=lost)
+    return RankFailure(process.rank, status, reason, process.order or 0, process.asked, lost=lost)
 
 
 def _explain(code: int | None, written: dict[str, Any] | None, log: str, *, oom: bool) -> tuple[Status, str]:
