@@ -32,7 +32,7 @@ from harness.launch.process import (
     what_is_odd,
 )
 from harness.results.record import Status
-from harness.runtime.job import STACKS, Place, read_beacon
+from harness.runtime.job import STACKS, Position, read_beacon
 
 GRACE_S = 5.0  # after one rank has failed, because the others may be about to say why
 TERM_S = 2.0  # between SIGTERM and SIGKILL
@@ -226,7 +226,7 @@ class _Group:
     clock: Callable[[], float] = time.monotonic
     processes: list[RankProcess] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
-    _beacons: dict[int, tuple[Place, float]] = field(default_factory=dict)
+    _beacons: dict[int, tuple[Position, float]] = field(default_factory=dict)
     _next_look: float = 0.0
 
     def __post_init__(self) -> None:

@@ -10,21 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from harness.graph.spmm import triton_problem
 from harness.models.architecture import Architecture, eq3_values, evaluation_values, training_values
 from harness.models.layer import BlockSize
 from harness.runtime.evaluation import pieces
-from harness.runtime.optimizers import optimizer_of
-from harness.runtime.run_config import EVALUATION_MIB
+from harness.runtime.run_config import EVALUATION_MIB, MiniBatchOptions, NodeBatchOptions
 from harness.sampling.layerwise import Layers
 from harness.sampling.sample import per_layer
-
-if TYPE_CHECKING:
-    from harness.runtime.minibatch import MiniBatchOptions, NodeBatchOptions
-    from harness.runtime.worker import Worker
-
 
 Bytes = dict[str, int]
 """Bytes sent in an epoch by all ranks together, by purpose; a purpose that is not named has none."""
@@ -414,30 +407,6 @@ class MemoryCase:
 
     def _pieces(self, part: PartSize) -> int:
         return pieces(part.boundary, self.model.widest_evaluated * self.itemsize, self.evaluation_mib)
-
-
-def case_of(worker: Worker) -> MemoryCase:
-    """Return the case of a rank that runs, from its real sizes, evaluations left out."""
-    partition, train = worker.partition, worker.job.config.train
-    # The table is there already; the structure would have to be read to count.
-    row = partition.meta["table"][worker.rank]
-    return MemoryCase(
-        train=PartSize(row["inner"], row["boundary"], row["edges"], row["edges_cut"]),
-        evaluated=None,
-        train_nodes=int(worker.train_rows.numel()),
-        nodes=partition.meta["nodes"],
-        edges=partition.meta["edges"],
-        model=worker.model,
-        parts=worker.world,
-        itemsize=worker.dtype.itemsize,
-        rounded=worker.model.rounded,
-        moments=optimizer_of(train, worker.job.config.plugins.get("optimizer")).moments,
-        multilabel=worker.multilabel,
-        weighted=partition.meta["weighted"],
-        cuda=worker.device.type == "cuda",
-        torch_engine=uses_torch(train.spmm, worker.device.type),
-        threads=worker.job.threads,
-    )
 
 
 def uses_torch(spmm: str, device: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
@@ -12,6 +12,7 @@ from harness.graph.devices import kind_of, upload
 from harness.metrics import Purpose
 from harness.runtime.comm import Communicator, Direction
 from harness.runtime.row_plan import RowPlan, RowPlanOnDevice, fresh, take, write
+from harness.runtime.run_config import CachePolicy
 from harness.sampling.sample import Tables
 
 if TYPE_CHECKING:
@@ -268,9 +269,6 @@ class HostStore:
         slot = np.full(self._nodes.size, -1, np.int32)
         slot[nodes] = np.arange(nodes.size, dtype=np.int32)
         self._slot, self._cached = slot, rows
-
-
-CachePolicy = Literal["none", "random", "degree", "inclusion"]
 
 
 def choose(

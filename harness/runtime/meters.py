@@ -1,205 +1,31 @@
-"""Meters: peak memory, utilisation and energy of a rank, and the heap that its memory comes from."""
+"""Meters: one thread samples memory, utilisation, energy and load of a rank while it trains."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import resource
-import sys
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
 from harness.deferred import torch
-from harness.graph.devices import kind_of
 from harness.runtime.counters import (
     POWERCAP,
+    PROC,
     Gpu,
     Load,
     PackageEnergy,
+    PeakMemory,
     Reasons,
     open_gpu,
     proportional_size,
     resident_size,
 )
 from harness.runtime.run_config import IN_PHASES, Timing
-
-PROC = Path("/proc/self")
-THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
-OUTSIDE_BYTES = 2**20
-_MMAP_THRESHOLD = -3  # of mallopt
-
-
-def trim_heap() -> None:
-    """Have the C library's heap return its free memory to the kernel, where it is glibc's."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-@contextmanager
-def outside_heap() -> Iterator[None]:
-    """Have blocks from 1 MiB on allocated outside of the heap: each goes back as a whole when it is freed.
-
-    A rank's heap keeps what an epoch frees (`harness.launch.process.DEFAULTS`), because the next one needs the same.
-    What is made before stays or is needed once: in the heap it would leave holes that little fits into. Does nothing
-    where no environment variable says what holds again afterwards.
-    """
-    after = os.environ.get(THRESHOLD, "")
-    option = getattr(ctypes.CDLL(None), "mallopt", None) if after.isdecimal() else None
-    if option is None:
-        yield
-        return
-    option(_MMAP_THRESHOLD, OUTSIDE_BYTES)
-    try:
-        yield
-    finally:
-        option(_MMAP_THRESHOLD, min(int(after), 2**31 - 1))  # an int; the variable's own limit is that of a size
-
-
-class _Peak(ABC):
-    """A peak of memory in bytes, which pauses can be left out of."""
-
-    source: str
-    _peak = 0
-
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return max(self._peak, self._read())
-
-    def at_least(self, peak: int) -> None:
-        """Count a peak of another process."""
-        self._peak = max(self._peak, peak)
-
-    @abstractmethod
-    def _read(self) -> int:
-        """Return the peak since the last reset."""
-
-
-class ResidentPeak(_Peak):
-    """Peak resident set of this process, in bytes.
-
-    On Linux VmHWM, reset after each pause (what was freed is given back first). Elsewhere, or where the
-    kernel refuses the reset: `ru_maxrss`, pauses included.
-    """
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._status, self._clear = proc / "status", proc / "clear_refs"
-        self.source = "VmHWM" if self._reset() else "ru_maxrss"
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak."""
-        self._peak = self.bytes()
-        try:
-            yield
-        finally:
-            if self.source == "VmHWM":
-                trim_heap()
-                self._reset()
-
-    def mapped(self) -> int | None:
-        """Bytes of mapped files that are resident now; None where the kernel does not say."""
-        return self._line("RssFile") if self.source == "VmHWM" else None
-
-    def _line(self, name: str) -> int:
-        line = next(x for x in self._status.read_text().splitlines() if x.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1024
-
-    def _read(self) -> int:
-        if self.source == "VmHWM":
-            return self._line("VmHWM")
-        scale = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-    def _reset(self) -> bool:
-        try:
-            self._clear.write_text("5")
-        except OSError:
-            return False
-        return True
-
-
-class AllocatorPeak(_Peak):
-    """Peak of what torch's CUDA allocator handed out (`max_memory_allocated`), in bytes."""
-
-    source = "CUDA allocator"
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._kind = device, kind_of(device)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back.
-
-        Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
-        """
-        self._peak = self.bytes()
-        kept = self._kind.reserved(self._device)
-        try:
-            yield
-        finally:
-            if self._kind.reserved(self._device) > kept:
-                self._kind.give_back()
-            self._kind.reset_peak(self._device)
-
-    def _read(self) -> int:
-        return self._kind.peak(self._device)
-
-
-class PeakMemory:
-    """Peak of a rank's memory over its training, evaluations left out where the kernel allows.
-
-    Attributes:
-        resident: the process's peak resident set.
-        allocator: the peak of torch's CUDA allocator; None without a GPU.
-        source: where `bytes` comes from: the allocator on a GPU, else the resident set.
-        base: `bytes` when this was made: of a rank, what interpreter and libraries hold before its data.
-    """
-
-    def __init__(self, device: torch.device, proc: Path = PROC) -> None:
-        self.resident = ResidentPeak(proc)
-        self.allocator = AllocatorPeak(device) if kind_of(device).has_allocator else None
-        self._main: _Peak = self.allocator or self.resident
-        self.source, self.base, self._mapped = self._main.source, self._main.bytes(), self.resident.mapped()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peaks."""
-        with self.resident.paused(), self.allocator.paused() if self.allocator else nullcontext():
-            yield
-
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return self._main.bytes()
-
-    def mapped(self) -> int | None:
-        """Bytes by which resident pages of mapped files have grown, which are in `bytes`; None where they are not.
-
-        They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
-        otherwise, so that they are read when the training has ended.
-        """
-        found = self.resident.mapped()
-        return None if self.allocator or found is None or self._mapped is None else max(0, found - self._mapped)
-
-    def state(self) -> dict[str, int]:
-        """Return base and peaks so far."""
-        allocator = {"allocator": self.allocator.bytes()} if self.allocator else {}
-        return {"base": self.base, "resident": self.resident.bytes()} | allocator
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Take the base of another process, and its peaks where they are higher, by its `state`."""
-        self.base = state["base"]
-        self.resident.at_least(state["resident"])
-        if self.allocator:
-            self.allocator.at_least(state["allocator"])
 
 
 @dataclass(frozen=True)

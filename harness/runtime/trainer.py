@@ -15,9 +15,9 @@ from harness.graph.partition import SPLITS
 from harness.runtime.audit import CpuAccount, NetworkAccount
 from harness.runtime.checkpoint import Checkpoints
 from harness.runtime.comm import Communicator
+from harness.runtime.counters import outside_heap, trim_heap
 from harness.runtime.evaluation import evaluate, evaluate_in_chunks
 from harness.runtime.integrity import BETWEEN, EVALUATION, LABELS, RULES, SETUP, Inputs, Integrity
-from harness.runtime.meters import outside_heap, trim_heap
 from harness.runtime.method import METHODS
 from harness.runtime.optimizers import learning_rate, optimizer_of, schedule_of
 from harness.runtime.report import RankReport, TrialError

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.runtime.counters import resident_size
-from harness.runtime.meters import PROC, THRESHOLD, PeakMemory, ResidentPeak, trim_heap
+from harness.runtime.counters import PROC, THRESHOLD, PeakMemory, ResidentPeak, resident_size, trim_heap
 
 BLOCK = 200 * 2**20
 
@@ -97,8 +96,8 @@ def test_what_is_free_in_the_heap_goes_back() -> None:
 HELD = """
 import numpy as np
 from harness.runtime.counters import resident_size
-from harness.runtime.meters import outside_heap
-from harness.runtime.meters import PROC
+from harness.runtime.counters import outside_heap
+from harness.runtime.counters import PROC
 
 def held():
     before = resident_size(PROC)

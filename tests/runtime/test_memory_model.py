@@ -19,7 +19,7 @@ from harness.launch.process import DEFAULTS
 from harness.models.gnn import GNN
 from harness.models.spec import ModelSpec
 from harness.runtime.cost_models import IN_CHUNKS, MemoryCase, PartSize
-from harness.runtime.meters import OUTSIDE_BYTES, THRESHOLD
+from harness.runtime.counters import OUTSIDE_BYTES, THRESHOLD
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
 
