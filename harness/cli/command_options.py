@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 
 from harness.errors import UserError, nearest
-from harness.suite.suite_file import suite_file
 
 if TYPE_CHECKING:
     from harness.launch.rendezvous import Cluster
@@ -25,6 +24,13 @@ def option(usage: str, help: str, **others: Any) -> Any:
     """Return an option, its flags and metavar as the help shows them: `option("-o --out FILE", "...")`."""
     *flags, metavar = usage.split()
     return typer.Option(*flags, metavar=metavar, help=help, **others)
+
+
+def suite_file(asked: Path | None) -> Path | None:
+    """Return the file of a suite that is asked for by its path or its name."""
+    from harness.suite import suite_file as module  # it imports pydantic, which help does without
+
+    return module.suite_file(asked)
 
 
 SUITE_HELP = "A suite's file (YAML), or the name of a shipped one (`harness suites`)."

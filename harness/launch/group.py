@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.launch.fork_server import ForkServer, NoWarmStart, fork_server
+from harness.launch.fork_server import NoWarmStart, fork_server
 from harness.launch.hardware import PROC, oom_kills
 from harness.launch.process import (
     WORKER,
@@ -156,8 +156,14 @@ def run_group(
         warm: have ranks forked where that is possible.
         failed_elsewhere: whether a rank of the same trial on another machine has failed; asked often.
     """
-    out = job.parent
-    server = _ready_server(worker, placements, threads, on_progress) if warm and placements else None
+    out, server = job.parent, None
+    if warm and placements:
+        try:
+            server = fork_server(worker, rank_environment(placements[0], threads))
+            server.wait()
+        except NoWarmStart as why:
+            _report_cold(why, on_progress)
+            server = None
     started, kills = time.monotonic(), oom_kills()
     read_end, write_end = os.pipe()  # no rank inherits the write end: it closes when this process dies
     world = placements[0].world if placements else 0
@@ -180,34 +186,20 @@ def run_group(
         for process in group.processes:
             process.kill()
     group.report()
-    oom = oom_kills() > kills
-    ranks = [placement.rank for placement in placements]
-    written = {rank: _valid_report(out, rank) for rank in ranks}
+    oom, ranks = oom_kills() > kills, [placement.rank for placement in placements]
+    written = {rank: read_rank(out, rank) for rank in ranks}
+    # A record can be made of these alone.
+    valid = {rank: found for rank, found in written.items() if found and what_is_odd(found, rank) is None}
     return GroupResult(
-        failures=[
-            failure_of(process, out, oom=oom) for process in group.processes if process.hung or failed(process, out)
-        ],
-        ranks=[found for found in written.values() if found is not None],
-        epochs=[row for rank in ranks if written[rank] is None for row in read_ended_epochs(out, rank)],
+        failures=[failure for process in group.processes if (failure := failure_of(process, out, oom=oom))],
+        ranks=[*valid.values()],
+        epochs=[row for rank in ranks if rank not in valid for row in read_ended_epochs(out, rank)],
         log=group_log(out, ranks),
         wall_s=time.monotonic() - started,
         warm=server is not None,
         limit_s=None if in_time else timeout_s,
         reached=group.last_epoch(),
     )
-
-
-def _ready_server(
-    worker: str, placements: Sequence[Placement], threads: int, on_progress: OnProgress
-) -> ForkServer | None:
-    """Return what forks the ranks, once it has imported what they need; None where they start cold."""
-    try:
-        server = fork_server(worker, rank_environment(placements[0], threads))
-        server.wait()
-    except NoWarmStart as why:
-        _report_cold(why, on_progress)
-        return None
-    return server
 
 
 def _report_cold(why: NoWarmStart, on_progress: OnProgress) -> None:
@@ -223,7 +215,6 @@ class _Group:
     progress_s: float
     on_progress: OnProgress
     failed_elsewhere: Callable[[], bool]
-    clock: Callable[[], float] = time.monotonic
     processes: list[RankProcess] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
     _beacons: dict[int, tuple[Position, float]] = field(default_factory=dict)
@@ -240,9 +231,9 @@ class _Group:
             now = time.monotonic()
             if grace_end is None and (self._failed or self.failed_elsewhere()):
                 grace_end = now + GRACE_S
-            hung = self.are_hung()
+            hung = self._are_hung()
             if hung or now >= (deadline if grace_end is None else grace_end):
-                self.blame(ended_for_it=hung)
+                self._blame(ended_for_it=hung)
                 self._end()
                 return hung or grace_end is not None
             self.report()
@@ -267,7 +258,7 @@ class _Group:
         for process in self.processes:
             if process.order is None and process.ended():
                 process.order, self._ended = self._ended, self._ended + 1
-                self._failed |= failed(process, self.out)
+                self._failed |= failure_of(process, self.out) is not None
         return self._ended == len(self.processes)
 
     def _end(self) -> None:
@@ -280,9 +271,9 @@ class _Group:
         while not self._all_ended() and time.monotonic() < give_up:
             wait_for_end(self.processes, POLL_S)
 
-    def are_hung(self) -> bool:
+    def _are_hung(self) -> bool:
         """Read the ranks' progress beacons, once a second; returns whether all have stood for `progress_s`."""
-        now = self.clock()
+        now = time.monotonic()
         if now < self._next_look:
             return False
         self._next_look = now + LOOK_S
@@ -298,9 +289,9 @@ class _Group:
     def _still_s(self, rank: int) -> float:
         """Return for how many seconds a rank has made no progress; 0 of one without a beacon yet."""
         found = self._beacons.get(rank)
-        return 0.0 if found is None else self.clock() - found[1]
+        return 0.0 if found is None else time.monotonic() - found[1]
 
-    def blame(self, *, ended_for_it: bool) -> None:
+    def _blame(self, *, ended_for_it: bool) -> None:
         """Have the ranks without progress write their stacks, and mark those that the others wait for as hung.
 
         A hung rank cannot report, so its last written position is compared with its peers'. Hung are the ranks in no
@@ -323,13 +314,13 @@ class _Group:
         waiting = sorted(rank for rank, place in places.items() if place.waits and rank not in blamed)
         for process in behind:
             epoch = places[process.rank].epoch
-            how = "was stopped" if _is_stopped(process) else "stood still"
+            how = "was stopped" if _is_stopped(process) else "hung"
             where = f"in epoch {epoch}" if epoch >= 0 else "before the first epoch"
             whom = f", while ranks {waiting} waited for it" if waiting else ""
             seconds = f"{self._still_s(process.rank):.0f} s"
             process.hung = f"{how} for {seconds} {where}{whom}; stacks of all ranks are in the log"
-        end = self.clock() + STACKS_S
-        while self.clock() < end and not all(
+        end = time.monotonic() + STACKS_S
+        while time.monotonic() < end and not all(
             "most recent call first" in log_tail(self.out, process.rank)
             for process in still
             if not _is_stopped(process)
@@ -345,45 +336,34 @@ def _is_stopped(process: RankProcess) -> bool:
         return False
 
 
-def failed(process: RankProcess, out: Path) -> bool:
-    """Return whether an ended rank did anything but write a whole result and exit with 0."""
-    written = _valid_report(out, process.rank)
-    return process.code != 0 or written is None or written["status"] != "ok"
+def failure_of(process: RankProcess, out: Path, *, oom: bool = False) -> RankFailure | None:
+    """Return how an ended rank failed; None if it wrote a whole result and exited with 0.
 
-
-def _valid_report(out: Path, rank: int) -> dict[str, Any] | None:
-    """Return a rank's report if a record can be made of it; else None."""
-    written = read_rank(out, rank)
-    return None if written is None or what_is_odd(written, rank) is not None else written
-
-
-def failure_of(process: RankProcess, out: Path, *, oom: bool) -> RankFailure:
-    """Return how a rank failed; `oom` says that the kernel killed something meanwhile for want of memory."""
-    written, log = read_rank(out, process.rank), log_tail(out, process.rank)
-    if written is not None and (odd := what_is_odd(written, process.rank)) is not None:
-        return RankFailure(process.rank, "error", f"reported what is no report: {odd}", process.order or 0)
+    `oom` says that the kernel killed something meanwhile for want of memory.
+    """
+    rank, code, written = process.rank, process.code, read_rank(out, process.rank)
+    status: Status = "error"
+    if written is not None and (odd := what_is_odd(written, rank)) is not None:
+        return RankFailure(rank, status, f"reported what is no report: {odd}", process.order or 0)
     if process.hung:
-        return RankFailure(process.rank, "timeout", process.hung, process.order or 0)
-    status, reason = _explain(process.code, written, log, oom=oom and not process.asked)
-    lost = written is None and status == "error"
-    return RankFailure(process.rank, status, reason, process.order or 0, process.asked, lost=lost)
-
-
-def _explain(code: int | None, written: dict[str, Any] | None, log: str, *, oom: bool) -> tuple[Status, str]:
+        return RankFailure(rank, "timeout", process.hung, process.order or 0)
     if written is not None and written["status"] != "ok":
-        status: Status = next((known for known in SEVERITY if known == written["status"]), "error")
-        return status, f"said: {_one_line(str(written.get('reason') or written['status']))}"
-    if code is not None and code < 0:
+        status = next((known for known in SEVERITY if known == written["status"]), "error")
+        reason = f"said: {_one_line(str(written.get('reason') or written['status']))}"
+    elif code is not None and code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
-        killed = f"was killed by signal {-code} ({name})"
-        if oom and code == -signal.SIGKILL:
-            return "oom", f"{killed}: the machine or its memory limit ran out of memory"
-        return "error", killed
-    if code == 0:
-        return "error", "ended without a result"
-    last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
-    said = f": {_one_line(last)}" if last else ""
-    return "error", f"exited with code {code}{said}"
+        reason = f"was killed by signal {-code} ({name})"
+        if oom and code == -signal.SIGKILL and not process.asked:
+            status, reason = "oom", f"{reason}: the machine or its memory limit ran out of memory"
+    elif code == 0:
+        if written is not None:
+            return None
+        reason = "ended without a result"
+    else:
+        lines = [line.strip() for line in log_tail(out, rank).splitlines() if line.strip()]
+        reason = f"exited with code {code}" + (f": {_one_line(lines[-1])}" if lines else "")
+    lost = written is None and status == "error"
+    return RankFailure(rank, status, reason, process.order or 0, process.asked, lost=lost)
 
 
 def _one_line(text: str, limit: int = 300) -> str:

@@ -1,8 +1,7 @@
 """What a trial's ranks read: the prepared graph and its partition, made once for all trials that share them.
 
-What is not there yet is made by a process of its own, so that it dies and not the runner if memory runs out: run as
-`python -P -m harness.launch.inputs`, a request as JSON on its standard input, stages and the outcome as lines of JSON
-on its standard output. The kernel's OOM killer takes it before anything else of the user's.
+What is not there yet is made by a process of its own, which runs this module like a rank, so that it dies and not the
+runner if memory runs out. The kernel's OOM killer takes it before anything else of the user's.
 
 A trial's id is known without its data. Where a record of that id has other fingerprints than the data of today, the
 trial gets these into its configuration, and so an id of its own; see docs/design/records-and-resume.md.
@@ -11,9 +10,9 @@ trial gets these into its configuration, and so an id of its own; see docs/desig
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
-import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence, Set
@@ -24,8 +23,10 @@ from typing import Any, TypeVar
 
 from harness.errors import DataUnavailable, UserError
 from harness.files import RECORD, read_bytes
-from harness.launch.hardware import oom_kills
-from harness.launch.runner_process import start_runner
+from harness.launch.group import run_group
+from harness.launch.hardware import cores
+from harness.launch.namespaces import libc
+from harness.launch.process import placements_of, scratch
 from harness.results.record import Status
 from harness.results.record_store import ResultStore, records_under
 from harness.spec import DatasetSpec
@@ -36,7 +37,7 @@ Report = Callable[[str], None]
 """Receives a line before something is made that may take a while."""
 PREPARING = "preparing"  # begins what is reported while a data set is
 OOM_SCORE = 900  # of 1000 at most: what the kernel adds when it looks for what to kill
-LOG_BYTES = 8192
+_PARENT_DEATH = 1  # <linux/prctl.h>: PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class TrialInputs:
 class NotPrepared(Exception):  # noqa: N818 - what happened, and to whom, not a mistake
     """Preparing data ended otherwise than with data, or a UserError or DataUnavailable.
 
-    `status` is that of the trials that need them, `log` the end of what the process wrote.
+    `status` is that of the trials that need them, `log` the end of the process's output.
     """
 
     def __init__(self, status: Status, reason: str, log: str = "") -> None:
@@ -131,23 +132,20 @@ class InputCache:
         """Return the prepared data set of `trial`; raises what `get` does."""
         return self._graph(trial, self._make_missing(trial, report, partitioned=False))
 
-    def find(self, trial: TrialConfig, *, partitioned: bool) -> bool:
-        """Return whether nothing is to be made for `trial`."""
+    def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
+        """Have a process make what `trial` reads, once for all trials that read the same; return what reports next."""
         from harness.data.partition.cached import find_partitioned
         from harness.data.registry import find_prepared
 
-        graph = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
-        if graph is None or not partitioned:
-            return graph is not None
-        return find_partitioned(graph, trial.partition, **_split(trial), cache=self.cache) is not None
-
-    def _make_missing(self, trial: TrialConfig, report: Report, *, partitioned: bool) -> Report:
-        """Have a process make what `trial` reads, once for all trials that read the same; return what reports next."""
         data = trial.dataset.model_dump_json()
         if not self.apart or isinstance(self._graphs.get(data), Exception):
             return report
         try:
-            if self.find(trial, partitioned=partitioned):
+            found = find_prepared(trial.dataset, data_dir=self.data_dir, cache=self.cache)
+            if found is not None and partitioned:
+                split = _split(trial)
+                found = found if find_partitioned(found, trial.partition, **split, cache=self.cache) else None
+            if found is not None:
                 return report
         except UserError:
             return report  # it is raised again where the data are prepared
@@ -231,77 +229,56 @@ def prepare_apart(
 
     Raises what `InputCache.get` does, and NotPrepared.
     """
-    places = {key: None if path is None else str(path) for key, path in (("data_dir", data_dir), ("cache", cache))}
-    request = {"trial": trial.model_dump(mode="json"), "partitioned": partitioned, **places}
-    kills, doing, end = oom_kills(), "preparing data", dict[str, str]()
-    with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as asked:
-        asked.write(json.dumps(request).encode())
-        asked.seek(0)
-        process = start_runner(
-            [sys.executable, "-P", "-m", "harness.launch.inputs"],
-            stdin=asked,
-            stdout=-1,
-            stderr=errors,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                end = json.loads(line)
-                if "doing" in end:
-                    report(doing := end["doing"])
-            code = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-        errors.seek(max(0, errors.seek(0, 2) - LOG_BYTES))
-        log = errors.read().decode(errors="replace")
-    if code == 0 and "done" in end:
+    doing = "preparing data"
+
+    def note(event: dict[str, Any]) -> None:
+        nonlocal doing
+        report(doing := event["text"])
+
+    with scratch() as folder:
+        job, places = folder / "job.json", (None if each is None else str(each) for each in (data_dir, cache))
+        job.write_text(json.dumps([trial.model_dump(mode="json"), partitioned, *places]))
+        ranks = placements_of(range(1), 1)
+        worker = "harness.launch.inputs"
+        group = run_group(job, ranks, threads=cores(), timeout_s=math.inf, on_progress=note, worker=worker)
+    if group.status == "ok":
         return
-    if "unavailable" in end:
-        raise DataUnavailable(end["unavailable"], end["command"])
-    if "mistake" in end:
-        raise UserError(end["mistake"])
-    if "memory" in end:
-        raise NotPrepared("oom", f"out of memory while {doing}: {end['memory']}", log)
-    if "error" in end:
-        raise NotPrepared("error", f"{end['error']} while {doing}", log)
-    if code == -signal.SIGKILL and oom_kills() > kills:
-        why = "the machine or its memory limit ran out of memory"
-        raise NotPrepared("oom", f"the process was killed by signal 9 (SIGKILL) while {doing}: {why}", log)
-    how = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exited with code {code}"
-    raise NotPrepared("error", f"the process {how} while {doing}", log)
+    said = group.ranks[0] if group.ranks else {}
+    if "command" in said:
+        raise DataUnavailable(said["reason"], said["command"])
+    if "mistake" in said:
+        raise UserError(said["mistake"])
+    raise NotPrepared(group.status, f"while {doing}, the process {group.failures[0].reason}", group.log)
 
 
-def main() -> None:
-    """Prepare what the request names, and report what came of it."""
+def main(job: Path) -> None:
+    """Prepare what a file names, and write stages and the outcome next to it as a rank does."""
     with suppress(OSError):  # Linux has it
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
-    out = sys.stdout
-    sys.stdout = sys.stderr  # for what libraries print
+        # A partitioner may hold the interpreter for minutes, so that no thread could see the runner's end.
+        libc("prctl", _PARENT_DEATH, signal.SIGKILL)
+    config, partitioned, *places = json.loads(job.read_text())
+    data_dir, cache = (None if each is None else Path(each) for each in places)
 
-    def say(**what: str) -> None:
-        out.write(json.dumps(what) + "\n")
-        out.flush()
+    def report(text: str) -> None:
+        with job.with_name("progress.jsonl").open("a") as stream:
+            stream.write(json.dumps({"event": "stage", "text": text}) + "\n")
 
-    request: dict[str, Any] = json.load(sys.stdin)
-    data_dir, cache = (None if request[key] is None else Path(request[key]) for key in ("data_dir", "cache"))
+    end: dict[str, Any] = {"status": "error"}
     try:
-        inputs, trial = InputCache(data_dir, cache), TrialConfig.model_validate(request["trial"])
-        make = inputs.get if request["partitioned"] else inputs.graph
-        make(trial, lambda text: say(doing=text))
+        inputs, trial = InputCache(data_dir, cache), TrialConfig.model_validate(config)
+        (inputs.get if partitioned else inputs.graph)(trial, report)
+        end["status"] = "ok"
     except DataUnavailable as missing:
-        say(unavailable=missing.reason, command=missing.command)
+        end |= {"reason": missing.reason, "command": missing.command}
     except UserError as error:
-        say(mistake=str(error))
+        end["mistake"] = str(error)
     except MemoryError as error:
-        say(memory=" ".join(str(error).split()))
+        end = {"status": "oom", "reason": f"out of memory: {error}"}
     except Exception as error:
         traceback.print_exc()
-        say(error=f"{type(error).__name__}: {' '.join(str(error).split())}")
-    else:
-        say(done="")
+        end["reason"] = f"{type(error).__name__}: {error}"
+    job.with_name("rank0.json").write_text(json.dumps({"rank": 0, **end}))
 
 
 def on_todays_data(
@@ -418,7 +395,7 @@ class _TodaysData:
             return None
 
     def _partition(self, trial: TrialConfig, graph: Path) -> str | None:
-        """Return the fingerprint of today's partition; None if nobody has made it yet."""
+        """Return the fingerprint of today's partition; None if there is none yet."""
         from harness.data.partition.cached import ensure_partitioned, find_partitioned, partition_fingerprint
 
         spec, how = trial.partition, {**_split(trial), "cache": self.inputs.cache}
@@ -446,4 +423,4 @@ def _trials(count: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -164,7 +164,7 @@ def _netem(spec: NetworkSpec) -> str:
 def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[int]]:
     """Yield descriptors of `count` new network namespaces in which `commands` have run, in their order.
 
-    They are gone, with all devices in them, when nobody is in them and the context is left.
+    They are gone, with all devices in them, when no process is in them and the context is left.
     Raises UserError if one cannot be made, CommandError if a command fails.
     """
     ours, theirs = socket.socketpair()
@@ -182,8 +182,8 @@ def namespaces(count: int, commands: Sequence[Command] = ()) -> Iterator[list[in
                 process.kill()
                 process.wait()
         failure: dict[str, Any] = json.loads(answer or '{"said": "the process that makes them ended early"}')
-        said, number = failure.get("said"), failure.get("failed")
-        if said is not None:
+        if "said" in failure:
+            said, number = failure["said"], failure.get("failed")
             if number is None:
                 raise UserError(said)
             _, tool, lines = commands[number]

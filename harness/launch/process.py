@@ -114,7 +114,7 @@ class RankProcess:
 
 
 def wait_for_end(ranks: Sequence[RankProcess], timeout_s: float) -> None:
-    """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it where the kernel cannot tell."""
+    """Wait until one of those ranks ends that have not, `timeout_s` at most; all of it without `pidfd_open`."""
     if not hasattr(os, "pidfd_open"):
         time.sleep(timeout_s)
         return
@@ -184,7 +184,7 @@ def rank_environment(placement: Placement, threads: int) -> dict[str, str]:
         env["GLOO_SOCKET_IFNAME"] = placement.interface
         env.setdefault("NCCL_SOCKET_IFNAME", placement.interface)
     if placement.namespace is not None and placement.interface is not None:
-        # The user's are not there. nccl tells hosts apart by this name; between ranks it takes to share one it would
+        # The user's are not there. nccl distinguishes hosts by this name; between ranks it takes to share one it would
         # not use the network.
         host = f"harness-{placement.namespace}"
         env.update(NCCL_SOCKET_IFNAME=placement.interface, NCCL_HOSTID=host, NCCL_NET="Socket")
@@ -241,13 +241,18 @@ def read_rank(out: Path, rank: int) -> dict[str, Any] | None:
 
 
 def read_ended_epochs(out: Path, rank: int) -> list[dict[str, Any]]:
-    """Return the rows of the epochs that `rank`, which wrote no report, had kept; a line cut short is left out."""
+    """Return the rows of the epochs that `rank`, which wrote no report, had kept; no line that a record cannot have."""
     try:
         lines = (out / f"epochs-{rank}.jsonl").read_bytes().splitlines()
     except OSError:
         return []
-    rows = (_parse(line) for line in lines)
-    return [row for row in rows if row is not None and is_plain_epoch(row)]
+    rows = []
+    for row in filter(None, map(_parse, lines)):
+        with suppress(ValidationError):
+            _Epoch.model_validate(row)
+            if odd_number(row) is None:
+                rows.append(row)
+    return rows
 
 
 def log_path(out: Path, rank: int) -> Path:
@@ -315,19 +320,10 @@ def what_is_odd(report: dict[str, Any], rank: int) -> str | None:
         _Report.model_validate(report)
     except ValidationError as error:
         first = error.errors()[0]
-        return f"{_place(first['loc'])}: {first['msg']}, found {_short(first['input'])}"
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {_short(first['input'])}"
     if report["rank"] != rank:
         return f"rank: is {report['rank']}"
     return odd_number(report)
-
-
-def is_plain_epoch(row: dict[str, Any]) -> bool:
-    """Return whether a row of `epochs-{r}.jsonl` can be kept."""
-    try:
-        _Epoch.model_validate(row)
-    except ValidationError:
-        return False
-    return odd_number(row) is None
 
 
 def odd_number(value: Any, *where: str | int) -> str | None:
@@ -337,12 +333,8 @@ def odd_number(value: Any, *where: str | int) -> str | None:
         found = (odd_number(item, *where, key) for key, item in items)
         return next((odd for odd in found if odd is not None), None)
     if isinstance(value, int) and abs(value) > LARGEST:
-        return f"{_place(where)}: {_short(value)} needs more than 64 bits"
+        return f"{'.'.join(map(str, where))}: {_short(value)} needs more than 64 bits"
     return None
-
-
-def _place(where: tuple[str | int, ...]) -> str:
-    return ".".join(map(str, where))
 
 
 def _short(value: Any) -> str:

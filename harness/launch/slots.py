@@ -237,7 +237,7 @@ class Slots:
 
 
 def _home() -> Path:
-    """Return the directory of the locks: HARNESS_LOCKS, or one in memory which nobody else may write to."""
+    """Return the directory of the locks: HARNESS_LOCKS, or one in memory which no other user may write to."""
     if named_ := os.environ.get(ENVIRONMENT):
         home = Path(named_)
         home.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import pytest
 from launch.tiny import write_ring, write_suite
 
 from harness.cli import main
-from harness.launch import runner as runner_module
+from harness.launch import machines as machines_module
 from harness.launch.hardware import Capacity
 from harness.suite.expand import expand
 from harness.suite.schema import TrialConfig
@@ -32,9 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HARNESS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("COLUMNS", "200")
-    real = runner_module.run_group
+    real = machines_module.run_group
     monkeypatch.setattr(
-        runner_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
+        machines_module, "run_group", lambda *args, **options: real(*args, **options | {"worker": "launch.fake_worker"})
     )
     return tmp_path
 
@@ -142,6 +142,7 @@ def test_trials_of_changed_data_are_found_by_the_ids_in_the_suite_too(
     assert wanted == [[trial.id], []]
 
 
+@pytest.mark.slow
 def test_failed_trials_are_exit_code_1(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ class Mine(Method[Options]):
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_is_planned_run_and_run_again_when_it_has_changed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,7 +216,7 @@ def test_ctrl_c(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner_module, "run_group", interrupt)
+    monkeypatch.setattr(machines_module, "run_group", interrupt)
     code, _, err = harness(capsys, "run", "tiny.yaml")
     assert code == 130
     assert err == "interrupted: finished trials are kept; the same command goes on with the rest\n"
@@ -250,6 +252,7 @@ def test_plan_says_what_options_come_to_on_the_graph(home: Path, capsys: pytest.
     assert "whole graph" not in out
 
 
+@pytest.mark.slow
 def test_plan_tells_how_long_by_what_ran_here(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*options: str) -> str:
         return harness(capsys, "plan", "tiny.yaml", *options)[1].splitlines()[-1]

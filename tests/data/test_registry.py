@@ -205,6 +205,7 @@ def _prepare(arguments: tuple[Path, Path]) -> str:
     return str(prepare(spec("my_graph"), data_dir=arguments[0], cache=arguments[1]))
 
 
+@pytest.mark.slow
 def test_two_processes_prepare_once(mine: Path, tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         first, second = pool.map(_prepare, [(mine, tmp_path / "cache")] * 2, chunksize=1)

@@ -85,16 +85,19 @@ def test_one_record_of_both_nodes(run: Run, tmp_path: Path) -> None:
     assert "hostname" not in (home / "record.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_on_the_other_node(run: Run) -> None:
     [record] = run(ranks={0: "lost", 1: "kill"})
     assert (record.status, record.reason) == ("error", "rank 1 (node 1) was killed by signal 9 (SIGKILL)")
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_on_the_coordinator_ends_the_other(run: Run) -> None:
     [record] = run(ranks={0: "oom", 1: "hang"})
     assert (record.status, record.reason) == ("oom", "rank 0 (node 0) said: planted oom")
 
 
+@pytest.mark.slow
 def test_time_limit_on_the_other_node(run: Run) -> None:
     [record] = run(ranks={1: "stubborn"})
     assert (record.status, record.reason) == ("timeout", "time limit of 4 s reached after 3 of 10 epochs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from launch.tiny import SUITE, TESTS, Silent, write_suite
 
 from harness.launch import inputs as module
-from harness.launch.inputs import OOM_SCORE, InputCache, NotPrepared, prepare_apart
+from harness.launch.inputs import OOM_SCORE, InputCache, prepare_apart
 from harness.launch.runner import run_suite
 from harness.launch.slots import RunOptions
 from harness.results.record import Record, read_record
@@ -86,14 +85,17 @@ def run(home: Path, end: str) -> list[Record]:
     ("end", "kills", "status", "reason"),
     [
         (
-            "kill", 1, "oom", "the process was killed by signal 9 (SIGKILL) while partitioning ring into 2 (planted): "
+            "kill", 1, "oom", "while partitioning ring into 2 (planted), the process was killed by signal 9 (SIGKILL): "
             "the machine or its memory limit ran out of memory",
         ),
-        ("kill", 0, "error", "the process was killed by signal 9 (SIGKILL) while partitioning ring into 2 (planted)"),
-        ("memory", 0, "oom", "out of memory while partitioning ring into 2 (planted): Unable to allocate 64.0 GiB"),
-        ("crash", 0, "error", "the process was killed by signal 6 (SIGABRT) while partitioning ring into 2 (planted)"),
-        ("bug", 0, "error", "ZeroDivisionError: planted while partitioning ring into 2 (planted)"),
-        ("exit", 0, "error", "the process exited with code 0 while partitioning ring into 2 (planted)"),
+        ("kill", 0, "error", "while partitioning ring into 2 (planted), the process was killed by signal 9 (SIGKILL)"),
+        (
+            "memory", 0, "oom", "while partitioning ring into 2 (planted), the process said: "
+            "out of memory: Unable to allocate 64.0 GiB",
+        ),
+        ("crash", 0, "error", "while partitioning ring into 2 (planted), the process was killed by signal 6 (SIGABRT)"),
+        ("bug", 0, "error", "while partitioning ring into 2 (planted), the process said: ZeroDivisionError: planted"),
+        ("exit", 0, "error", "while partitioning ring into 2 (planted), the process ended without a result"),
     ],
 )  # fmt: skip
 def test_the_suite_goes_on(
@@ -101,7 +103,7 @@ def test_the_suite_goes_on(
 ) -> None:
     """Trials that need what cannot be had say why, in the words of one try; the others run."""
     counts = iter([7, 7 + kills] + [7] * 20)
-    monkeypatch.setattr(module, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr("harness.launch.group.oom_kills", lambda: next(counts))
     records = run(home, end)
     assert Counter(record.status for record in records) == {"ok": 2, status: 2}
     failed = [record for record in records if record.status != "ok"]
@@ -171,12 +173,8 @@ def test_mistakes_are_told_as_they_are_here(home: Path) -> None:
     assert str(missing.value).endswith("get it with: harness data get cora")
 
 
-def test_a_request_that_is_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = subprocess.run(
-        [sys.executable, "-P", "-m", module.__name__], input=json.dumps({}), text=True, capture_output=True
-    )
-    assert (process.returncode, process.stdout) == (1, "")
-    monkeypatch.setattr(module, "start_runner", lambda command, **options: subprocess.Popen(["false"], **options))
-    (trial, *_), _ = trials(home, "bug")
-    with pytest.raises(NotPrepared, match="exited with code 1 while preparing data"):
-        prepare_apart(trial, home / "data", home / "cache", print)
+def test_a_request_that_is_none(home: Path) -> None:
+    (home / "job.json").write_text("{}")
+    process = subprocess.run([sys.executable, "-P", "-m", module.__name__, "job.json"], capture_output=True)
+    assert process.returncode == 1
+    assert not (home / "rank0.json").exists()

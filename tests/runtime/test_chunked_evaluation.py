@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.evaluations import in_strips, most_on_device
+from support.tiers import tiered
 
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
@@ -28,7 +29,7 @@ SPEC = TrainSpec(epochs=1, precision="float64", threads=1)
 HOST = {"fanouts": 2, "batch_size": 8, "storage": "host"}
 
 
-@pytest.mark.parametrize("world", [1, WORLD])
+@pytest.mark.parametrize("world", tiered([1, WORLD], [WORLD]))
 def test_logits_and_scores_are_those_of_the_whole(world: int, tmp_path: Path) -> None:
     graph = random_graph(95, NODES, degree=8, weighted=True)
     data = on_disk(graph, np.random.default_rng(3).integers(0, world, NODES), world, False, tmp_path)
