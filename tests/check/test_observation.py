@@ -15,8 +15,7 @@ from harness.check.training import Case, run_ranks
 from harness.models.spec import ModelSpec
 from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS
-from harness.runtime.minibatch import MiniBatchOptions
-from harness.runtime.run_config import Timing, TrainSpec
+from harness.runtime.run_config import MiniBatchOptions, Timing, TrainSpec
 
 EPOCHS = 4
 REHEARSED = "after a rehearsal"
