@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from harness.errors import UserError, nearest
 from harness.files import read_text
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 from harness.spec import PartitionSpec, Spec
 from harness.suite import document

@@ -10,7 +10,7 @@ from support.methods import SMALL
 
 from harness.check.graphs import TinyGraphs
 from harness.check.training import Case, run_ranks
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.comm import Scope
 from harness.runtime.method import METHODS
 from harness.runtime.minibatch import MiniBatchOptions

@@ -11,7 +11,7 @@ from harness.data.registry import dataset_info
 from harness.launch.memory import Capacity, MemoryEstimate, Shortage, estimate, shortage, total
 from harness.launch.process import memory_limit
 from harness.models.gnn import GNN
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.spec import DatasetSpec
 from harness.suite.schema import TrialConfig
 

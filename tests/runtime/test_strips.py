@@ -12,7 +12,7 @@ from support.evaluations import in_strips, most_on_device
 from harness.check.graphs import on_disk, random_graph
 from harness.check.training import Case, run_ranks
 from harness.graph.csr import CSR
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.cost_models import IN_STRIPS
 from harness.runtime.evaluation import bounds, tiles
 from harness.runtime.run_config import TrainSpec
