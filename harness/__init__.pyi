@@ -12,7 +12,7 @@ from .metrics import Metric as Metric
 from .models.layer import GraphLayer as GraphLayer
 from .models.layer import LayerCase as LayerCase
 from .models.layer import LayerValues as LayerValues
-from .models.spec import ModelSpec as ModelSpec
+from .models.layer import ModelSpec as ModelSpec
 from .report.views import ReportView as ReportView
 from .results.frames import load_epochs as load_epochs
 from .results.frames import load_results as load_results
@@ -20,14 +20,14 @@ from .runtime.cost_models import Bytes as Bytes
 from .runtime.cost_models import BytesCase as BytesCase
 from .runtime.cost_models import MemoryCase as MemoryCase
 from .runtime.method import FullGraphMethod as FullGraphMethod
-from .runtime.method import FullGraphOptions as FullGraphOptions
 from .runtime.method import Method as Method
-from .runtime.method import MethodOptions as MethodOptions
 from .runtime.minibatch import MiniBatchMethod as MiniBatchMethod
-from .runtime.minibatch import MiniBatchOptions as MiniBatchOptions
-from .runtime.minibatch import NodeBatchOptions as NodeBatchOptions
 from .runtime.optimizers import Optimizer as Optimizer
 from .runtime.optimizers import Schedule as Schedule
+from .runtime.run_config import FullGraphOptions as FullGraphOptions
+from .runtime.run_config import MethodOptions as MethodOptions
+from .runtime.run_config import MiniBatchOptions as MiniBatchOptions
+from .runtime.run_config import NodeBatchOptions as NodeBatchOptions
 from .runtime.step import Loss as Loss
 from .runtime.step import Step as Step
 from .runtime.step import SyncExchange as SyncExchange

@@ -60,6 +60,9 @@ def run(
     together: Annotated[
         bool, typer.Option("--together", help="Let trials that are timed run side by side, too: times then disturb.")
     ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Watch ranks' threads, child processes, files and sockets; see flags.")
+    ] = False,
     request: Annotated[str | None, typer.Option("--request", help="What to run, with others.", hidden=True)] = None,
     share: Annotated[int | None, typer.Option("--share", help="Of how many runners here.", hidden=True)] = None,
 ) -> None:
@@ -82,7 +85,7 @@ def run(
     outlive_readers()
     local = executor_of(executor, slurm, detach, rdzv) == "local"
     cluster = cluster_of(nnodes, rdzv, rdzv_timeout, node_timeout) if local else None
-    options = asked.run_options(request=request, wait=not no_wait, jobs=share or 1, together=together)
+    options = asked.run_options(request=request, wait=not no_wait, jobs=share or 1, together=together, audit=audit)
     loaded, trials = asked.select()
     store = ResultStore(asked.results, loaded.name)
     for line in outdated(trials, store, options):
@@ -93,7 +96,8 @@ def run(
     if local:
         require_means(trials, loaded, replace(capacity(), nodes=nodes))
         check_cache()
-    wanted = Submission(loaded, trials, store, options, _arguments(asked), jobs_of(jobs), nodes, detach)
+    arguments = _arguments(asked) + (["--audit"] if audit else [])
+    wanted = Submission(loaded, trials, store, options, arguments, jobs_of(jobs), nodes, detach)
     if not local:
         code = _submit(executor, wanted, slurm, asked.device)
     elif cluster is None and share is None and (count := _jobs_here(wanted)) > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import UserError, folded, nearest
 from harness.metrics import Formula, find_metric
-from harness.models.spec import ModelSpec
+from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 from harness.spec import RENAMED
 from harness.suite import document

@@ -17,7 +17,8 @@ from harness.data.partition.cached import ensure_partitioned
 from harness.data.prepared import open_graph
 from harness.data.registry import prepare
 from harness.graph.partition import Partition
-from harness.runtime.features import CachePolicy, choose
+from harness.runtime.features import choose
+from harness.runtime.run_config import CachePolicy
 from harness.spec import DatasetSpec, PartitionSpec
 
 POLICIES: tuple[CachePolicy, ...] = ("none", "random", "degree", "inclusion")
