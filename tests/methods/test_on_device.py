@@ -151,7 +151,7 @@ ALLOWED: dict[str, Waits] = {
     "graphsaint": {COUNTS, LABELLED, TRANSFER} | SUBGRAPH | NODES,
     "clustergcn": {COUNTS, LABELLED} | SUBGRAPH,
     "vrgcn": {COUNTS, READ} | SAMPLED | SEEN | HISTORY,
-    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_on_device.py:draw")} | SAMPLED | SEEN | EXPLAINED,
+    "dgs": {COUNTS, TRANSFER, OWNED, ("nonzero", "methods/dgs/guided_sampling.py:draw")} | SAMPLED | SEEN | EXPLAINED,
 }
 
 pytestmark = pytest.mark.timeout(900)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness_methods.dgs.guided_on_device import GuidedSamplerOnDevice, RowsOnDevice
-from harness_methods.dgs.guided_sampling import GuidedSampler
+from harness_methods.dgs.guided_sampling import GuidedSampler, GuidedSamplerOnDevice, RowsOnDevice
 from support.draws import DrawCase
 from support.draws import inclusion as by_search
 
