@@ -33,7 +33,7 @@ from .runtime.step import Step as Step
 from .runtime.step import SyncExchange as SyncExchange
 from .runtime.step import announce as announce
 from .runtime.worker import Worker as Worker
-from .sampling.layerwise import inclusion as inclusion
+from .sampling.layer_kernels import inclusion as inclusion
 from .sampling.neighbours import FanoutSampler as FanoutSampler
 from .sampling.neighbours import draw_neighbours as draw_neighbours
 from .sampling.sample import LayerSample as LayerSample

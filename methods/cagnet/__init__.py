@@ -27,8 +27,7 @@ from harness.models import BlockSize
 from harness.runtime import PartSize
 from harness.sampling import BoundarySampler, sample_boundary
 
-from .block import BroadcastBlock
-from .mesh import Label, Mesh, Sent, rank_groups
+from .broadcast import BroadcastBlock, Label, Mesh, Sent, rank_groups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

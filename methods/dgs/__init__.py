@@ -39,9 +39,8 @@ from harness.runtime import (
 )
 
 from .explainer import COUNTED, Explainer, Guidance, explanation_memory
-from .guided_on_device import GuidedSamplerOnDevice
-from .guided_sampling import ExplanationGraph, GuidedSampler
-from .masks import MaskOptions
+from .explanations import ExplanationGraph, MaskOptions
+from .guided_sampling import GuidedSampler, GuidedSamplerOnDevice
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,8 +18,7 @@ from harness.metrics import STAT
 from harness.models import BlockSize
 from harness.runtime import Clock, Components
 
-from .guided_sampling import ExplanationGraph
-from .masks import MaskOptions, Masks, explain
+from .explanations import ExplanationGraph, MaskOptions, Masks, explain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
