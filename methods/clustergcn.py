@@ -213,12 +213,12 @@ class ClusterGCN(MiniBatchMethod[ClusterOptions]):
         local, train = options.scope == "local", case.train
         count = options.clusters_of(case.parts) if local else options.clusters
         graph = replace(case, nodes=train.inner, edges=train.edges - train.cut) if local else case
-        share = min(1.0, options.per_batch / count * (1 if case.least else IMBALANCE))
+        share = min(1.0, options.per_batch / count * IMBALANCE)
         blocks = graph.subgraph_blocks(math.floor(share * graph.nodes))
         # Scope local keeps besides which nodes of the graph it learns from, a byte each.
         held = 8 * graph.nodes + (case.nodes if local else 0)
         components = case.mini_batch(blocks, options) | {"clusters": 0 if case.cuda else held}
-        read = 0 if case.least else min(case.edges, math.floor(share * case.edges))
+        read = min(case.edges, math.floor(share * case.edges))
         return components | (case.drawn_on_device(read, options) if options.of_whole_graph else {})
 
 

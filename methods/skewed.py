@@ -200,7 +200,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         if options.base == "saint":
             components = case.subgraphs(options, options.size_on(case.nodes))
             if case.cuda:
-                components |= case.drawn_on_device(0 if case.least else case.edges, options)
+                components |= case.drawn_on_device(case.edges, options)
                 components["probabilities"] = 16 * case.nodes
             return components
         drawn = case.drawn(options, options.sizes, "sizes", each=False, layers=options.layers)

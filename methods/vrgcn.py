@@ -404,7 +404,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
     def memory(cls, options: VRGCNOptions, case: MemoryCase) -> dict[str, int]:
         """Return the components of the largest batch (see `MemoryCase.largest_blocks`), and the histories.
 
-        At most those of all neighbours are read in each layer; at least none. A GPU has the graph, too.
+        At most those of all neighbours are read in each layer. A GPU has the graph, too.
         """
         model, fanouts = case.model, _fanouts(options, case.model.depth)
         rows = case.batch_rows(options.batch_size)
@@ -412,10 +412,9 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         rows = blocks[0].src if blocks else rows
         first = case.largest_blocks(rows, [-1], each=True) if model.attends else [BlockSize(rows, rows, 0)]
         remembered = _remembered(options, model.depth)
-        if not case.least:
-            for i in remembered:
-                block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
-                blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
+        for i in remembered:
+            block, read = blocks[i - 1], case.edges_of(blocks[i - 1].dst)
+            blocks[i - 1] = BlockSize(block.dst, block.src + min(case.nodes, read), block.edges + read)
         components = case.mini_batch(first + blocks, options)
         width = model.widths[0][0]
         if not model.attends:
@@ -423,7 +422,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
             components["aggregated features"] = case.itemsize * width * (case.train.inner * (1 + own) + rows * own)
         # Fresh and historical rows are there twice: as they came, and one behind the other.
         values = sum((case.train.inner + blocks[i - 1].src) * model.widths[i][0] for i in remembered)
-        components |= case.drawn_on_device(0 if case.least else case.edges, options, entry=80)
+        components |= case.drawn_on_device(case.edges, options, entry=80)
         return components | {"histories": case.itemsize * values}
 
 

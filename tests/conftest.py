@@ -113,6 +113,6 @@ def _no_gpu() -> str | None:
 
 def _no_namespaces() -> str | None:
     from harness.launch.network import why_not
-    from harness.suite.network import NetworkSpec
+    from harness.suite.sections import NetworkSpec
 
     return why_not(NetworkSpec(rate="1gbit"))

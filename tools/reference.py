@@ -27,10 +27,8 @@ from harness.runtime.optimizers import OPTIMIZERS, SCHEDULES
 from harness.runtime.pipelined import PipelinedMethod
 from harness.runtime.run_config import TrainSpec
 from harness.spec import DatasetSpec, PartitionSpec
-from harness.suite.claim import Claim, Expect
-from harness.suite.network import NetworkSpec
 from harness.suite.schema import DatasetSettings, MethodSettings, OwnModel, Suite, Timeouts
-from harness.suite.tuning import Budget, Range, RelativeTarget, TuningSpec
+from harness.suite.sections import Budget, Claim, Expect, NetworkSpec, Range, RelativeTarget, TuningSpec
 
 GENERATED = "<!-- Made from the code by `make reference`; do not edit. -->"
 

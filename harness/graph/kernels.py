@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.store import locked
+from harness.data.prepared import locked
 from harness.deferred import Deferred, Kernel, intrinsic, numba, torch
 from harness.deferred import numpy as np
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -97,7 +97,6 @@ class LayerCase:
     exchanged: bool = False  # inner rows become source rows by an exchange, which makes a new matrix of them
     aggregated: bool = False  # its first aggregation is given
     transform_first: bool = False  # H W is exchanged
-    least: bool = False  # a lower bound, whichever of A (H W) and (A H) W the layer computes
 
     @property
     def boundary(self) -> int:
@@ -284,8 +283,6 @@ class GraphLayer(Registered, Module):
         through = to_input + max((dst + src) * o, to_source, back)
         transformed = LayerValues(own + source, (2 * dst + src) * o, through)
         summed = LayerValues(own + dst * d, 2 * dst * o + source, to_input + max(spread, back))
-        if case.least:
-            return LayerValues(*map(min, astuple(transformed), astuple(summed)))
         chosen = self.transforms_first(size.edges, dst, src, weights=True, inputs=not case.first)
         return transformed if chosen else summed
 

@@ -13,7 +13,6 @@ from .comm import Direction as Direction
 from .comm import Traffic as Traffic
 from .cost_models import Components as Components
 from .cost_models import PartSize as PartSize
-from .features import CachePolicy as CachePolicy
 from .features import FeatureStore as FeatureStore
 from .features import HostStore as HostStore
 from .features import Plan as Plan
@@ -21,7 +20,6 @@ from .features import RowStore as RowStore
 from .features import choose as choose
 from .minibatch import Drawn as Drawn
 from .minibatch import Loaded as Loaded
-from .minibatch import NeighbourOptions as NeighbourOptions
 from .pipelined import BoundaryInputs as BoundaryInputs
 from .pipelined import PipelinedMethod as PipelinedMethod
 from .pipelined import PipelinedOptions as PipelinedOptions
@@ -31,6 +29,8 @@ from .report import TrialError as TrialError
 from .row_plan import RowPlan as RowPlan
 from .row_plan import fresh as fresh
 from .row_plan import take as take
+from .run_config import CachePolicy as CachePolicy
+from .run_config import NeighbourOptions as NeighbourOptions
 from .step import Wanted as Wanted
 from .step import ask as ask
 from .trainer import loss_sum as loss_sum

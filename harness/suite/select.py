@@ -13,12 +13,12 @@ from harness.models.layer import ModelSpec
 from harness.runtime.run_config import TrainSpec
 from harness.spec import RENAMED
 from harness.suite import document
-from harness.suite.claim import Claim, Selector
 from harness.suite.document import KeyPath
 from harness.suite.schema import Suite, TrialConfig
+from harness.suite.sections import Claim, Selector
 
 KEYS = ("dataset", "model", "method", "parts", "partitioner", "network", "seed", "repeat", "id")
-NAMES = ("dataset", "model", "method", "partitioner")  # in them case, `-` and `_` tell no two apart
+NAMES = ("dataset", "model", "method", "partitioner")  # case, `-` and `_` make no difference in them
 
 
 def chosen(trials: Sequence[TrialConfig], expr: str, options: Collection[str] = ()) -> list[TrialConfig]:

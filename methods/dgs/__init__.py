@@ -330,4 +330,4 @@ class DGS(MiniBatchMethod[DGSOptions]):
         drawn = case.drawn(options, options.fanouts, "fanouts", each=True) | explanation_memory(case)
         if not cls.device_draws(options):
             return drawn
-        return drawn | case.drawn_on_device(0 if case.least else case.edges, options, entry=120)
+        return drawn | case.drawn_on_device(case.edges, options, entry=120)

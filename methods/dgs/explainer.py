@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 def explanation_memory(case: MemoryCase) -> Components:
     """Return the bytes of a rank's explanation graph and guidance, on the host: none of a GPU's.
 
-    Of the remote nodes within K hops only bounds are known: at least the boundary, at most all there are.
+    Of the remote nodes within K hops the upper bound is known: all there are.
     """
     if case.cuda:
         return {"explanation": 0}
-    remote = case.train.boundary if case.least else case.nodes - case.train.inner
+    remote = case.nodes - case.train.inner
     width, hidden = max(case.model.widths[: case.model.hops])
     own = BlockSize(case.train.inner, case.train.inner, case.train.edges - case.train.cut)
     star = BlockSize(remote + 1, remote + 1, 2 * remote + 1)

@@ -251,7 +251,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         def make() -> Counts:
             return count(
                 topology, sampler, tables, draws, rank, worker.job.threads,
-                told=lambda done: worker.tell(f"counting subgraphs: {done} of {draws}"),
+                told=lambda done: worker.notify(f"counting subgraphs: {done} of {draws}"),
             )  # fmt: skip
 
         if keep is None:
@@ -347,7 +347,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         inner, edges = case.train.inner, case.train.edges - case.train.cut
         if case.cuda:
             graph = case if options.scope == "global" else replace(case, nodes=inner, edges=edges)
-            components |= graph.drawn_on_device(0 if case.least else graph.edges, options)
+            components |= graph.drawn_on_device(graph.edges, options)
             counted = options.normalise and options.sampler != "node"
             components["probabilities"] = (4 * graph.edges + 8 * graph.nodes) if counted else 16 * graph.nodes
         if options.scope == "local":

@@ -20,6 +20,8 @@ from harness.models.layer import ModelSpec
 from harness.runtime.method import METHODS
 from harness.runtime.run_config import TrainSpec
 
+pytestmark = pytest.mark.slow
+
 NODES, DEGREE, EPOCHS = 2000, 24, 2  # edges enough of a rank for two threads (LEAST_WORK)
 OPTIONS: dict[str, dict[str, Any]] = SMALL | {
     "bns-gcn": {"rate": 0.5},

@@ -60,6 +60,7 @@ def files(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_report_is_the_same(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "views.py").write_text(PLUGIN)
     plugins = find_plugins([str(tmp_path / "views.py")])

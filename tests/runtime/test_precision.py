@@ -71,7 +71,6 @@ def test_the_memory_model_knows_the_operands() -> None:
     )  # fmt: skip
     plain, rounded = case.full_graph(), replace(case, rounded=True).full_graph()
     assert rounded == plain | {"bfloat16 operands": 2 * (220 * 10 + 220 * 8 + 220 * 10)}
-    assert replace(case, rounded=True, least=True).full_graph()["bfloat16 operands"] == 0
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,7 @@ LIMITS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_losses_and_weights_are_those_of_full_bit_for_bit(tmp_path: Path) -> None:
     parts = np.random.default_rng(3).permutation(np.arange(NODES) % 2)
     data = on_disk(random_graph(31, NODES), parts, 2, False, tmp_path)
