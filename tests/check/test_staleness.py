@@ -156,6 +156,7 @@ def test_training_is_the_stale_recursion(name: str, world: int, folder: Path) ->
         assert furthest(run, simulated(run, world, options, rule, model)) <= TOLERANCE, model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", NARROW)
 def test_graphs_are_drawn_anew_from_true_edges_with_changing_probabilities(model: str, folder: Path) -> None:
     graphs = drawn_graphs(runs(folder, 3)["psc sampled 3", model])

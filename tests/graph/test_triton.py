@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 ROWS, COLUMNS = 23, 40
 
 
-@pytest.fixture(params=[7, 1024])
+@pytest.fixture(params=tiered([7, 1024], [7]))
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """With rows of up to 6 pieces, and with rows of one."""
     from harness.graph import triton_kernels
@@ -54,7 +54,7 @@ def csr(matrix: np.ndarray, weighted: bool) -> CSR:
 
 
 @pytest.mark.parametrize("width", tiered([1, 7, 33, 300], [7, 300]))  # 300: two programs a row
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", tiered([torch.float32, torch.float64, torch.bfloat16], [torch.float32]))
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.usefixtures("kernels")
 def test_products_equal_dense_float64(weighted: bool, dtype: torch.dtype, width: int) -> None:

@@ -10,6 +10,8 @@ from report.fake import METHODS, write_results
 
 from harness.report import write_report
 
+pytestmark = pytest.mark.slow
+
 Cells = dict[str, list[list[Any]]]
 CHOSEN: dict[str, Any] = {
     "datasets": [("digits", "real", ""), ("cora", "real", ""), ("citeseer", "real", "")],

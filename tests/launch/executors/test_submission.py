@@ -79,6 +79,7 @@ def test_the_submitter_says_nothing_of_the_nodes_devices(submission: Submission)
         check_devices(auto, None)
 
 
+@pytest.mark.slow
 def test_a_runner_does_not_wait_for_what_others_run(submission: Submission) -> None:
     """Two of six trials are another's; their records arrive later."""
     other = ResultStore(submission.store.root, "tiny")

@@ -101,6 +101,7 @@ def dense_rows(spec: ModelSpec) -> list[torch.Tensor]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEEP)
 def test_with_frozen_weights_histories_become_the_rows_and_the_sampling_noise_goes(
     found: dict[str, list[list[Remembered]]], name: str
