@@ -221,6 +221,7 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
 
     name = "fastgcn"
     colour = "#bbbbbb"
+    on_device = True
     Options = FastGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"sizes": -1, "batch_size": 0}
@@ -236,11 +237,6 @@ class FastGCN(MiniBatchMethod[FastGCNOptions]):
             return LayerwiseSampler(sampler.sample, sizes)
         on_device = GlobalSamplerOnDevice(sampler, topology, layers, sizes, source.device)
         return LayerwiseSampler(on_device.sample, sizes)
-
-    @classmethod
-    def device_draws(cls, options: FastGCNOptions) -> bool:
-        """See `MiniBatchMethod`."""
-        return True
 
     @classmethod
     def memory(cls, options: FastGCNOptions, case: MemoryCase) -> dict[str, int]:

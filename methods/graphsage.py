@@ -36,6 +36,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
 
     name = "graphsage"
     colour = "#e69f00"
+    on_device = True
     Options = SAGEOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -54,7 +55,7 @@ class GraphSAGE(MiniBatchMethod[SAGEOptions]):
     @classmethod
     def device_draws(cls, options: SAGEOptions) -> bool:
         """See `MiniBatchMethod`: uniform draws from a graph that every rank has."""
-        return options.weights == "uniform" and not options.asks_owners
+        return options.weights == "uniform" and super().device_draws(options)
 
     @property
     def remarks(self) -> list[str]:

@@ -150,6 +150,7 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
 
     name = "skewed"
     colour = "#117733"
+    on_device = True
     Options = SkewedOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "sizes": [256, 512, 1024]}
     exact: ClassVar[dict[str, Any]] = {"distortion": 1.0, "sizes": -1, "batch_size": 0}
@@ -172,11 +173,6 @@ class Skewed(MiniBatchMethod[SkewedOptions]):
         bias |= {"device": source.device}
         layers = LayerSampler(*graph, **bias)
         return LayerwiseSampler(layers.sample, per_layer(options.sizes, source.depth, "sizes"))
-
-    @classmethod
-    def device_draws(cls, options: SkewedOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     def batches(self, epoch: int) -> list[Batch]:
         """See `MiniBatchMethod`, `node_batches` and `subgraph_batches`."""

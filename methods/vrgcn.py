@@ -323,6 +323,7 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
 
     name = "vrgcn"
     colour = "#490092"
+    on_device = True
     Options = VRGCNOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [1, 2, 4]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "batch_size": 0}
@@ -358,11 +359,6 @@ class VRGCN(MiniBatchMethod[VRGCNOptions]):
         fanouts, attends = _fanouts(self.options, source.depth), self.worker.model.attends
         on_host = source.device.type == "cpu"
         return (HistorySampler if on_host else HistorySamplerOnDevice)(source, fanouts, attends)
-
-    @classmethod
-    def device_draws(cls, options: VRGCNOptions) -> bool:
-        """See `MiniBatchMethod`."""
-        return True
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch; behind it the histories are written."""

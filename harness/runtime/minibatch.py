@@ -76,6 +76,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """
 
     family = "mini-batch"
+    on_device: ClassVar[bool] = False  # whether its sampler draws on a GPU, from a copy of the graph
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric.of_method("input_nodes", "nodes whose features are read", heading="Input nodes"),
         Metric.of_method("remote_nodes", "those of them that are other ranks'", heading="Remote input nodes"),
@@ -146,8 +147,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     @classmethod
     def device_draws(cls, options: MiniBatchOptionsT) -> bool:
-        """Whether a GPU draws by these options itself, from a copy of the graph."""
-        return False
+        """Whether a GPU draws by these options itself; by default unless owners are asked for rows."""
+        return cls.on_device and not options.asks_owners
 
     @classmethod
     def foreseen(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:

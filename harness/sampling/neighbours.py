@@ -6,9 +6,9 @@ seed a sample is that of the compiled kernels, entry for entry. The host waits f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from harness.deferred import numba, torch
 from harness.deferred import numpy as np
@@ -312,16 +312,12 @@ class FanoutSampler:
         return sample_layers(self._draw, targets, self._fanouts, seed)
 
 
-class Draw(Protocol):
-    """Draws neighbours of nodes, as `draw_neighbours` does."""
+def sample_layers(draw: Callable[..., LayerSample], targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
+    """Draw neighbours of the targets, which are this rank's own nodes, then of every node drawn so far.
 
-    def __call__(self, nodes: Ints, fanout: int, seed: int, /, *, own: bool) -> LayerSample:
-        """Draw at most `fanout` for each of the nodes, by `seed`; `own` as for `Topology.rows`."""
-
-
-def sample_layers(draw: Draw, targets: Ints, fanouts: Sequence[int], seed: int) -> Sample:
-    """Draw neighbours of the targets, which are this rank's own nodes, then of all that was drawn."""
-    layers, nodes = [], targets
+    `draw(nodes, fanout, seed, own=...)` draws for a layer, as `draw_neighbours` does.
+    """
+    layers, nodes = list[LayerSample](), targets
     for depth, fanout in enumerate(reversed(fanouts)):
         layers.append(draw(nodes, fanout, batch_seed(seed, 0, 0, depth), own=depth == 0))
         nodes = layers[-1].sources

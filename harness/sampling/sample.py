@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.errors import UserError
 from harness.graph.block import Block, OwnRows, Propagation
-from harness.graph.csr import CSR, Floats, Ints, Places, Topology, pointers, row_of_entries
+from harness.graph.csr import CSR, Floats, Ints, Topology, pointers, row_of_entries
 from harness.graph.devices import upload
 from harness.graph.partition import View
 
@@ -33,35 +33,12 @@ class OwnSample:
     loop: Floats  # [k], multiplies the self loop, as `LayerSample.values` and `dst_scale` multiply edges
 
 
-class DrawnLayer(Protocol):
-    """The sampled in-edges of a layer's destinations, on the host (`LayerSample`) or on a device."""
-
-    @property
-    def sources(self) -> Places:
-        """Distinct nodes of the view, int64 [num_src]."""
-
-    @property
-    def destinations(self) -> Places:
-        """The destinations, int64 [num_dst]."""
-
-    @property
-    def num_dst(self) -> int:
-        """Number of destinations."""
-
-    @property
-    def edges(self) -> int:
-        """Number of edges."""
-
-    def block(self, topology: Topology, *, device: torch.device, dtype: torch.dtype, engine: str = "auto") -> Block:
-        """Return the Block, with the degrees that `topology`, which it was drawn from, has."""
-
-
 @dataclass(frozen=True, eq=False)
 class LayerSample:
     """The sampled in-edges of a layer's destinations.
 
-    `values` say what an edge counts beside the model's propagation weight, that is, its own weight if the graph has
-    any, times the inverse of its chance to be drawn. `symmetric` says whether the matrix is square and equals its
+    `values` say what an edge counts in addition to the model's propagation weight: its own weight if the graph has any,
+    times the inverse of its chance to be drawn. `symmetric` says whether the matrix is square and equals its
     transpose, in `structure` or in its values too; columns then ascend in each row.
     """
 
@@ -202,6 +179,9 @@ class LayerOnDevice:
         )  # fmt: skip
 
 
+DrawnLayer: TypeAlias = "LayerSample | LayerOnDevice"
+
+
 def number_nodes(targets: Tensor, columns: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """Return the distinct nodes (int64), the targets first, then others as they are first seen; and numbers of columns.
 
@@ -243,7 +223,7 @@ class Pool(Generic[T]):
 class Tables(Pool["NDArray[np.int32]"]):
     """Tables by node, int32 [num_nodes] of -1, that samplers number nodes by.
 
-    Who borrows one gives it back as it was: -1 everywhere.
+    A borrower gives one back as it was: -1 everywhere.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -286,7 +266,7 @@ class Sample:
 
     `layers` has one for each graph layer, input layer first; the first one's sources are the nodes whose features
     are read. The first `targets` output rows are training nodes of this rank, and the loss reads them. None: the
-    loss reads all training nodes among the output rows, whoever owns them.
+    loss reads all training nodes among the output rows, also those of other ranks.
     """
 
     layers: Sequence[DrawnLayer]

@@ -181,6 +181,7 @@ class DGS(MiniBatchMethod[DGSOptions]):
 
     name = "dgs"
     colour = "#d55e00"
+    on_device = True
     Options = DGSOptions
     space: ClassVar[dict[str, Any]] = {"batch_size": [256, 512, 1024], "fanouts": [5, 10, 25]}
     exact: ClassVar[dict[str, Any]] = {"fanouts": -1, "feature_rate": 1.0, "batch_size": 0}
@@ -213,11 +214,6 @@ class DGS(MiniBatchMethod[DGSOptions]):
     def make_sampler(self, source: Source) -> Sampler:
         """See `MiniBatchMethod`; the conventional sampler, of batches without guidance."""
         return FanoutSampler(source, self._fanouts(source))
-
-    @classmethod
-    def device_draws(cls, options: DGSOptions) -> bool:
-        """See `MiniBatchMethod`: draws from a graph that every rank has."""
-        return not options.asks_owners
 
     def _fanouts(self, source: Source) -> list[int]:
         return per_layer(self.options.fanouts, source.depth, "fanouts")

@@ -161,6 +161,7 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
 
     name = "graphsaint"
     colour = "#56b4e9"
+    on_device = True
     Options = GraphSAINTOptions
     space: ClassVar[dict[str, Any]] = {"sampler": ["frontier", "rw", "edge"]}
     exact: ClassVar[dict[str, Any]] = {"size": -1, "normalise": False}
@@ -301,11 +302,6 @@ class GraphSAINT(MiniBatchMethod[GraphSAINTOptions]):
         rows = loaded.loss.rows.numel()
         weights = loaded.inputs.new_full((rows,), 1 / max(rows, 1))
         return replace(loaded, loss=replace(loaded.loss, weights=weights))
-
-    @classmethod
-    def device_draws(cls, options: GraphSAINTOptions) -> bool:
-        """See `MiniBatchMethod`: subgraphs of the whole graph, or of the rank's part."""
-        return True
 
     @property
     def samples_targets(self) -> bool:

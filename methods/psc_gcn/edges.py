@@ -9,7 +9,7 @@ runs in kernels that release the GIL, so that the next graph can be drawn in a t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from harness import Worker, numba, torch
 from harness import numpy as np
@@ -41,30 +41,8 @@ class EdgeSample:
     kept: Places  # int64, ascending positions of the boundary nodes with a drawn edge
 
 
-class Edges(Protocol):
-    """Draws edges, each with a probability of its own: at first all with the same, the rate."""
-
-    def draw(self) -> EdgeSample:
-        """Draw every edge independently."""
-
-    def learn(self, score: Tensor | None, uniform: float) -> None:
-        """Take the probabilities of least variance for a score of each source (see `optimal_probabilities`).
-
-        `uniform` is the share of the rate in them. None: the rate.
-        """
-
-    def included(self) -> Tensor:
-        """Return the chance of each boundary node to have a drawn edge, float64 [num_boundary]."""
-
-
-def edges_of(worker: Worker, rate: float, rng: np.random.Generator) -> Edges:
-    """Return the edges of a rank's part, each drawn with the probability `rate`."""
-    on_host, how = worker.device.type == "cpu", (worker.partition, rate, rng, worker.dtype)
-    return HostEdges(*how) if on_host else DeviceEdges(*how)
-
-
 class HostEdges:
-    """See `Edges`."""
+    """Draws edges of a part on the host, each with a probability of its own: at first all with the same, the rate."""
 
     def __init__(self, partition: Partition, rate: float, rng: np.random.Generator, dtype: torch.dtype) -> None:
         whole = partition.structure
@@ -75,12 +53,15 @@ class HostEdges:
         self._probabilities: NDArray[np.float64] | float = rate
 
     def draw(self) -> EdgeSample:
-        """See `Edges`."""
+        """Draw every edge independently."""
         edges = self._indptr, self._indices, self._probabilities, self._weights
         return draw_edges(*edges, *self._nodes, self._rng, self._dtype)
 
     def learn(self, score: Tensor | None, uniform: float) -> None:
-        """See `Edges`."""
+        """Take the probabilities of least variance for a score of each source (see `optimal_probabilities`).
+
+        `uniform` is the share of the rate in them. None: the rate.
+        """
         if score is None:
             self._probabilities = self._rate
             return
@@ -90,12 +71,12 @@ class HostEdges:
         self._probabilities = best
 
     def included(self) -> Tensor:
-        """See `Edges`."""
+        """Return the chance of each boundary node to have a drawn edge, float64 [num_boundary]."""
         return torch.from_numpy(inclusion_probabilities(self._indices, self._probabilities, *self._nodes))
 
 
 class DeviceEdges:
-    """See `Edges`; the edges are those of the partition's block, and all stays on its device."""
+    """A `HostEdges` on a device; the edges are those of the partition's block, and all stays on its device."""
 
     def __init__(self, partition: Partition, rate: float, rng: np.random.Generator, dtype: torch.dtype) -> None:
         self._part = PartOnDevice.of(partition.full_block.adjacency, partition.num_inner)
@@ -103,12 +84,12 @@ class DeviceEdges:
         self.learn(None, 0)
 
     def draw(self) -> EdgeSample:
-        """See `Edges`; the host waits for the numbers of edges and of boundary nodes."""
+        """See `HostEdges`; the host waits for the numbers of edges and of boundary nodes."""
         numbers = uniform_numbers(self._part.edges.nnz, self._probabilities.device, self._rng)
         return draw_on_device(self._part, self._probabilities, numbers, self._dtype)
 
     def learn(self, score: Tensor | None, uniform: float) -> None:
-        """See `Edges`; the host waits as `optimal_on_device` says."""
+        """See `HostEdges`; the host waits as `optimal_on_device` says."""
         if score is None:
             size, device = (self._part.edges.nnz,), self._part.edges.indptr.device
             self._probabilities = torch.full(size, self._rate, dtype=torch.float64, device=device)
@@ -117,8 +98,14 @@ class DeviceEdges:
         self._probabilities = best + uniform * (self._rate - best) if uniform else best
 
     def included(self) -> Tensor:
-        """See `Edges`."""
+        """See `HostEdges`."""
         return included_on_device(self._part, self._probabilities)
+
+
+def edges_of(worker: Worker, rate: float, rng: np.random.Generator) -> HostEdges | DeviceEdges:
+    """Return the edges of a rank's part, each drawn with the probability `rate`."""
+    on_host, how = worker.device.type == "cpu", (worker.partition, rate, rng, worker.dtype)
+    return HostEdges(*how) if on_host else DeviceEdges(*how)
 
 
 def uniform_numbers(count: int, device: torch.device, rng: np.random.Generator) -> Tensor:
