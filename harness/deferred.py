@@ -8,15 +8,17 @@ numba first, and has its kernels at once: see docs/design/imports.md.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection
 from functools import cached_property, partial, update_wrapper
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Deferred", "Function", "Kernel", "dist", "intrinsic", "moved", "numba", "numpy", "torch"]
+__all__ = ["Deferred", "Function", "Kernel", "dist", "exports", "intrinsic", "moved", "numba", "numpy", "torch"]
 
 
 class Deferred:
@@ -100,6 +102,24 @@ def _numba_type(value: Any) -> Any:
     context = cpu_target.typing_context
     context.refresh()  # or an intrinsic that was made while this kernel is compiled is not known yet
     return context.resolve_value_type(value)
+
+
+def exports(module: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """Return `__getattr__` and `__all__` of a module whose public names are those of the stub (.pyi) next to its file.
+
+    A name is imported when it is first read; `harness` is what the stub's relative imports are relative to.
+    """
+    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+    places = {name: place for place, name in re.findall(r"^from (\.\S+) import \w+ as (\w+)$", stub, re.MULTILINE)}
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = getattr(import_module(places[name], "harness"), name)
+        vars(sys.modules[module])[name] = value
+        return value
+
+    return find, sorted(places)
 
 
 def moved(package: str, own: Callable[[str], Any] | None = None, names: Collection[str] = ()) -> Callable[[str], Any]:
