@@ -1,4 +1,4 @@
-"""What a record tells that has no column in `load_results`, as columns of a section."""
+"""What a record has besides the columns of `load_results`: columns of a section, and learning curves of its trials."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from harness.metrics import Metric
@@ -170,3 +171,36 @@ def part_sizes(record: Record) -> tuple[tuple[int, int], ...] | None:
     if not record.ranks or any(rank.get(key) is None for rank in record.ranks for key in ("inner", "boundary")):
         return None
     return tuple((int(rank["inner"]), int(rank["boundary"])) for rank in record.ranks)
+
+
+def trial_curve(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return one trial's evaluated epochs, its learning curve: epoch (from 1), time_s, sent_bytes, score.
+
+    `epochs`: its rows of `load_epochs`, one an epoch and rank. Sums over the epochs so far, warm-up included,
+    evaluation not: `time_s` of the slowest rank's epoch time in seconds, `sent_bytes` of the payload between ranks.
+    """
+    return curve_of(epoch_sums(epochs))
+
+
+def curve_of(sums: pd.DataFrame) -> pd.DataFrame:
+    """Return the learning curve of a trial from its `epoch_sums`; see `trial_curve`."""
+    curve = sums.cumsum(skipna=False).assign(score=sums["score"]).dropna(subset=["score"]).reset_index()
+    curve["epoch"] += 1
+    return curve[["epoch", "time_s", "sent_bytes", "score"]]
+
+
+def epoch_sums(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Return a row an epoch of a trial: time_s and sent_bytes of that epoch, score after it.
+
+    Arguments and units as for `trial_curve`; NaN where nothing was counted or scored.
+    """
+    sizes = [name for name in map(str, epochs.columns) if name.startswith("bytes_") and name != "bytes_swap"]
+    sent = epochs[sizes].sum(axis=1, min_count=1)
+    by_epoch = epochs.assign(sent_bytes=sent).groupby("epoch", sort=True)
+    return pd.DataFrame(
+        {
+            "time_s": by_epoch["epoch_time_s"].max(),
+            "sent_bytes": by_epoch["sent_bytes"].sum(min_count=1),
+            "score": by_epoch["val_score"].first(),
+        }
+    )
