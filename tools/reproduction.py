@@ -25,11 +25,11 @@ from harness.errors import DataUnavailable, UserError
 from harness.metrics import METRICS, Formula
 from harness.report.page import escape_markdown
 from harness.results.record import Record
-from harness.results.store import SUITE_FILE, read_at, records_under
+from harness.results.record_store import SUITE_FILE, read_at, records_under
 from harness.spec import Spec
 from harness.suite import document
-from harness.suite.load import load_suite
 from harness.suite.schema import Suite
+from harness.suite.suite_file import load_suite
 
 HEAD = """# What is reproduced
 
@@ -49,7 +49,7 @@ verdicts stated how often they err, count as indicated. Claims count as run on
 - **a twin**: a generated graph with degrees, homophily and widths of the paper's. It shows what depends on
   structure, and says nothing of the paper's absolute numbers.
 
-What the papers leave open, and why some claims fail, is told in [papers.md](papers.md).
+[papers.md](papers.md) says what the papers leave open and why some claims fail.
 """
 RUN = {
     "paper": "run on the paper's graphs",

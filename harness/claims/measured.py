@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.metrics import Formula
 from harness.results import contrast
-from harness.results.text import join_unique, text
+from harness.results.stats import join_unique, text
 from harness.suite.schema import TrialConfig
 from harness.suite.select import Cell
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from harness.results.pulse import Pulses, start_beating, stop_beating
+from harness.results.leases import Liveness, start_heartbeat, stop_heartbeat
 from harness.runtime.run_store import StoreConnection, run_secret
 
 if TYPE_CHECKING:
@@ -37,24 +37,24 @@ def gone_key(session: str) -> str:
 @contextmanager
 def heartbeat(host: str, port: int, session: str, interval_s: float) -> Iterator[None]:
     """Have the store at HOST:PORT told every `interval_s` that this process lives, and then that it ended."""
-    process = start_beating("-P", "-m", __name__, host, str(port), session, str(interval_s))
+    process = start_heartbeat("-P", "-m", __name__, host, str(port), session, str(interval_s))
     try:
         yield
     finally:
-        stop_beating(process, 2 * LAST_WORD_S)
+        stop_heartbeat(process, 2 * LAST_WORD_S)
 
 
 class Heartbeats:
     """Tells the coordinator which runners live."""
 
     def __init__(self, client: StoreClient, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client, self._timeout_s, self._pulses = client, timeout_s, Pulses(clock)
+        self._client, self._timeout_s, self._pulses = client, timeout_s, Liveness(clock)
 
     def lost(self, session: str) -> str | None:
         """Return what became of a node whose runner has ended or is silent; None if it lives."""
         if self._client.has(gone_key(session)):
             return "was lost: its runner ended or was killed"
-        silent = self._pulses.still_s(session, self._client.text(beat_key(session))) > self._timeout_s
+        silent = self._pulses.unchanged_s(session, self._client.text(beat_key(session))) > self._timeout_s
         return f"was lost: no heartbeat for {self._timeout_s:g} s (--node-timeout)" if silent else None
 
 

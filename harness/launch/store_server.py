@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from harness.results.pulse import start_beating, stop_beating
+from harness.results.leases import start_heartbeat, stop_heartbeat
 from harness.runtime.run_store import (
     ADD,
     CODE_BYTES,
@@ -45,12 +45,12 @@ _SAID = (b"1",)
 def start_store(listening: socket.socket) -> subprocess.Popen[bytes]:
     """Start the store at a socket that listens, and close this process's copy of that."""
     with listening:
-        return start_beating("-P", "-m", __name__, str(listening.fileno()), inherited=(listening.fileno(),))
+        return start_heartbeat("-P", "-m", __name__, str(listening.fileno()), inherited=(listening.fileno(),))
 
 
 def stop_store(process: subprocess.Popen[bytes]) -> None:
     """End such a process."""
-    stop_beating(process, 1.0)
+    stop_heartbeat(process, 1.0)
 
 
 class Store:

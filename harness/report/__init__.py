@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.registry import PluginKey
-    from harness.results.store import KeptSuite
+    from harness.results.record_store import KeptSuite
     from harness.spec import PluginSource
 
 FORMATS = ("html", "md", "csv")  # that are written unless others are asked for

@@ -14,7 +14,7 @@ from harness.report.palette import DASHES, PHASES, SPARE, Dash, Style
 from harness.report.sections import Section
 from harness.report.values import Values
 from harness.report.variants import Variant
-from harness.results.text import Stat
+from harness.results.stats import Stat
 
 SOFT = "#777777"  # of reference lines
 DASHED: Dash = (0, (5, 2))

@@ -28,10 +28,9 @@ from harness.report.sweeps import Networks, find_networks, find_workloads, sweep
 from harness.report.table import Cell, Group, Row, Table
 from harness.report.views import VIEWS, Kind, ReportView, ShownView, Subject, show
 from harness.report.warnings import Note, environment_rows, failure_table, make_notes, unclaimed_notes
-from harness.results.csv_cells import in_csv
 from harness.results.frames import ResultInputs
-from harness.results.store import KeptSuite, kept_suites
-from harness.results.text import MISSING, common_places, join_unique, time_unit
+from harness.results.record_store import KeptSuite, kept_suites
+from harness.results.stats import MISSING, common_places, in_csv, join_unique, time_unit
 from harness.spec import PluginSource
 
 Plugins = Mapping[PluginKey, PluginSource]

@@ -18,7 +18,7 @@ from harness.report.palette import CIVIDIS, Style, on_dark
 from harness.report.sections import Section
 from harness.report.table import heading, scale_of
 from harness.report.values import values_of
-from harness.results.text import numbers
+from harness.results.stats import numbers
 
 DIGITS = 6  # significant ones of a value
 SHAPES = {

@@ -26,7 +26,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from harness.report.figure import SOFT, WRITTEN, Axis, Chart, Figure, Layer, Picture
 from harness.report.palette import Style
-from harness.results.text import significant
+from harness.results.stats import significant
 
 COLUMN, PAGE = 3.25, 7.0  # inches: a column of two, and both
 NARROWEST = 1.15  # inches of a panel in print; below that the figure takes the next width

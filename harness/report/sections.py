@@ -19,7 +19,7 @@ from harness.report.columns import DERIVED, curve_of, epoch_sums, record_values
 from harness.report.variants import Variant, as_mapping, find_variants, of_a_search, variant_keys, without_target
 from harness.results.frames import ResultInputs, declared_metrics
 from harness.results.record import Record, flatten, of_workload, own_settings
-from harness.results.text import show_value, text
+from harness.results.stats import show_value, text
 from harness.results.tuned import Tuning
 from harness.suite.schema import LATER
 

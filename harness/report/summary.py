@@ -13,7 +13,7 @@ from harness.report.table import Cell, Group, Row, Table
 from harness.report.values import Comparison, Values, by_seed, counted_units, values_of
 from harness.report.variants import Variant
 from harness.report.views.answer import AnswerView
-from harness.results.text import byte_unit, join_unique, percent, significant, trials
+from harness.results.stats import byte_unit, join_unique, percent, significant, trials
 
 
 @dataclass(frozen=True)

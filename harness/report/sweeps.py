@@ -18,8 +18,8 @@ from harness.report.variants import Variant, variant_label
 from harness.results.frames import ResultInputs
 from harness.results.projection import base_of, compare_counterparts, counterparts, network_label, network_of
 from harness.results.record import Record, flatten
-from harness.results.text import Stat, join_unique, over_seeds, show_value
-from harness.suite.network import NetworkSpec
+from harness.results.stats import Stat, join_unique, over_seeds, show_value
+from harness.suite.sections import NetworkSpec
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from harness.report.columns import WHY
 from harness.report.sections import Section
 from harness.report.values import Values, totals, values_of
 from harness.report.variants import Variant
-from harness.results.text import (
+from harness.results.stats import (
     MISSING,
     UNAVAILABLE,
     Stat,

@@ -15,7 +15,7 @@ from harness.report.palette import PHASES, PURPOSES
 from harness.report.sections import Section
 from harness.report.variants import Variant
 from harness.results.contrast import Pairs, against_best, moment, needed
-from harness.results.text import Stat, numbers, over_seeds
+from harness.results.stats import Stat, numbers, over_seeds
 
 Values = dict[tuple[Variant, int], Stat]
 

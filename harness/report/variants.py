@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report.palette import Style, variant_styles
 from harness.results.frames import declared_by, declared_of, is_baseline
 from harness.results.record import Json, Record, of_workload, own_settings
-from harness.results.text import show_value
+from harness.results.stats import show_value
 from harness.spec import of_presets
 from harness.suite.schema import FEW
 

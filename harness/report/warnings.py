@@ -18,8 +18,7 @@ from harness.report.variants import Variant
 from harness.report.views.sampling import exchanged, full_of
 from harness.results.frames import RecordKey, ResultInputs
 from harness.results.record import flatten
-from harness.results.stats import ENOUGH, NOISY
-from harness.results.text import MISSING, byte_unit, join_unique, significant, text, trials
+from harness.results.stats import ENOUGH, MISSING, NOISY, byte_unit, join_unique, significant, text, trials
 
 CLOSURE = 0.02  # share of a mean epoch that no named phase may cover
 

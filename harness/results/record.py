@@ -11,14 +11,14 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from harness.data.store import hash_file
+from harness.data.prepared import hash_file
 from harness.deferred import numpy as np
 from harness.errors import UserError
 from harness.files import RECORD, read_text
-from harness.models.spec import KEPT
+from harness.models.layer import KEPT
 from harness.spec import RENAMED
-from harness.suite.network import NetworkSpec
-from harness.suite.schema import LATER
+from harness.suite.schema import LATER, TrialConfig
+from harness.suite.sections import NetworkSpec
 
 SCHEMA_VERSION = 1
 RECORD_FILE, EPOCHS_FILE = "record.json", "epochs.parquet"
@@ -267,3 +267,34 @@ def _plain(key: str, value: Any) -> str | int | float | None:
     if key == "partition.file" and isinstance(value, str):
         return PurePath(value).name
     return value if isinstance(value, str | int | float | None) else json.dumps(value)
+
+
+BITS = ("checksum", "final_loss", "final_val", "final_test", "best_val", "test_at_best_val")
+SAME = ("machine", "threads", "packages", "commit", "dirty", "python")  # of the environment: else bits may differ
+
+
+def unlike(record: Record, trial: TrialConfig, directory: Path, repeats: int) -> list[str]:
+    """Return a flag if the scores or weights of a trial are not the same bits as those of another of its repeats.
+
+    `directory`: the suite's results; `repeats`: how many to look for. Runs on GPUs, on other machines or data, with
+    other threads or other code are not compared.
+    """
+    if record.status != "ok" or trial.device != "cpu":  # on a GPU sums are taken in any order
+        return []
+    for number in range(repeats):
+        path = directory / trial.model_copy(update={"repeat": number}).id / "record.json"
+        if number == trial.repeat or not path.is_file():
+            continue
+        try:
+            other = read_record(path)
+        except UserError:  # damaged: who reads the results is told
+            continue
+        if other.status != "ok" or other.data != record.data:
+            continue
+        if any(other.environment.get(key) != record.environment.get(key) for key in SAME):
+            continue
+        mine, its = record.result, other.result
+        if differ := [name for name in BITS if mine.get(name) != its.get(name)]:
+            what = ", ".join(f"{name} {its.get(name)} and {mine.get(name)}" for name in differ)
+            return [f"repeat: not the same bits as repeat {number}, on the same machine: {what}"]
+    return []

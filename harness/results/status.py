@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.results.leases import BEAT_S, RunnerInfo, Runners
-from harness.results.store import SUITE_FILE, read_at, read_suite, records_under
+from harness.results.leases import HEARTBEAT_S, RunnerInfo, Runners
+from harness.results.record_store import SUITE_FILE, read_at, read_suite, records_under
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class SuiteWatch:
 
         Clocks are not asked: they may differ by minutes.
         """
-        waiting = self._runners.beats_elsewhere()
-        end = self.clock() + 2 * BEAT_S
+        waiting = self._runners.heartbeats_elsewhere()
+        end = self.clock() + 2 * HEARTBEAT_S
         still = set(waiting)
         while still and self.clock() < end:
             time.sleep(0.2)
-            now = self._runners.beats_elsewhere()
+            now = self._runners.heartbeats_elsewhere()
             still = {id_ for id_ in still if id_ in now and now[id_] == waiting[id_]}
         return frozenset(still)
 

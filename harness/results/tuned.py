@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.stats import binom
 
+from harness.files import write_whole
 from harness.results.record import read_kept
-from harness.results.store import beside
-from harness.suite.text import write_whole
-from harness.suite.tuning import Goal, Sampler
+from harness.results.record_store import beside
+from harness.suite.sections import Goal, Sampler
 
 SCHEMA_VERSION = 1
 TUNING_FILE = "tuning.json"

@@ -1,163 +1,302 @@
-"""Meters: peak memory, utilisation and energy of a rank."""
+"""Meters: one thread samples memory, utilisation, energy and load of a rank while it trains."""
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 from harness.deferred import torch
-from harness.graph.devices import kind_of
-from harness.runtime.counters import POWERCAP, Gpu, PackageEnergy, Reasons, open_gpu
-from harness.runtime.heap import give_back
-from harness.runtime.load import Load
-from harness.runtime.samples import INTERVAL_S, SamplingThread
-from harness.runtime.spec import IN_PHASES, Timing
+from harness.runtime.counters import (
+    POWERCAP,
+    PROC,
+    Gpu,
+    Load,
+    PackageEnergy,
+    PeakMemory,
+    Reasons,
+    open_gpu,
+    proportional_size,
+    resident_size,
+)
+from harness.runtime.run_config import IN_PHASES, Timing
 
-PROC = Path("/proc/self")
 
-
-class PeakMemory:
-    """Peak of a rank's memory over its training, evaluations left out where the kernel allows.
+@dataclass(frozen=True)
+class MeterSample:
+    """One look at a rank; None where a metric cannot be had, or was not looked at.
 
     Attributes:
-        resident: the process's peak resident set.
-        allocator: the peak of torch's CUDA allocator; None without a GPU.
-        source: where `bytes` comes from: the allocator on a GPU, else the resident set.
-        base: what `bytes` was when this was made: of a rank, what interpreter and libraries hold before its data.
+        resident: bytes of the resident set.
+        gpu_memory: bytes that this process holds on its GPU.
+        utilisation: share 0..1 of time with a kernel running.
+        power: watts of the GPU.
+        device_memory: bytes in use on the GPU, by any process.
+        clock: MHz of the GPU's multiprocessors.
+        slowed: why the driver holds that down, () if it does not.
+        proportional: bytes of the proportional set.
     """
 
-    def __init__(self, device: torch.device, proc: Path = PROC) -> None:
-        self.resident = ResidentPeak(proc)
-        self.allocator = AllocatorPeak(device) if kind_of(device).has_allocator else None
-        self._main: ResidentPeak | AllocatorPeak = self.allocator or self.resident
-        self.source, self.base, self._mapped = self._main.source, self._main.bytes(), self.resident.mapped()
+    resident: int | None = None
+    gpu_memory: int | None = None
+    utilisation: float | None = None
+    power: float | None = None
+    device_memory: int | None = None
+    clock: float | None = None
+    slowed: tuple[str, ...] | None = None
+    proportional: int | None = None
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peaks."""
-        with self.resident.paused(), self.allocator.paused() if self.allocator else nullcontext():
-            yield
 
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return self._main.bytes()
+@dataclass
+class Mean:
+    """Mean of the values that were there."""
 
-    def mapped(self) -> int | None:
-        """Bytes by which resident pages of mapped files have grown, which `bytes` has in it; None where it has none.
+    total: float = 0.0
+    count: int = 0
 
-        They are the page cache's, one copy a machine, and go when memory is short. They hardly ever become fewer
-        otherwise, so that they are read when the training has ended.
-        """
-        found = self.resident.mapped()
-        return None if self.allocator or found is None or self._mapped is None else max(0, found - self._mapped)
-
-    def state(self) -> dict[str, int]:
-        """Return base and peaks so far."""
-        peaks = {name: peak.bytes() for name, peak in self._peaks.items()}
-        return {"base": self.base, **peaks}
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Take the base of another process, and its peaks where they are higher, by its `state`."""
-        self.base = state["base"]
-        for name, peak in self._peaks.items():
-            peak.at_least(state[name])
+    def add(self, value: float | None) -> None:
+        """Add a value, unless it is None."""
+        if value is not None:
+            self.total += value
+            self.count += 1
 
     @property
-    def _peaks(self) -> dict[str, ResidentPeak | AllocatorPeak]:
-        return {"resident": self.resident} | ({"allocator": self.allocator} if self.allocator else {})
+    def value(self) -> float | None:
+        """The mean; None without values."""
+        return self.total / self.count if self.count else None
 
 
-class ResidentPeak:
-    """Peak resident set of this process, in bytes.
+@dataclass
+class SampleSummary:
+    """Summary of the samples of one epoch or phase."""
 
-    On Linux VmHWM, reset after each pause (what was freed is given back first). Elsewhere, or where the
-    kernel refuses the reset: `ru_maxrss`, pauses included.
+    samples: int = 0
+    peak_resident: int | None = None
+    utilisation: Mean = field(default_factory=Mean)
+    power: Mean = field(default_factory=Mean)
+
+    def add(self, sample: MeterSample) -> None:
+        """Add a sample."""
+        self.samples += 1
+        self.peak_resident = largest(self.peak_resident, sample.resident)
+        self.utilisation.add(sample.utilisation)
+        self.power.add(sample.power)
+
+    def row(self) -> dict[str, Any]:
+        """Return it as JSON: bytes, share, watts."""
+        return {
+            "samples": self.samples,
+            "peak_rss_bytes": self.peak_resident,
+            "gpu_utilisation": self.utilisation.value,
+            "gpu_power_w": self.power.value,
+        }
+
+
+BINS = 10
+NOT_SLOWED = ""
+_PEAKS = ("peak_gpu_memory", "peak_device_memory", "peak_proportional")
+
+
+class Samples:
+    """Takes samples from one thread while another opens and ends epochs and pauses.
+
+    Between epochs only the peaks of memory are kept; in a pause nothing. A reading begun in a pause and ended
+    after it is dropped too, therefore each is announced with `begin`.
+
+    Attributes:
+        by_phase: summary of each phase's samples.
+        peak_gpu_memory, peak_device_memory, peak_proportional: bytes; None without a reading.
+        clock: mean of the GPU's clock, MHz.
     """
 
-    def __init__(self, proc: Path = PROC) -> None:
-        self._status, self._clear = proc / "status", proc / "clear_refs"
-        self._peak = 0
-        self.source = "VmHWM" if self._reset() else "ru_maxrss"
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pauses, self._paused = 0, False
+        self._epoch: SampleSummary | None = None
+        self._histogram = [0] * BINS
+        self.by_phase: dict[str, SampleSummary] = {}
+        self.peak_gpu_memory: int | None = None
+        self.peak_device_memory: int | None = None
+        self.peak_proportional: int | None = None
+        self.clock = Mean()
+        self._slowed: Counter[str] = Counter()
+        self._asked = 0
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak."""
-        self._peak = self.bytes()
-        try:
-            yield
-        finally:
-            if self.source == "VmHWM":
-                give_back()
-                self._reset()
+    def begin(self) -> int | None:
+        """Announce a reading; returns its ticket, None if nothing is to be read now."""
+        with self._lock:
+            return None if self._paused else self._pauses
 
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return max(self._peak, self._read())
+    def add(self, ticket: int, phase: str, sample: MeterSample) -> None:
+        """Add a sample; `phase` is "" if it began outside an epoch."""
+        with self._lock:
+            if self._paused or ticket != self._pauses:
+                return
+            self.peak_gpu_memory = largest(self.peak_gpu_memory, sample.gpu_memory)
+            self.peak_device_memory = largest(self.peak_device_memory, sample.device_memory)
+            self.peak_proportional = largest(self.peak_proportional, sample.proportional)
+            if not phase or self._epoch is None:
+                return
+            self._epoch.add(sample)
+            self.by_phase.setdefault(phase, SampleSummary()).add(sample)
+            self.clock.add(sample.clock)
+            if sample.slowed is not None:
+                self._asked += 1
+                self._slowed.update(sample.slowed or (NOT_SLOWED,))
+            if sample.utilisation is not None:
+                self._histogram[min(int(sample.utilisation * BINS), BINS - 1)] += 1
 
-    def at_least(self, peak: int) -> None:
-        """Count a peak of another process."""
-        self._peak = max(self._peak, peak)
+    def open_epoch(self) -> SampleSummary:
+        """Start an epoch; returns its summary, which grows until `end_epoch`."""
+        with self._lock:
+            self._epoch = SampleSummary()
+            return self._epoch
 
-    def mapped(self) -> int | None:
-        """Bytes of mapped files that are resident now; None where the kernel does not tell."""
-        return self._line("RssFile") if self.source == "VmHWM" else None
+    def end_epoch(self) -> None:
+        """End the epoch."""
+        with self._lock:
+            self._epoch = None
 
-    def _line(self, name: str) -> int:
-        line = next(x for x in self._status.read_text().splitlines() if x.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1024
+    def pause(self, paused: bool) -> None:
+        """Start or end a pause."""
+        with self._lock:
+            self._paused = paused
+            self._pauses += 1
 
-    def _read(self) -> int:
-        if self.source == "VmHWM":
-            return self._line("VmHWM")
-        scale = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+    def state(self) -> dict[str, Any]:
+        """Return what was taken so far."""
+        with self._lock:
+            return {
+                "peaks": [getattr(self, name) for name in _PEAKS],
+                "by_phase": {phase: asdict(summary) for phase, summary in self.by_phase.items()},
+                "histogram": list(self._histogram),
+                "clock": asdict(self.clock),
+                "slowed": dict(self._slowed),
+                "asked": self._asked,
+            }
 
-    def _reset(self) -> bool:
-        try:
-            self._clear.write_text("5")
-        except OSError:
-            return False
-        return True
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what another process had taken, by its `state`; only peaks of memory of this one count besides."""
+        with self._lock:
+            for name, peak in zip(_PEAKS, state["peaks"], strict=True):
+                setattr(self, name, largest(getattr(self, name), peak))
+            self.by_phase = {
+                phase: SampleSummary(**fields | {name: Mean(**fields[name]) for name in ("utilisation", "power")})
+                for phase, fields in state["by_phase"].items()
+            }
+            self._histogram, self._asked = state["histogram"], state["asked"]
+            self.clock, self._slowed = Mean(**state["clock"]), Counter(state["slowed"])
+
+    @property
+    def count(self) -> int:
+        """Samples taken in epochs."""
+        return sum(summary.samples for summary in self.by_phase.values())
+
+    @property
+    def slowed_share(self) -> float | None:
+        """Share of the samples in epochs in which the GPU's clock was held down; None without a reading."""
+        return 1 - self._slowed[NOT_SLOWED] / self._asked if self._asked else None
+
+    @property
+    def slowed(self) -> dict[str, float] | None:
+        """The same by reason; of one sample there may be several."""
+        if not self._asked:
+            return None
+        return {why: count / self._asked for why, count in self._slowed.items() if why != NOT_SLOWED}
+
+    @property
+    def histogram(self) -> list[int] | None:
+        """Samples by GPU utilisation, in tenths; None without a reading."""
+        return self._histogram if any(self._histogram) else None
 
 
-class AllocatorPeak:
-    """Peak of what torch's CUDA allocator handed out (`max_memory_allocated`), in bytes."""
+def largest(one: int | None, other: int | None) -> int | None:
+    """Return the larger; None counts as nothing."""
+    return max((value for value in (one, other) if value is not None), default=None)
 
-    source = "CUDA allocator"
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._kind = device, kind_of(device)
-        self._peak = 0
+INTERVAL_S = 0.1
+PSS_INTERVAL_S = 2.0
+PSS_SHARE = 0.005  # of a core, at most, spent on walking the page table
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave what is enclosed out of the peak; memory that it made the allocator keep is given back.
 
-        Without that, the driver's metric would hold an evaluation's memory for the rest of the training.
+class SamplingThread:
+    """Reads all counters at each interval and hands what is a sample to `samples`.
+
+    Attributes:
+        samples: what was read.
+        failure: why it ended before it was stopped; None if it did not.
+        pss_interval_s: seconds between readings of the proportional set: longer than PSS_INTERVAL_S where
+            one takes so long that it would cost more than PSS_SHARE of a core.
+    """
+
+    def __init__(
+        self,
+        reasons: Reasons,
+        phase: Callable[[], str],
+        proc: Path,
+        gpu: Gpu | None,
+        packages: PackageEnergy | None,
+        load: Load | None = None,
+    ) -> None:
+        self._reasons, self._phase, self._proc = reasons, phase, proc
+        self._gpu, self._packages, self._load = gpu, packages, load
+        self._next_pss = 0.0
+        self.samples = Samples()
+        self.failure: str | None = None
+        self.pss_interval_s = PSS_INTERVAL_S
+
+    def run(self, stop: Event) -> None:
+        """Take a sample at each interval until `stop` is set or one fails."""
+        while self.failure is None and not stop.wait(INTERVAL_S):
+            self.look()
+
+    def look(self, *, last: bool = False) -> None:
+        """Take a sample, and the proportional set if it is due or this is the last look.
+
+        An exception is kept as `failure`: a thread that ended silently would leave metrics that look whole.
         """
-        self._peak = self.bytes()
-        kept = self._kind.reserved(self._device)
         try:
-            yield
-        finally:
-            if self._kind.reserved(self._device) > kept:
-                self._kind.give_back()
-            self._kind.reset_peak(self._device)
+            if self._load is not None:
+                self._load.look()
+            if self._packages is not None:  # seen before it wraps twice, however long the epoch
+                self._reasons.attempt(self._packages.joules, "energy_cpu_j")
+            ticket = self.samples.begin()
+            if ticket is not None:
+                self.samples.add(ticket, self._phase(), self._sample())
+            ticket = self.samples.begin()
+            if ticket is not None and (last or time.monotonic() >= self._next_pss):
+                self.samples.add(ticket, "", MeterSample(proportional=self._proportional()))
+        except Exception as error:
+            self.failure = f"sampling ended: {type(error).__name__}: {error}"
 
-    def bytes(self) -> int:
-        """Peak so far, in bytes."""
-        return max(self._peak, self._kind.peak(self._device))
+    def _sample(self) -> MeterSample:
+        attempt, gpu = self._reasons.attempt, self._gpu
+        resident = attempt(lambda: resident_size(self._proc), "by_phase.peak_rss_bytes")
+        if gpu is None:
+            return MeterSample(resident)
+        return MeterSample(
+            resident,
+            attempt(gpu.memory, "nvml_peak_bytes"),
+            attempt(gpu.utilisation, "gpu_utilisation"),
+            attempt(gpu.power, "gpu_power_w"),
+            attempt(gpu.device_memory, "nvml_device_peak_bytes"),
+            attempt(gpu.clock, "gpu_clock_mhz"),
+            attempt(gpu.slowed, "gpu_slowed", "gpu_slowed_share"),
+        )
 
-    def at_least(self, peak: int) -> None:
-        """Count a peak of another process."""
-        self._peak = max(self._peak, peak)
+    def _proportional(self) -> int | None:
+        start = time.thread_time()
+        size = self._reasons.attempt(lambda: proportional_size(self._proc), "peak_pss_bytes")
+        self.pss_interval_s = max(self.pss_interval_s, (time.thread_time() - start) / PSS_SHARE)
+        self._next_pss = time.monotonic() + self.pss_interval_s
+        return size
 
 
 NVML_SAMPLED = (
@@ -165,7 +304,6 @@ NVML_SAMPLED = (
     "gpu_slowed", "gpu_slowed_share",
 )  # fmt: skip
 NVML_METRICS = (*NVML_SAMPLED, "energy_gpu_j")
-SAMPLED_METRICS = (*NVML_SAMPLED, "by_phase")
 MEASURED = (
     *("peak_rss_bytes", "peak_pss_bytes", "allocator_peak_bytes"),
     *(*NVML_METRICS, "energy_cpu_j", "by_phase", "by_phase.peak_rss_bytes"),
@@ -173,7 +311,7 @@ MEASURED = (
 
 
 class Meters:
-    """Measures a rank beside its training: memory, GPU utilisation and power, energy.
+    """Measures a rank during its training: memory, GPU utilisation and power, energy, load of its cores.
 
     A daemon thread samples each INTERVAL_S seconds; energy is the difference of two readings of a counter.
     Nothing waits for a GPU. What cannot be had is None, with its reason in the report, never 0.
@@ -210,36 +348,33 @@ class Meters:
         gpu: Callable[[torch.device], Gpu] = open_gpu,
     ) -> None:
         self.memory = PeakMemory(device, proc)
-        self._enabled, self._reasons = timing in IN_PHASES, Reasons()
-        of_gpu = ["energy_gpu_j", "gpu_power_w"] if device.type == "cuda" and local_rank == (device.index or 0) else []
-        self._counts_for = [*of_gpu, *(["energy_cpu_j"] if local_rank == 0 else [])]
+        self._enabled, self._reasons = timing in IN_PHASES, (reasons := Reasons())
         if not self._enabled:
-            self._reasons.add(MEASURED, f"timing: {timing}")
-        self._exclude(device)
-        attempt = self._reasons.attempt
-        self._gpu = attempt(lambda: gpu(device), *NVML_METRICS)
-        self._packages = attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
+            reasons.add(MEASURED, f"timing: {timing}")
+        # What this rank cannot have or is not to count.
+        self._counts_for: list[str] = []
+        if device.type != "cuda":
+            reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
+        elif local_rank == (device.index or 0):
+            self._counts_for += ["energy_gpu_j", "gpu_power_w"]
+        else:
+            reasons.add(("energy_gpu_j", "gpu_power_w"), f"local rank {device.index or 0} counts for this GPU")
+        if local_rank == 0:
+            self._counts_for.append("energy_cpu_j")
+        else:
+            reasons.add(("energy_cpu_j",), "local rank 0 counts for this machine")
+        if self.memory.resident.source != "VmHWM":
+            reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
+        self._gpu = reasons.attempt(lambda: gpu(device), *NVML_METRICS)
+        self._packages = reasons.attempt(lambda: PackageEnergy(powercap), "energy_cpu_j")
         self._load = Load(cores) if self._enabled else None
         self._epochs: list[tuple[float, float]] = []
-        look = None if self._load is None else self._load.look
-        self._sampler = SamplingThread(self._reasons, phase, proc, self._gpu, self._packages, look)
+        self._sampler = SamplingThread(reasons, phase, proc, self._gpu, self._packages, self._load)
         self._stop = Event()
         self._thread = Thread(target=self._sampler.run, args=(self._stop,), name="meters", daemon=True)
         weakref.finalize(self, self._stop.set)
         if self._enabled:
             self._thread.start()
-
-    def _exclude(self, device: torch.device) -> None:
-        """Give up what this rank cannot have or is not to count."""
-        reasons = self._reasons
-        if device.type != "cuda":
-            reasons.add((*NVML_METRICS, "allocator_peak_bytes"), f"the device is {device.type}")
-        elif "energy_gpu_j" not in self._counts_for:
-            reasons.add(("energy_gpu_j", "gpu_power_w"), f"local rank {device.index or 0} counts for this GPU")
-        if "energy_cpu_j" not in self._counts_for:
-            reasons.add(("energy_cpu_j",), "local rank 0 counts for this machine")
-        if self.memory.resident.source != "VmHWM":
-            reasons.add(("peak_rss_bytes",), "the kernel cannot reset it: evaluations would be in it")
 
     @contextmanager
     def epoch(self) -> Iterator[dict[str, float | None]]:
@@ -286,7 +421,7 @@ class Meters:
 
         `samples`, `by_phase`, `gpu_utilisation_histogram` (tenths) count samples in epochs. `peak_rss_bytes`
         is the kernel's own peak; those of phases, `peak_pss_bytes` and `nvml_peak_bytes` are the largest of
-        samples, between which a peak can hide; `nvml_device_peak_bytes` is of the whole GPU, whoever uses it.
+        samples, between which a peak can hide; `nvml_device_peak_bytes` is of the whole GPU, of all processes.
         `gpu_clock_mhz`: mean of the samples in epochs; `gpu_slowed_share`: share of them in which the driver held the
         clock down, `gpu_slowed` by reason; `gpu_limits`: of power and clocks. `counts_for`: shared counters that are
         this rank's to report; a sum over ranks is whole if each rank has those. `unavailable`: reason by metric.
@@ -295,11 +430,11 @@ class Meters:
         if not self._stop.is_set():
             sampler.look(last=True)
         if sampler.failure is not None:
-            self._reasons.add(SAMPLED_METRICS, sampler.failure)
+            self._reasons.add((*NVML_SAMPLED, "by_phase"), sampler.failure)
         if samples.peak_gpu_memory is None:
             reason = "NVML lists no process with this process's id (a container with ids of its own?)"
             self._reasons.add(("nvml_peak_bytes",), reason)
-        allocator = self.memory.allocator
+        allocator, why = self.memory.allocator, self._reasons.why
         metrics = {
             "peak_rss_bytes": self.memory.resident.bytes(),
             "peak_pss_bytes": samples.peak_proportional,
@@ -310,7 +445,6 @@ class Meters:
             "gpu_slowed": samples.slowed,
             "allocator_peak_bytes": None if allocator is None else allocator.bytes(),
         }
-        why = self._reasons.why
         phases = {} if "by_phase" in why else samples.by_phase
         return {
             "interval_s": INTERVAL_S if self._enabled else None,

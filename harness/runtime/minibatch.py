@@ -6,104 +6,33 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
-
-from pydantic import Field, model_validator
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from harness.deferred import numpy as np
 from harness.deferred import torch
 from harness.graph.block import Block
+from harness.graph.csr import on_host
 from harness.graph.devices import upload
 from harness.graph.kernels import batch_seed
 from harness.graph.partition import HIDDEN, View
 from harness.metrics import Metric
 from harness.models.functional import drop_values
-from harness.runtime.batches import SCORED, Batch, Loader, node_batches
-from harness.runtime.cache import CachePolicy, fill_cache
+from harness.runtime.batches import PRESAMPLED, SCORED, Batch, Loader, node_batches
 from harness.runtime.comm import Communicator
-from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase, case_of
+from harness.runtime.cost_models import Bytes, BytesCase, Components, MemoryCase
 from harness.runtime.evaluation import inference, score_counts, scores_of_all
-from harness.runtime.features import FeatureStore, HostStore, RowStore
-from harness.runtime.method import Method, MethodOptions
+from harness.runtime.features import FeatureStore, HostStore, RowStore, choose
+from harness.runtime.method import Method, case_of
 from harness.runtime.owned import OwnedTopology
+from harness.runtime.run_config import CachePolicy, MethodOptions, MiniBatchOptions, NodeBatchOptions
 from harness.runtime.step import Loss, Step
 from harness.sampling.sample import Sample, Sampler, Source, Tables
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from harness.runtime.worker import Worker
-
-
-class MiniBatchOptions(MethodOptions):
-    """Options of every mini-batch method."""
-
-    prefetch: int = Field(
-        0, ge=0, repr=False, description="batches sampled and fetched ahead of the training; a breakdown wants 0"
-    )
-    pool: int = Field(
-        0, ge=0, repr=False, exclude_if=lambda pool: not pool, description="batches drawn at once by as many threads "
-        "as the rank has, whenever none is left, while the training waits; 0: each at its step"
-    )  # fmt: skip
-    storage: Literal["sharded", "host"] = Field(
-        "sharded", description="features with their owners, or all of them in the host's memory"
-    )
-    cache: CachePolicy = Field(
-        "none",
-        description="which remote nodes' input features a rank keeps; with storage 'host' which nodes' its device does",
-    )
-    capacity: float = Field(
-        0.3,
-        ge=0,
-        repr=False,
-        description="cached nodes, as a share of the rank's boundary nodes (storage 'host': of all nodes)",
-    )
-    feature_rate: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="share of the dimensions of remote rows (storage 'host': of all rows) that travel, "
-        "random ones each step; the others are read as 0",
-    )
-    feature_loss: float = Field(
-        0.0, ge=0, lt=1, description="chance that an input value, a local one too, is read as 0 in a step"
-    )
-
-    @property
-    def asks_owners(self) -> bool:
-        """Whether draws ask the owners of remote nodes for their neighbours."""
-        return False
-
-    @model_validator(mode="after")
-    def _drawn_ahead_or_at_once(self) -> Self:
-        if self.pool and self.prefetch:
-            raise ValueError("pool: what is in it was not drawn beside the training; leave prefetch at 0, or pool")
-        return self
-
-
-class NodeBatchOptions(MiniBatchOptions):
-    """Options of methods whose batches are training nodes."""
-
-    batch_size: int = Field(1024, ge=0, description="targets a step and rank; 0: all its training nodes")
-
-
-class NeighbourOptions(NodeBatchOptions):
-    """Options of methods that read rows of the topology by `Topology.rows` alone, one layer after the other.
-
-    Those of a batch's targets, the first, are the rank's `own`.
-    """
-
-    topology: Literal["shared", "owner"] = Field(
-        "shared",
-        description="who reads the neighbours of remote nodes: every rank, of a map of the whole graph, or their "
-        "owners, who are asked for them layer by layer",
-        exclude_if=lambda topology: topology == "shared",
-    )
-
-    @property
-    def asks_owners(self) -> bool:
-        """See `MiniBatchOptions`."""
-        return self.topology == "owner"
 
 
 MiniBatchOptionsT = TypeVar("MiniBatchOptionsT", bound=MiniBatchOptions)
@@ -147,6 +76,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
     """
 
     family = "mini-batch"
+    on_device: ClassVar[bool] = False  # whether its sampler draws on a GPU, from a copy of the graph
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric.of_method("input_nodes", "nodes whose features are read", heading="Input nodes"),
         Metric.of_method("remote_nodes", "those of them that are other ranks'", heading="Remote input nodes"),
@@ -162,7 +92,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
         Metric.of_method("asked_neighbours", "neighbours that came for them"),
         Metric.of_method(
             "asked_s", "time from such questions to their answers, with what was answered to others meanwhile; part "
-            "of `sample` and `comm`, or beside the trainer", "s",
+            "of `sample` and `comm`, or in the background", "s",
         ),
     )  # fmt: skip
     Options: ClassVar[type[MethodOptions]] = MiniBatchOptions
@@ -179,7 +109,36 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
             pool=options.pool, together=options.asks_owners,
         )  # fmt: skip
         if options.cache != "none":
-            fill_cache(self, options.cache, options.capacity)
+            with worker.spans("cache"):
+                self._fill_cache(options.cache, options.capacity)
+
+    def _fill_cache(self, policy: CachePolicy, capacity: float) -> None:
+        """Fill the cache once, for the whole training; every rank must call.
+
+        `inclusion` takes the nodes that most batches of one epoch, drawn for nothing else, read: the estimate of
+        their chance to be in a batch. `degree` takes the highest out-degrees (PaGraph). `capacity` is a share of the
+        rank's boundary nodes; of a `HostStore` every node may be cached, and it is one of all. Traffic (set-up): the
+        features' own.
+        """
+        worker, source = self.worker, self.source
+        of_host = isinstance(self.store, HostStore)
+        remote = np.arange(source.topology.num_nodes) if of_host else np.flatnonzero(~source.local)
+        times = np.zeros(source.topology.num_nodes)
+        if policy == "inclusion":
+            for batch in self.batches(PRESAMPLED):
+                times[on_host(self.sampler.sample(batch.targets, batch.seed).layers[0].sources)] += 1
+        out_degree: NDArray[np.int64] = np.zeros(times.size, np.int64)
+        if policy == "degree":
+            out_degree = np.diff(source.topology.indptr)  # every edge is there in both directions
+        chosen = choose(
+            policy,
+            round(capacity * (remote.size if of_host else worker.partition.num_boundary)),
+            inclusion=times[remote],
+            out_degree=out_degree[remote],
+            rng=np.random.default_rng(batch_seed(worker.job.config.seed, worker.rank, PRESAMPLED, 0)),
+        )
+        with worker.traffic.during("setup"):
+            self.store.fill(remote[chosen])
 
     @property
     def draws_on_device(self) -> bool:
@@ -188,8 +147,8 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     @classmethod
     def device_draws(cls, options: MiniBatchOptionsT) -> bool:
-        """Whether a GPU draws by these options itself, from a copy of the graph."""
-        return False
+        """Whether a GPU draws by these options itself; by default unless owners are asked for rows."""
+        return cls.on_device and not options.asks_owners
 
     @classmethod
     def foreseen(cls, options: MiniBatchOptionsT, case: MemoryCase) -> list[str]:
@@ -221,7 +180,7 @@ class MiniBatchMethod(Method[MiniBatchOptionsT]):
 
     def steps(self, epoch: int) -> Iterator[Step]:
         """Yield one step for each batch."""
-        # Nothing here holds a batch that was trained on, or the next one would be drawn and fetched beside it.
+        # Nothing here holds a batch that was trained on, or it would be in memory while the next one is drawn.
         yield from map(self.step, self.loader.load(map(self.hand_out, self.batches(epoch))))
 
     def hand_out(self, batch: Batch) -> Batch:

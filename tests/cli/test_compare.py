@@ -13,7 +13,7 @@ import pytest
 from report.fake import ENVIRONMENT, write_results
 
 from harness.cli import main
-from harness.results.store import ResultStore, read_at, record_places
+from harness.results.record_store import ResultStore, read_at, record_places
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from e2e.cli import COMMAND, CommandLine, records
 
-from harness.results.store import read_epochs
+from harness.results.record_store import read_epochs
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SUITE = """\
 name: small
 datasets: [digits]

@@ -12,14 +12,14 @@ from report.fake import METHODS as FAKE_METHODS
 from report.fake import write_results
 
 from harness.claims import judge
+from harness.results.environment import measurements
 from harness.results.frames import ResultInputs, load_epochs, load_inputs
 from harness.results.leases import Leases, Runners
-from harness.results.reference import measurements
-from harness.results.store import ResultStore, kept_suites, write_suite
-from harness.results.store import kept as kept_of
+from harness.results.record_store import ResultStore, kept_suites, write_suite
+from harness.results.record_store import kept as kept_of
 from harness.results.tuned import kept_tunings
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 from .of_suites import SUITE
 from .target import JSON, Files, Target, as_json
@@ -164,4 +164,4 @@ class LeaseTarget(Target):
         runners = Runners(folder)
         latest = Leases(folder, "other", runners).latest()
         told = [runners.dead(info.id) for info in runners.all()]
-        return told, [runners.dead(str(lease.runner)) for lease in latest.values()], runners.beats_elsewhere()
+        return told, [runners.dead(str(lease.runner)) for lease in latest.values()], runners.heartbeats_elsewhere()

@@ -19,10 +19,9 @@ from harness.check.training import Case, run_ranks
 from harness.errors import UserError
 from harness.graph.csr import Topology
 from harness.models.gnn import GNN
-from harness.models.layer import BlockSize
-from harness.models.spec import ModelSpec
+from harness.models.layer import BlockSize, ModelSpec
 from harness.runtime.cost_models import MemoryCase, PartSize
-from harness.runtime.spec import TrainSpec
+from harness.runtime.run_config import TrainSpec
 from harness.sampling.subgraphs import clusters
 
 WORLD, NODES, FEATURES, CLASSES, ITEM, EPOCHS = 3, 60, 7, 4, 8, 2

@@ -15,7 +15,7 @@ from report.measured import one_section, row, texts
 
 from harness.report.summary import make_summaries
 from harness.report.views.answer import AnswerView
-from harness.results.store import record_places
+from harness.results.record_store import record_places
 from harness.results.tuned import TunedMethod, Tuning, TuningTrial
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -6,7 +6,7 @@ from claims.made import claim, frame, trial
 
 from harness.claims import judge
 from harness.report.summary import claims_table, claims_text
-from harness.results.store import KeptSuite
+from harness.results.record_store import KeptSuite
 
 WHOLE, SAMPLED = {"method": "whole"}, {"method": "sampled"}
 

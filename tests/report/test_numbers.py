@@ -3,7 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from harness.results.text import byte_unit, common_places, fixed, over_seeds, significant, time_unit
+from harness.results.stats import byte_unit, common_places, fixed, over_seeds, significant, time_unit
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from harness.report.variants import find_variants
 from harness.report.views.convergence import mean_curve
 from harness.report.views.time import EpochTimeView
 from harness.results.frames import load_epochs, load_inputs
-from harness.results.store import read_at, record_places
-from harness.results.text import show_value
+from harness.results.record_store import read_at, record_places
+from harness.results.stats import show_value
 from harness.runtime.method import METHODS as REGISTERED
 
 OWN = {name: REGISTERED.load(name).colour for name in REGISTERED.names()}

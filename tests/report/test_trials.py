@@ -17,7 +17,7 @@ from harness.report import write_report
 from harness.report.page import trials_table
 from harness.report.page_data import POINTS, SHAPES, embedded_trials
 from harness.report.palette import MARKERS
-from harness.results.text import MISSING
+from harness.results.stats import MISSING
 
 ROOT = Path(__file__).parents[2]
 

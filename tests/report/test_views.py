@@ -25,7 +25,7 @@ from harness.report.views.targets import Reached, TargetsView, targets
 from harness.report.views.time import EpochTimeView, ScalingView
 from harness.report.views.traffic import PeersView
 from harness.results.frames import load_epochs, load_results
-from harness.results.text import Stat
+from harness.results.stats import Stat
 
 BNS, SPARSE = METHODS[:2]
 CACHED = ("skewed", {"version": "skewed", "distortion": 4, "base": "sage", "cache": "degree", "switch": True})

@@ -39,6 +39,7 @@ def files(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_report_is_the_same(root: Path, tmp_path: Path) -> None:
     write_report(root, tmp_path / "alone", FORMATS)
     write_report(root, tmp_path / "workers", FORMATS, workers=1)

@@ -22,7 +22,7 @@ from typing import Any
 
 import harness.results.frames  # noqa: F401 (so that no child imports it, which would be file operations)
 from harness.results.record import Record
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 
 TRIAL = "0123456789ab"
 OPERATIONS = ("open", "os.", "shutil.", "pathlib.")

@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.metrics import METRICS, as_declared
 from harness.results import frames
 from harness.results.frames import load_epochs, load_inputs, load_results
-from harness.results.store import EPOCH_COLUMNS, ResultStore
+from harness.results.record_store import EPOCH_COLUMNS, ResultStore
 
 EPOCHS = [
     {"epoch": 0, "rank": 0, "epoch_time_s": 1.5, "loss": 2.0, "val_score": None, "stats": {"kept": 3}},
@@ -188,7 +188,7 @@ def test_a_text_that_is_in_every_row_is_not_unpacked(root: Path) -> None:
 
 
 def test_more_rows_than_a_trial_has_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.results.store.MOST_CELLS", 200)
+    monkeypatch.setattr("harness.results.record_store.MOST_CELLS", 200)
     pd.DataFrame({"epoch": [0] * 101, "rank": 0}).to_parquet(next(root.rglob("epochs.parquet")), index=False)
     with pytest.raises(UserError, match="damaged epochs: 101 rows of 2 columns are no trial's"):
         load_epochs(root)

@@ -9,8 +9,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.metrics import find_metric
-from harness.results.compare import Trial
-from harness.results.history import Version, history, versions
+from harness.results.compare import Trial, Version, history, versions
 
 TIME, BYTES = find_metric("epoch_time_s"), find_metric("bytes_feature")
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.results import leases as module
-from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners
-from harness.results.pulse import stop_beating
+from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, stop_heartbeat
 
 TRIAL = "0123456789ab"
 
@@ -167,7 +166,7 @@ def test_a_runner_elsewhere_that_was_killed_is_dead_at_once(tmp_path: Path) -> N
 def test_a_stopped_runner_on_this_machine_is_not_dead(tmp_path: Path) -> None:
     """Its heartbeat may stand still: the process is there, and may go on."""
     now = [0.0]
-    with Runner(tmp_path, "a", beat_s=1000):
+    with Runner(tmp_path, "a", heartbeat_s=1000):
         seen = Runners(tmp_path, lost_s=60, clock=lambda: now[0])
         assert seen.dead("a") is None
         now[0] = 1000.0
@@ -175,7 +174,7 @@ def test_a_stopped_runner_on_this_machine_is_not_dead(tmp_path: Path) -> None:
 
 
 def test_the_heart_beats_while_the_interpreter_is_held(tmp_path: Path) -> None:
-    with Runner(tmp_path, "a", beat_s=0.05):
+    with Runner(tmp_path, "a", heartbeat_s=0.05):
         path, beats = tmp_path / RUNNERS / "a.beat", set()
         end = time.monotonic() + 20
         while len(beats) < 3:
@@ -185,22 +184,22 @@ def test_the_heart_beats_while_the_interpreter_is_held(tmp_path: Path) -> None:
 
 
 def test_a_heart_that_was_killed_is_replaced(tmp_path: Path) -> None:
-    with Runner(tmp_path, "a", beat_s=0.05) as runner:
-        first = runner._heart
+    with Runner(tmp_path, "a", heartbeat_s=0.05) as runner:
+        first = runner._heartbeat
         first.kill()
         first.wait()
         runner.say("epoch 1/2", trial=TRIAL, label="label")
-        assert runner._heart is not first
-        assert runner._heart.poll() is None
+        assert runner._heartbeat is not first
+        assert runner._heartbeat.poll() is None
 
 
 def test_a_second_interrupt_leaves_no_runner_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(process: subprocess.Popen[bytes], patience_s: float) -> None:
-        stop_beating(process, patience_s)
+        stop_heartbeat(process, patience_s)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "stop_beating", interrupted)
-    with pytest.raises(KeyboardInterrupt), Runner(tmp_path, "a", beat_s=0.05) as runner:
+    monkeypatch.setattr(module, "stop_heartbeat", interrupted)
+    with pytest.raises(KeyboardInterrupt), Runner(tmp_path, "a", heartbeat_s=0.05) as runner:
         runner.say("epoch 1/2", trial=TRIAL, label="label")
     assert not list((tmp_path / RUNNERS).iterdir())
 
@@ -209,7 +208,7 @@ def test_a_runner_ends_on_a_disk_that_takes_no_more_writes(tmp_path: Path, monke
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    with Runner(tmp_path, "a", beat_s=0.05):
+    with Runner(tmp_path, "a", heartbeat_s=0.05):
         monkeypatch.setattr(Path, "unlink", refused)
     monkeypatch.undo()
     assert Runners(tmp_path).dead("a") == "was killed"

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.results.load import load_flag, mark_load
-from harness.results.reduce import flags, reduce
+from harness.results.reduce import flags, load_flag, mark_load, reduce
 
 
 def rank(number: int, cores: list[int], epochs: list[tuple[float | None, float]], **more: Any) -> dict[str, Any]:

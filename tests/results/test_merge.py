@@ -7,7 +7,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.results.frames import load_epochs, load_results
-from harness.results.store import SUITE_FILE, Merged, ResultStore, merge_results
+from harness.results.record_store import SUITE_FILE, Merged, ResultStore, merge_results
 
 A, B, C = "a" * 12, "b" * 12, "c" * 12
 ROWS = [{"epoch": 0, "rank": 0, "epoch_time_s": 1.0}]

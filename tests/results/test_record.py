@@ -13,7 +13,7 @@ from harness.cli import main
 from harness.errors import UserError
 from harness.results.frames import load_results
 from harness.results.record import Record, epoch_rows, finite, read_record, without_epochs
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 
 
 def test_ranks_and_epochs_are_kept_apart() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.results.compare import load_trials
+from harness.results.environment import FILE, Measurement, machine, measurements, note
 from harness.results.frames import load_results
-from harness.results.reference import FILE, Measurement, machine, measurements, note
-from harness.results.store import ResultStore, merge_results
+from harness.results.record_store import ResultStore, merge_results
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from harness.cli import app, results
 from harness.results import status as module
 from harness.results.leases import RUNNERS, Runner
+from harness.results.record_store import ResultStore, kept
+from harness.results.record_store import write_suite as keep
 from harness.results.status import SuiteWatch
-from harness.results.store import ResultStore, kept
-from harness.results.store import write_suite as keep
 from harness.suite.expand import expand
-from harness.suite.load import load_suite
+from harness.suite.suite_file import load_suite
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -74,7 +74,7 @@ def test_a_runner_that_was_killed_is_lost(started: ResultStore) -> None:
 
 
 def test_a_runner_elsewhere_that_does_not_beat_is_told(started: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BEAT_S", 0.5)
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.5)
     runner = Runner(started.directory, "elsewhere1")
     runner.info = runner.info.model_copy(update={"machine": "another", "host": "node7"})
     (started.directory / RUNNERS).mkdir()
@@ -83,7 +83,7 @@ def test_a_runner_elsewhere_that_does_not_beat_is_told(started: ResultStore, mon
     assert re.search(r"the trial .*node7.*silent: lost\?", run("status", started.directory))
     watch = SuiteWatch(started.directory)
     reads = iter(range(1000))
-    monkeypatch.setattr(watch._runners, "beats_elsewhere", lambda: {"elsewhere1": str(next(reads))})
+    monkeypatch.setattr(watch._runners, "heartbeats_elsewhere", lambda: {"elsewhere1": str(next(reads))})
     assert watch.silent() == frozenset()
 
 

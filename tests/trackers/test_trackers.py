@@ -9,7 +9,7 @@ import pytest
 from harness.cli import main
 from harness.errors import UserError
 from harness.results.record import Record
-from harness.results.store import ResultStore
+from harness.results.record_store import ResultStore
 from harness.trackers import import_extra, read_runs
 
 TRIAL = "0123456789ab"

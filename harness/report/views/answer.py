@@ -15,8 +15,7 @@ from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.report.views.targets import NEVER
 from harness.results.censored import Ahead, Times, compare
-from harness.results.stats import Interval, time_to_score
-from harness.results.text import MISSING, byte_unit, common_places, significant, time_unit
+from harness.results.stats import MISSING, Interval, byte_unit, common_places, significant, time_to_score, time_unit
 
 AMOUNTS = ("time_s", "sent_bytes", "joules")  # columns of an epoch that add up until the target
 

@@ -14,7 +14,7 @@ from harness.report.table import Cell, Group, Table, by_parts, missing, number_c
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, SweptView
-from harness.results.text import Stat, common_places, fixed, over_seeds, show_value, significant
+from harness.results.stats import Stat, common_places, fixed, over_seeds, show_value, significant
 
 
 class CountingView(ReportView):

@@ -13,7 +13,7 @@ from harness.report.values import Values, numbered, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView, SweptView
 from harness.report.views.sampling import full_of, score_figure
-from harness.results.text import percent, show_value
+from harness.results.stats import percent, show_value
 
 
 def communicated(section: Section) -> Values:

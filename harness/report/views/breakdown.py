@@ -13,8 +13,7 @@ from harness.report.table import Cell, Group, Row, Table, by_parts, components_t
 from harness.report.values import component_columns, components, largest_total, totals
 from harness.report.variants import Variant
 from harness.report.views import ReportView, SweptView
-from harness.results.stats import ENOUGH
-from harness.results.text import Stat, common_places, scaled, show_value, time_unit
+from harness.results.stats import ENOUGH, Stat, common_places, scaled, show_value, time_unit
 
 
 class BreakdownView(ReportView):

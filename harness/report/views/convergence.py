@@ -10,7 +10,7 @@ from harness.report.table import Table, column, grid, seeds_note
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
-from harness.results.text import byte_unit
+from harness.results.stats import byte_unit
 
 
 class AccuracyView(ReportView):

@@ -13,8 +13,7 @@ from harness.report.views import ReportView
 from harness.report.views.answer import AnswerView
 from harness.report.views.pareto import FRONT, cost_chart, costs, fronts
 from harness.results.contrast import mean_reach
-from harness.results.stats import CONFIDENCE
-from harness.results.text import common_places
+from harness.results.stats import CONFIDENCE, common_places
 
 COLUMNS = (
     ("best_val",), ("test_at_best_val",), ("epoch_time_s",), ("counted_bytes",),

@@ -17,8 +17,8 @@ from harness.report.table import Cell, Group, Key, Row, Table, number_cells, var
 from harness.report.values import values_of
 from harness.report.views import NetworksView, ReportView
 from harness.results.projection import LOOPBACK, project
-from harness.results.text import decimals, significant, time_unit
-from harness.suite.network import UNLIMITED, latency_text, rate_text
+from harness.results.stats import decimals, significant, time_unit
+from harness.suite.sections import UNLIMITED, latency_text, rate_text
 
 POINTS = 60  # of a projected line
 BEYOND = 3.0  # a line goes on to this many times the largest rate; what has no rate stands farther out

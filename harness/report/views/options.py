@@ -16,7 +16,7 @@ from harness.report.table import Cell, Group, Row, Table, heading, metrics_table
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import VIEWS, ReportView
-from harness.results.text import common_places, percent, scaled, show_value, significant
+from harness.results.stats import common_places, percent, scaled, show_value, significant
 from harness.results.tuned import TunedMethod
 
 SHOWN = ("test_at_best_val", "epoch_time_s", "counted_bytes", "peak_memory_bytes")  # and what methods declare as better

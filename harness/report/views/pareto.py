@@ -14,7 +14,7 @@ from harness.report.table import Cell, Table, scale_of, variants_table
 from harness.report.values import Values, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
-from harness.results.text import Stat, common_places, percent
+from harness.results.stats import Stat, common_places, percent
 
 
 @dataclass(frozen=True)

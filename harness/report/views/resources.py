@@ -20,7 +20,7 @@ from harness.report.table import (
 )
 from harness.report.values import components, largest_total, values_of
 from harness.report.views import ReportView
-from harness.results.text import byte_unit, join_unique
+from harness.results.stats import byte_unit, join_unique
 
 CPU_USE = ("cpu_utilisation", "energy_cpu_j")
 GPU_USE = ("gpu_utilisation", "gpu_clock_mhz", "gpu_slowed_share", "gpu_power_w", "energy_gpu_j")

@@ -12,7 +12,7 @@ from harness.report.values import Values, values_of
 from harness.report.views import ReportView
 from harness.report.views.convergence import hit_curve
 from harness.report.views.pareto import score_columns
-from harness.results.text import Stat, byte_unit, common_places, percent
+from harness.results.stats import Stat, byte_unit, common_places, percent
 
 NOT_TOLD = Cell("none")
 SHARES = {  # column of record_values: heading

@@ -16,8 +16,7 @@ from harness.report.table import Cell, Group, Key, Table, bold_best, by_parts
 from harness.report.values import values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
-from harness.results.stats import time_to_score
-from harness.results.text import Stat, common_places, over_seeds, scaled, time_unit
+from harness.results.stats import Stat, common_places, over_seeds, scaled, time_to_score, time_unit
 
 SHARES = (0.9, 0.95, 0.99)  # of the best score of a section
 NEVER = "not reached"

@@ -38,7 +38,7 @@ from harness.report.values import Values, numbered, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.report.warnings import explain_flags, flag_marks
-from harness.results.text import common_places, join_unique, time_unit
+from harness.results.stats import common_places, join_unique, time_unit
 
 
 class EpochTimeView(ReportView):

@@ -17,7 +17,7 @@ from harness.report.values import components, largest_total, values_of
 from harness.report.variants import Variant
 from harness.report.views import ReportView
 from harness.report.views.batches import ALIKE, Saving, exchanges, savings_of
-from harness.results.text import byte_unit, common_places, fixed, join_unique
+from harness.results.stats import byte_unit, common_places, fixed, join_unique
 
 
 class TrafficView(ReportView):

@@ -1,0 +1,479 @@
+"""The suite beside its results, `suite.json`: what was to be run, and what it claims."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from harness.data.prepared import hash_file, sync
+from harness.errors import UserError
+from harness.files import open_regular, size_text, write_whole
+from harness.results.environment import at_middle, measurements, note
+from harness.results.leases import LEASES, RUNNERS, Lease, Leases, Runner, Runners, named
+from harness.results.record import EPOCHS_FILE, RECORD_FILE, Record, read_kept, read_record
+from harness.suite.schema import PLAIN_NAME, Suite, TrialConfig
+from harness.suite.sections import Claim
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyarrow import RecordBatch
+    from pyarrow.parquet import ParquetFile
+
+SUITE_FILE = "suite.json"
+SCHEMA_VERSION = 1
+
+
+class KeptSuite(BaseModel):
+    """A suite as it was run last. Its trials are kept too: data sets and plugins may be gone by the time."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    schema_version: int = Field(SCHEMA_VERSION, description="of this layout")
+    file: str | None = Field(None, description="the suite file's name, without its directory")
+    suite: dict[str, Any] = Field(description="the Suite with its overrides")
+    name: str
+    claims: tuple[Claim, ...] = ()
+    trials: tuple[TrialConfig, ...] = Field((), description="every trial of it, selected to run or not")
+
+
+def kept(suite: Suite, trials: Sequence[TrialConfig]) -> KeptSuite:
+    """Return what is to be kept of a suite that has these trials."""
+    file = suite.source.file
+    return KeptSuite(
+        file=file.name if file else None,
+        suite=suite.model_dump(mode="json", exclude={"claims"}),
+        name=suite.name,
+        claims=suite.claims,
+        trials=tuple(trials),
+    )
+
+
+def write_suite(directory: Path, suite: KeptSuite, temporary: Path | None = None) -> None:
+    """Write `suite.json` into a suite's directory of results, whole or not at all; see `write_whole`."""
+    write_whole(directory / SUITE_FILE, suite.model_dump_json(indent=1) + "\n", temporary)
+
+
+def read_suite(path: Path) -> KeptSuite:
+    """Read a `suite.json`; UserError if it is damaged or of a newer harness."""
+    fix = "remove it; `harness check-claims --suite FILE` does without"
+    return read_kept(path, KeptSuite, SCHEMA_VERSION, "suite", fix)
+
+
+def kept_suites(directories: Sequence[Path]) -> dict[str, KeptSuite]:
+    """Return the suites kept beside results, by name; of two of one name the last directory's.
+
+    Results older than `suite.json` have none.
+    """
+    return {suite.name: suite for suite in map(read_suite, beside(directories, SUITE_FILE))}
+
+
+def beside(directories: Sequence[Path], name: str) -> Iterator[Path]:
+    """Yield the files of a name in suites' directories; a directory is a results directory, a suite's or a trial's."""
+    for place in directories:
+        home = place.resolve().parent if (place / "record.json").is_file() else place
+        yield from sorted([*home.glob(name), *home.glob(f"*/{name}")])
+
+
+STAGING = ".staging"
+CHECKPOINTS = ".checkpoints"
+REPLACED = ".old"  # suffix of a record, under .staging, whose successor is being put in place
+BUILT = ".commit"  # suffix of a record, under .staging, that is not whole yet
+
+
+class ResultStore:
+    """The records of one suite under a results directory."""
+
+    def __init__(self, root: Path, suite: str) -> None:
+        if not re.fullmatch(PLAIN_NAME, suite):
+            raise UserError(f"'{suite}' cannot name a directory", key="name", fix="letters, digits, . _ -")
+        self.root, self.suite = root, suite
+        self.directory = root / suite
+        self.staging = self.directory / STAGING
+        self.owner = uuid.uuid4().hex[:10]
+
+    def runner(self) -> Runner:
+        """Return this process as a runner of the suite, to be entered before anything is staged or committed.
+
+        UserError if a link would have it write, or remove, elsewhere.
+        """
+        for name in (STAGING, RUNNERS, LEASES):
+            if (self.directory / name).is_symlink():
+                raise UserError("is a link, which no run writes through", file=self.directory / name, fix="remove it")
+        return Runner(self.directory, self.owner)
+
+    def leases(self) -> Leases:
+        """Return the leases of the suite's trials, taken by `runner()`."""
+        return Leases(self.directory, self.owner, Runners(self.directory))
+
+    def finished(self) -> dict[str, str]:
+        """Return the status of every complete record by trial id; UserError if one is damaged, or lacks its epochs."""
+        found: dict[str, str] = {}
+        for path in records_under(self.directory):
+            found[path.name.removesuffix(REPLACED)] = read_at(path).status
+            _check_epochs(path)
+        return found
+
+    def stage(self, trial_id: str) -> Path:
+        """Return an empty working directory for a trial; `commit` or `clean` removes it."""
+        return self._empty(trial_id)
+
+    def _empty(self, trial_id: str, suffix: str = "") -> Path:
+        if not re.fullmatch(PLAIN_NAME, trial_id):
+            raise ValueError(f"not a trial id: {trial_id!r}")
+        path = self.staging / f"{trial_id}-{self.owner}{suffix}"
+        _remove(path)
+        path.mkdir(parents=True)
+        return path
+
+    def keep_suite(self, suite: KeptSuite) -> None:
+        """Write `suite.json`; what a killed runner leaves of it the next one's `clean` removes."""
+        self.staging.mkdir(parents=True, exist_ok=True)
+        write_suite(self.directory, suite, self.staging / f"suite-{self.owner}")
+
+    def checkpoints(self, trial_id: str) -> Path:
+        """Return where a trial's checkpoints are, if there are any: they outlive a trial that is cut off."""
+        return self.directory / CHECKPOINTS / trial_id
+
+    def forget(self, trial_id: str) -> None:
+        """Remove a trial's checkpoints."""
+        home = self.checkpoints(trial_id)
+        _remove(home)
+        with contextlib.suppress(OSError):  # others' are there, or none at all
+            home.parent.rmdir()
+
+    def drop(self, trial_id: str) -> None:
+        """Remove a trial's stage; nothing is committed."""
+        shutil.rmtree(self.staging / f"{trial_id}-{self.owner}", ignore_errors=True)
+
+    def clean(self, leases: Leases) -> None:
+        """Remove what dead runners left, and put back a record that they were replacing."""
+        held = {trial for trial, lease in leases.latest().items() if leases.holder(lease) is not None}
+        for path in _listed(self.staging):
+            if path.name.endswith(REPLACED):
+                trial = path.name.removesuffix(REPLACED)
+                if trial not in held and not (self.directory / trial).exists():
+                    path.rename(self.directory / trial)
+                    continue
+                dead = trial not in held
+            else:
+                owner = path.name.removesuffix(BUILT).rpartition("-")[2]
+                dead = owner != self.owner and leases.runners.dead(owner) is not None
+            if dead:
+                _remove(path)
+        leases.runners.bury()
+
+    def commit(self, trial_id: str, record: Record, epochs: Sequence[dict[str, Any]], log: str) -> Path:
+        """Write a record as `<trial id>/`, in place of an older one, and remove the trial's stage.
+
+        Killed at any moment, it leaves the older record (or none) or the new one, never a part.
+        """
+        built = self._empty(trial_id, BUILT)
+        write_epochs(epochs, built / EPOCHS_FILE)
+        record = record.model_copy(update={"epochs_sha256": hash_file(built / EPOCHS_FILE)})
+        (built / "log.txt").write_text(log, encoding="utf-8", errors="replace")
+        (built / "record.json").write_text(record.to_json(), encoding="utf-8")
+        home = self._put(built, trial_id)
+        self.drop(trial_id)
+        return home
+
+    def adopt(self, place: Path, trial_id: str) -> Path:
+        """Copy a whole record's directory here as `<trial id>/`, in place of an older one; as `commit`.
+
+        Plain files only: a link would lead out of the results.
+        """
+        built = self._empty(trial_id, BUILT)
+        for file in place.iterdir():
+            if file.is_file() and not file.is_symlink():
+                shutil.copyfile(file, built / file.name)
+        return self._put(built, trial_id)
+
+    def _put(self, built: Path, trial_id: str) -> Path:
+        """Flush a filled directory and rename it to its final name; one cannot be renamed over another."""
+        for path in [*built.iterdir(), built]:
+            sync(path)
+        home, old = self.directory / trial_id, self.staging / f"{trial_id}{REPLACED}"
+        if home.exists() or home.is_symlink():
+            _remove(old)
+            home.rename(old)
+        built.rename(home)
+        sync(self.directory)
+        _remove(old)
+        return home
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a directory with all that it holds; of a link, the link."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def records_under(directory: Path) -> list[Path]:
+    """Return the directories of the complete records of a suite, by trial id.
+
+    Includes a record that a runner moved aside and whose successor is not there (yet).
+    """
+    homes = [p for p in _listed(directory) if not p.name.startswith(".") and (p / "record.json").is_file()]
+    names = {path.name for path in homes}
+    aside = [p for p in _listed(directory / STAGING) if p.name.endswith(REPLACED)]
+    homes += [p for p in aside if p.name.removesuffix(REPLACED) not in names and (p / "record.json").is_file()]
+    return sorted(homes, key=lambda path: path.name)
+
+
+def read_at(path: Path) -> Record:
+    """Read the record in a directory that `records_under` returned, also when it has moved since."""
+    trial = path.name.removesuffix(REPLACED)
+    suite = path.parent.parent if path.parent.name == STAGING else path.parent
+    for place in (path, suite / STAGING / f"{trial}{REPLACED}", suite / trial):
+        with contextlib.suppress(FileNotFoundError):
+            return read_record(place / "record.json")
+    raise UserError("record disappeared while it was read", file=path, fix="try again")
+
+
+def _listed(directory: Path) -> list[Path]:
+    """Return what is in a directory; nothing if it does not exist."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+MOST_CELLS = 50_000_000  # of a table of epochs: a million rows, an epoch and rank each, of 50 columns
+EPOCH_COLUMNS = (
+    *("suite", "trial", "epoch", "rank", "epoch_time_s", "steps", "loss", "lr"),
+    *("train_score", "val_score", "test_score", "sampled_val_score", "sampled_test_score", "eval_s"),
+)
+
+
+_PARQUET_END = b"PAR1"
+
+
+def write_epochs(epochs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write rows of epochs as parquet, their `stats` as columns `stat_<name>`."""
+    import pandas as pd  # commands that write and read no epochs need not wait for it
+
+    rows = []
+    for epoch in epochs:
+        stats = epoch.get("stats") or {}
+        row = {key: value for key, value in epoch.items() if key != "stats"}
+        rows.append(row | {f"stat_{key}": value for key, value in stats.items()})
+    frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(EPOCH_COLUMNS[2:]))
+    for column in frame.columns:
+        if frame[column].dtype == object:  # a score that was never taken is a number all the same
+            frame[column] = _numbers(frame[column])
+    frame.to_parquet(path, index=False)
+
+
+def read_epochs(path: Path) -> pd.DataFrame:
+    """Read an `epochs.parquet`; UserError if it is missing, damaged, or says that it has more than a table may."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        with open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+            said = file.metadata
+            if said.num_rows * max(1, said.num_columns) > MOST_CELLS:
+                raise ValueError(f"{said.num_rows} rows of {said.num_columns} columns are no trial's")
+            # Of which trial they are, is the record's to say.
+            if twice := {"suite", "trial"}.intersection(file.schema_arrow.names):
+                raise ValueError(f"they have a column '{min(twice)}'")
+            table = pa.Table.from_batches(_bounded(file), file.schema_arrow)
+            frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"damaged epochs: {why}", file=path, fix="remove the trial's directory") from error
+    return frame
+
+
+def _bounded(file: ParquetFile) -> Iterator[RecordBatch]:
+    """Yield what a parquet file holds; ValueError once that is more than a table of numbers has.
+
+    A text that is in the file once may be in every row, so that only a few rows of texts are unpacked at a time.
+    """
+    columns = range(file.metadata.num_columns)
+    texts = any("BYTE_ARRAY" in file.schema.column(i).physical_type for i in columns)
+    total = 0
+    for batch in file.iter_batches(256 if texts else 1 << 16):
+        total += batch.nbytes
+        if total > 8 * MOST_CELLS:
+            raise ValueError(f"holds more than {size_text(8 * MOST_CELLS)}")
+        yield batch
+
+
+def _check_epochs(place: Path) -> None:
+    """Raise UserError if a record's epochs are gone or cut short; what they say is not read."""
+    path, before = place / EPOCHS_FILE, _identity(place)
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(_PARQUET_END), os.SEEK_END)
+            whole = file.read() == _PARQUET_END
+    except OSError:
+        # The record has just moved, and another may be in its place already.
+        whole = not (place / RECORD_FILE).exists() or _identity(place) != before
+    if not whole:
+        fix = "remove the trial's directory; the next run repeats it"
+        raise UserError("damaged record: its epochs are gone or cut short", file=path, fix=fix)
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """Return what tells a directory from others of its name, before and after; None where there is none."""
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def _numbers(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column as numbers if it holds nothing else (None is NaN), as text otherwise."""
+    import pandas as pd
+
+    try:
+        return pd.to_numeric(column)
+    except (ValueError, TypeError):
+        return column.map(lambda value: value if value is None else str(value))
+
+
+def read_records(path: Path, *, required: bool = False) -> dict[Path, Record]:
+    """Read the records under a results directory, a suite's or a trial's, by the trials' directories.
+
+    Each has the reference workload's time nearest to its trial. `required`: there has to be one. UserError if the
+    directory does not exist, or a record is damaged.
+    """
+    found = {place: read_at(place) for place in record_places(path)}
+    if required and not found:
+        raise UserError("holds no finished trial", file=path, fix="run `harness run SUITE` first")
+    known = {suite: measurements(suite) for suite in {place.parent for place in found}}
+    return {place: at_middle(record, known[place.parent]) for place, record in found.items()}
+
+
+def record_places(path: Path) -> list[Path]:
+    """Return the directories of the records under a results directory, a suite's or a trial's."""
+    if not path.is_dir():
+        raise UserError("no such directory of results", file=path, fix="run `harness run SUITE` first")
+    if (path / "record.json").is_file():
+        return [path]
+    if records := records_under(path):
+        return records
+    suites = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    return [place for suite in suites for place in records_under(suite)]
+
+
+Keep = Literal["first", "latest"]
+CONTENT = (RECORD_FILE, EPOCHS_FILE)  # what makes two trials the same; logs may be lost on the way
+
+
+@dataclass(frozen=True)
+class Merged:
+    """How many trials were copied, were there already, and gave way to another of their id."""
+
+    copied: int
+    same: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A record, the directory it lies in, and whether that is of the results that others are added to."""
+
+    record: Record
+    place: Path
+    there: bool = False
+
+
+def merge_results(out: Path, sources: Sequence[Path], keep: Keep | None = None) -> Merged:
+    """Copy the trials below `sources` (results directories, suites' or trials') into the results at `out`.
+
+    A trial that is twice with equal content is there once. Of two that differ `keep` says which is taken: the
+    first, where `out` comes before all sources, or the one that was started last. Nothing is copied before
+    everything was read. `suite.json` is the first there is, `reference.jsonl` has the lines of all. UserError for a
+    trial twice that differs and no `keep`, a damaged record, or where a run is writing to `out`.
+    """
+    found = [_read_to_merge(place) for source in sources for place in record_places(source)]
+    if not found:
+        raise UserError("holds no finished trial", file=sources[0])
+    stores = {each.record.suite: ResultStore(out, each.record.suite) for each in found}
+    chosen = {
+        (suite, place.name): _Found(read_at(place), place, there=True)
+        for suite, store in stores.items()
+        for place in records_under(store.directory)
+    }
+    same = dropped = 0
+    for new in found:
+        key = (new.record.suite, new.record.trial)
+        old = chosen.setdefault(key, new)
+        if old is new:
+            continue
+        _, different, missing = filecmp.cmpfiles(old.place, new.place, CONTENT, shallow=False)
+        if not different and not missing:
+            same += 1
+            continue
+        dropped += 1
+        chosen[key] = _taken(old, new, keep)
+    copied = [each for each in chosen.values() if not each.there]
+    for suite, store in stores.items():
+        with store.runner():
+            leases = store.leases()
+            store.clean(leases)
+            latest = leases.latest()
+            for each in copied:
+                if each.record.suite == suite:
+                    _adopt(store, leases, latest.get(each.record.trial), each)
+            homes = list(dict.fromkeys(each.place.parent for each in found if each.record.suite == suite))
+            _keep_suite(store.directory, homes)
+            note(store.directory, [each for home in homes for each in measurements(home)])
+    return Merged(len(copied), same, dropped)
+
+
+def _adopt(store: ResultStore, leases: Leases, known: Lease | None, found: _Found) -> None:
+    trial = found.record.trial
+    lease = leases.take(trial, known)
+    if lease is None:
+        holder = leases.holder(known)
+        who = "another runner" if holder is None else named(holder)
+        what = f"trial {trial} is being run ({who})"
+        raise UserError(what, file=store.directory, fix="wait for it or stop it; see `harness status`")
+    done = False
+    try:
+        store.adopt(found.place, trial)
+        done = True
+    finally:
+        leases.end(lease, done=done)
+
+
+def _read_to_merge(place: Path) -> _Found:
+    """Read a record that becomes a directory of its trial's name."""
+    for name in CONTENT:
+        if (place / name).is_symlink():
+            raise UserError("is a link, which is not copied", file=place / name, fix="put the file itself there")
+    record = read_at(place)
+    if record.trial != place.name.partition(".")[0]:
+        what = f"is the record of trial '{record.trial}'"
+        raise UserError(what, file=place, fix="a trial's directory has its name: remove it")
+    return _Found(record, place)
+
+
+def _taken(old: _Found, new: _Found, keep: Keep | None) -> _Found:
+    if keep is None:
+        what = f"trial {new.record.trial} ({new.record.label}) is in {old.place} too, and differs"
+        raise UserError(what, file=new.place, fix="--keep first, or --keep latest: the one started last")
+    return new if keep == "latest" and new.record.started > old.record.started else old
+
+
+def _keep_suite(directory: Path, sources: Sequence[Path]) -> None:
+    """Give results the `suite.json` of the first source that has one, if they have none."""
+    for source in sources:
+        kept, target = source / SUITE_FILE, directory / SUITE_FILE
+        if kept.is_file() and not kept.is_symlink() and not target.exists():
+            write_whole(target, kept.read_text(encoding="utf-8"))
